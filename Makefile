@@ -1,0 +1,46 @@
+# Two commands do all the set-up: `make demo` (the main job, end to end) and `make test`.
+# PYTHON: the interpreter to build the virtual environment with. EXTRAS: see pyproject.toml.
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= cpu,train,export,serve,dev
+SERVE ?= 1
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dml-zoo needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(READY)
+
+setup: $(READY) ## a virtual environment in .venv with everything locked by constraints.txt
+
+demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0: end after the table)
+	$(BIN)/python demo.py --serve $(SERVE)
+
+check: $(READY) ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check ## check, then all tests
+	$(BIN)/python -m pytest
+
+bench: $(READY) ## speed and memory beside the peers, as ratios
+	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+lock: $(READY) ## renew constraints.txt from pyproject.toml
+	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --no-annotate --upgrade \
+	  --extra cpu --extra train --extra export --extra serve --extra dev pyproject.toml --output-file constraints.txt
+
+clean: ## remove what the targets above made
+	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help setup demo check test bench lock clean

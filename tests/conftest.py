@@ -1,0 +1,29 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def own_zoo(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has an empty local zoo and never reaches for the Hub."""
+    home = tmp_path_factory.mktemp("zoo-home")
+    monkeypatch.setenv("ZOO_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(home / "hf"))
+    return home
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder with the real data: `ZOO_DATA`, else `../shared/data` beside the checkout."""
+    root = Path(os.environ.get("ZOO_DATA") or ROOT.parent / "shared" / "data")
+    if not (root / "images_background_small1.zip").is_file():
+        pytest.skip(f"the Omniglot zip files are not in {root}; set ZOO_DATA")
+    return root

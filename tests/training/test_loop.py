@@ -1,0 +1,199 @@
+"""The loop on a toy data set: it learns, repeats itself, resumes after a kill, and selects without the test classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from training import data as training_data
+from training import state
+from training.api import train_model
+from training.data import held_out_classes
+from training.loop import train
+from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
+from training.recipes import RECIPES
+from training.run import learning_rate_factor
+from zoo.errors import RecipeError, TrainingError
+
+CPU = torch.device("cpu")
+
+
+def toy(**change: Any) -> Recipe:
+    recipe = dataclasses.replace(
+        RECIPES["margin-conv4-glyphs"](),
+        name="toy",
+        data=Data("glyphs", side=32),
+        augmentation=Augmentation(rotate=5, translate=0.05, contrast=0.1, oversample=1),
+        batch=Batch(32, "spc", 4),
+        schedule=Schedule(3, 6, "one-cycle", average=0.5),
+        precision="fp32",
+    )
+    return dataclasses.replace(recipe, **change)
+
+
+@pytest.fixture(scope="module")
+def small_glyphs() -> training_data.TrainingData:
+    """30 of the training classes, 5 of them held out."""
+    full = zoo.datasets.load("glyphs", "train")
+    rows = np.flatnonzero(full.labels < 30)
+    subset = dataclasses.replace(
+        full,
+        images=[full.images[row] for row in rows],
+        labels=full.labels[rows],
+        classes=full.classes[:30],
+        sources=[full.sources[row] for row in rows],
+        factors={},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_data.datasets, "load", lambda *_: subset)
+        return training_data.load(toy(data=Data("glyphs", side=32, validation=1 / 6)))
+
+
+def curve(log: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
+    return [(r["loss"], r["validation_recall_at_1"], r["validation_map_at_r"]) for r in log]
+
+
+def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+    recipe = toy(schedule=Schedule(5, 10, "one-cycle", average=0.5))
+    first = train(recipe, small_glyphs, tmp_path / "a", CPU, progress=False)
+    again = train(recipe, small_glyphs, tmp_path / "b", CPU, progress=False)
+    assert curve(first.log) == curve(again.log)
+    assert first.log[-1]["loss"] < first.log[0]["loss"]
+    for a, b in zip(first.network.parameters(), again.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+    other = train(dataclasses.replace(recipe, seed=1), small_glyphs, tmp_path / "c", CPU, progress=False)
+    assert curve(other.log) != curve(first.log)
+
+
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, small_glyphs: training_data.TrainingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(toy(), small_glyphs, tmp_path / "whole", CPU, progress=False)
+    saved = state.save
+
+    def stop_after_two(value: dict[str, Any], path: Path) -> None:
+        if value["epoch"] == 3:
+            raise KeyboardInterrupt  # the log has epoch 3 already, the checkpoint does not
+        saved(value, path)
+
+    monkeypatch.setattr(state, "save", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        train(toy(), small_glyphs, tmp_path / "cut", CPU, progress=False)
+    monkeypatch.undo()
+    rest = train(toy(), small_glyphs, tmp_path / "cut", CPU, progress=False)
+    assert rest.resumed_at == 2
+    assert curve(rest.log) == curve(whole.log)
+    assert rest.best_epoch == whole.best_epoch
+    for a, b in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    lines = [json.loads(line) for line in (tmp_path / "cut" / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_kill_9_then_the_same_command_gives_the_identical_curve(own_zoo: Path) -> None:
+    command = [sys.executable, "-m", "zoo.cli.main", "train", "margin-conv4-glyphs", "--quiet", "--as", "killed"]
+    for setting in ("schedule.epochs=4", "schedule.steps=8", "batch.size=32", "data.side=32"):
+        command += ["--set", setting]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    log = own_zoo / "runs"
+    deadline = time.monotonic() + 120
+    while not any(p.read_text().count("\n") >= 2 for p in log.glob("*/log.jsonl")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    killed = [json.loads(line) for line in (own_zoo / "models" / "killed" / "log.jsonl").read_text().splitlines()]
+    subprocess.run([*command, "--restart"], check=True, stdout=subprocess.DEVNULL)
+    whole = [json.loads(line) for line in (own_zoo / "models" / "killed" / "log.jsonl").read_text().splitlines()]
+    assert curve(killed) == curve(whole)
+
+
+def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
+    recipe = dataclasses.replace(toy(), name="by-name", schedule=Schedule(1, 3, "one-cycle", average=0.5))
+    outcome = train_model(recipe, progress=False)
+    assert outcome.folder == own_zoo / "models" / "by-name"
+    model = zoo.load("by-name")
+    embeddings = model.embed([np.zeros((40, 40, 3), np.uint8), "tests/conftest.py"][:1])
+    assert embeddings.shape == (1, recipe.dim)
+    assert np.linalg.norm(embeddings) == pytest.approx(1, abs=1e-6)
+    record = json.loads((outcome.folder / "recipe.json").read_text())
+    assert record["recipe"] == recipe.to_json()
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"]
+    assert not list((own_zoo / "runs").glob("*/checkpoint.safetensors"))
+    assert zoo.info("by-name").status == "trained"
+
+
+def test_held_out_classes_are_training_classes_and_never_trained_on() -> None:
+    recipe = toy()
+    full = zoo.datasets.load("glyphs", "train")
+    held_out = held_out_classes(len(full.classes), recipe.data, recipe.seed)
+    assert len(held_out) == round(0.1 * len(full.classes))
+    loaded = training_data.load(recipe)
+    assert loaded.validation is not None
+    assert set(loaded.validation[1]) == set(held_out)
+    assert len(loaded.squares) + len(loaded.validation[0]) == len(full)
+    assert loaded.classes == len(full.classes) - len(held_out)
+    test = zoo.datasets.load("glyphs", "test")
+    assert not set(test.classes) & set(full.classes)
+
+
+def test_quarter_turns_are_further_classes(small_glyphs: training_data.TrainingData) -> None:
+    turned = dataclasses.replace(small_glyphs, turns=4, labels=np.arange(8))
+    squares, turns, labels = turned.batch(np.array([0, 5, 7]), CPU)
+    assert turns.tolist() == [0, 1, 3]
+    assert labels.tolist() == [0, 5, 7]
+    assert torch.equal((squares[1] * 255).byte(), small_glyphs.squares[1].permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 0.01])
+def test_an_impossible_validation_share_is_refused(share: float) -> None:
+    with pytest.raises(RecipeError, match="data.validation"):
+        held_out_classes(30, Data("glyphs", validation=share), 0)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+    recipe = dataclasses.replace(toy(), optimizer=dataclasses.replace(toy().optimizer, lr=1e30))
+    with pytest.raises(TrainingError, match=r"epoch 1\. Lower optimizer\.lr"):
+        train(recipe, small_glyphs, tmp_path, CPU, progress=False)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    with pytest.raises(TrainingError, match=r"checkpoint\.safetensors cannot be read .*--restart"):
+        train(toy(), small_glyphs, tmp_path, CPU, progress=False)
+
+
+def test_state_round_trip(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None, {"x": torch.arange(3)}], 7: {"t": torch.ones(2, 2)}, "s": "text"}
+    state.save(value, tmp_path / "s.safetensors")
+    loaded = state.load(tmp_path / "s.safetensors")
+    assert loaded["a"][:3] == [1, 2.5, None]
+    assert torch.equal(loaded["a"][3]["x"], torch.arange(3))
+    assert torch.equal(loaded[7]["t"], torch.ones(2, 2))
+    assert loaded["s"] == "text"
+
+
+def test_one_cycle_by_hand() -> None:
+    schedule = Schedule(1, name="one-cycle", warmup=0.2)
+    assert learning_rate_factor(schedule, 0, 100) == pytest.approx(0.04)
+    assert learning_rate_factor(schedule, 20, 100) == pytest.approx(1)
+    assert learning_rate_factor(schedule, 60, 100) == pytest.approx(0.5 * (1 + math.cos(math.pi / 2)))
+    assert learning_rate_factor(schedule, 100, 100) == pytest.approx(0, abs=1e-12)
+    assert learning_rate_factor(Schedule(1), 50, 100) == 1
+    with pytest.raises(RecipeError, match="Did you mean 'one-cycle'"):
+        learning_rate_factor(Schedule(1, name="onecycle"), 0, 1)

@@ -1,0 +1,115 @@
+"""Margin loss against a double loop in float64 and against pytorch-metric-learning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning import losses as pml_losses
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from training.losses.margin import Margin
+from training.tuples import Triplets
+
+
+def batch(seed: int, labels: list[int], dim: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(len(labels), dim, generator=generator, dtype=torch.float64)
+    return normalize(rows, dim=1), torch.tensor(labels)
+
+
+def naive(
+    e: np.ndarray, labels: list[int], beta: np.ndarray, margin: float, triplets: list[tuple[int, int, int]]
+) -> float:
+    total, active = 0.0, 0
+    for a, p, n in triplets:
+        d_ap = sum((x - y) ** 2 for x, y in zip(e[a], e[p], strict=True)) ** 0.5
+        d_an = sum((x - y) ** 2 for x, y in zip(e[a], e[n], strict=True)) ** 0.5
+        for term in (d_ap - beta[labels[a]] + margin, beta[labels[a]] - d_an + margin):
+            if term > 0:
+                total, active = total + term, active + 1
+    return total / max(active, 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_the_naive_loop_over_triplets(seed: int) -> None:
+    labels = [0, 0, 1, 1, 2, 2, 2]
+    embeddings, y = batch(seed, labels)
+    triplets = [(a, p, n) for a in range(7) for p in range(7) for n in range(7)]
+    triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
+    loss = Margin(3, margin=0.3, beta=1.1).double()
+    loss.beta.data = torch.tensor([0.9, 1.2, 1.4], dtype=torch.float64)
+    got = loss(embeddings, y, Triplets(*torch.tensor(triplets).T))
+    assert got.item() == pytest.approx(
+        naive(embeddings.numpy(), labels, loss.beta.detach().numpy(), 0.3, triplets), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_over_all_pairs_equals_pytorch_metric_learning(seed: int) -> None:
+    embeddings, y = batch(seed, [0, 0, 1, 1, 1, 2])
+    ours = Margin(3, margin=0.2, beta=1.2).double()(embeddings, y)
+    theirs = pml_losses.MarginLoss(margin=0.2, nu=0, beta=1.2, triplets_per_anchor="all")
+    # PML counts a positive pair once for every negative of its anchor; triplets give the same weights here.
+    labels = y.tolist()
+    triplets = [(a, p, n) for a in range(6) for p in range(6) for n in range(6)]
+    triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
+    indices = Triplets(*torch.tensor(triplets).T)
+    mined = Margin(3, margin=0.2, beta=1.2).double()(embeddings, y, indices)
+    assert mined.item() == pytest.approx(theirs(embeddings, y, indices_tuple=tuple(indices)).item(), abs=1e-9)
+    assert torch.isfinite(ours)
+
+
+def test_all_pairs_by_hand() -> None:
+    # Three points of the plane: 0 degrees and 90 degrees of class 0, 180 degrees of class 1.
+    embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    loss = Margin(2, margin=0.2, beta=1.2).double()(embeddings, torch.tensor([0, 0, 1]))
+    # Positive pairs (twice): sqrt 2 - 1.0. Negative pairs: 0-2 at distance 2 inactive, 1-2 at sqrt 2: 1.4 - sqrt 2 < 0.
+    assert loss.item() == pytest.approx(2**0.5 - 1.0, abs=1e-6)
+
+
+def test_gradients() -> None:
+    embeddings, y = batch(0, [0, 0, 1, 1, 2])
+    embeddings.requires_grad_()
+    loss = Margin(3).double()
+    assert torch.autograd.gradcheck(
+        lambda e, beta: _with_beta(loss, e, y, beta), (embeddings, loss.beta.detach().requires_grad_())
+    )
+
+
+def _with_beta(loss: Margin, embeddings: Tensor, y: Tensor, beta: Tensor) -> Tensor:
+    return torch.func.functional_call(loss, {"beta": beta}, (embeddings, y))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 1, 1]])
+@pytest.mark.parametrize("rows", ["random", "duplicates", "zeros"])
+def test_degenerate_batches_have_finite_values_and_gradients(labels: list[int], rows: str) -> None:
+    embeddings, y = batch(1, labels)
+    if rows != "random":
+        embeddings = torch.zeros_like(embeddings) if rows == "zeros" else embeddings[:1].repeat(4, 1)
+    embeddings = embeddings.clone().requires_grad_()
+    loss = Margin(4).double()
+    value = loss(embeddings, y)
+    value.backward()
+    assert torch.isfinite(value)
+    assert embeddings.grad is not None
+    assert torch.isfinite(embeddings.grad).all()
+    assert loss.beta.grad is not None
+    assert torch.isfinite(loss.beta.grad).all()
+
+
+def test_nothing_mined_is_a_loss_of_zero() -> None:
+    embeddings, y = batch(1, [0, 1])
+    none = torch.empty(0, dtype=torch.int64)
+    embeddings.requires_grad_()
+    value = Margin(2).double()(embeddings, y, Triplets(none, none, none))
+    value.backward()
+    assert value.item() == 0
+
+
+def test_the_order_of_the_batch_does_not_matter() -> None:
+    embeddings, y = batch(2, [0, 0, 1, 1, 2, 2])
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    loss = Margin(3).double()
+    assert loss(embeddings[order], y[order]).item() == pytest.approx(loss(embeddings, y).item(), abs=1e-12)

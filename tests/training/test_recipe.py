@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from training.api import resolve
+from training.recipe import override
+from training.recipes import RECIPES, catalogue
+from training.run import create_method
+from zoo.cards import Head
+from zoo.errors import RecipeError
+from zoo.network import create_heads
+from zoo.registry import RECIPES as CATALOGUE_FILE
+
+RECIPE = RECIPES["margin-conv4-glyphs"]()
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe_is_named_as_its_parts_and_can_be_built(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert recipe.name == name == f"{recipe.method}-{recipe.backbone.name}-{recipe.data.dataset}"
+    create_method(recipe.objective, create_heads(recipe.heads, 8), classes=3)
+    json.dumps(recipe.to_json())
+
+
+def test_the_catalogue_in_zoo_is_what_the_recipes_say() -> None:
+    assert json.loads(CATALOGUE_FILE.read_text()) == catalogue(), "run: python -m training.recipes"
+
+
+def test_override() -> None:
+    changed = override(
+        RECIPE,
+        [
+            "optimizer.lr=1e-5",
+            "schedule.epochs=3",
+            "objective.loss_args.beta=0.6",
+            "objective.miner=none",
+            'heads=[{"name": "a", "dim": 3}]',
+            "preprocessing.mean=[0, 0, 1]",
+            "augmentation.flip=1",
+            "name=other",
+        ],
+    )
+    assert changed.optimizer.lr == 1e-5
+    assert changed.schedule.epochs == 3
+    assert changed.objective.loss_args == {"beta": 0.6, "margin": 0.2}
+    assert changed.objective.miner is None
+    assert changed.heads == (Head("a", 3),)
+    assert changed.preprocessing.mean == (0, 0, 1)
+    assert changed.augmentation.flip == 1.0
+    assert changed.name == "other"
+    assert RECIPE == RECIPES["margin-conv4-glyphs"]()
+    assert changed.digest != RECIPE.digest
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ("optimiser.lr=1", "Did you mean 'optimizer'"),
+        ("optimizer.learning=1", "no setting 'optimizer.learning'"),
+        ("optimizer.lrr=1", "Did you mean 'lr'"),
+        ("optimizer.lr=fast", "optimizer.lr must be float"),
+        ("schedule.epochs=1.5", "schedule.epochs must be int"),
+        ("schedule.epochs=true", "schedule.epochs must be int"),
+        ("optimizer=adam", r"set one of optimizer\.name"),
+        ("optimizer.lr.x=1", "plain value"),
+        ("lr", "write key=value"),
+        ('heads=[{"dim": 3}]', "heads must be"),
+    ],
+)
+def test_a_wrong_setting_is_refused(setting: str, match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        override(RECIPE, [setting])
+
+
+def test_resolve() -> None:
+    recipe = resolve("margin-conv4-glyphs", ["batch.size=64"], seed=7, rename="mine")
+    assert (recipe.batch.size, recipe.seed, recipe.name) == (64, 7, "mine")
+    with pytest.raises(RecipeError, match="Did you mean 'margin-conv4-glyphs'"):
+        resolve("margin-conv4-glyps")
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ("objective.loss=margn", "Did you mean 'margin'"),
+        ("objective.miner=distance-weighed", "Did you mean 'distance-weighted'"),
+        ("objective.method=plane", "Did you mean 'plain'"),
+        ("objective.loss_args.alpha=1", "unexpected keyword argument 'alpha'"),
+        ("objective.miner_args.nearst=1", "unexpected keyword argument 'nearst'"),
+    ],
+)
+def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
+    objective = override(RECIPE, [setting]).objective
+    with pytest.raises(RecipeError, match=match):
+        create_method(objective, create_heads(RECIPE.heads, 8), classes=3)

@@ -1,0 +1,176 @@
+"""Every kind of image that a user may hand in has one defined reading, and damaged ones have one defined error."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from zoo.cards import Preprocessing
+from zoo.errors import ImageError, ImageTooLargeError
+from zoo.images import Limits, open_image
+from zoo.preprocessing import batches, to_pixels
+
+GREY = Preprocessing(8, 8, "L", mean=(0.5,), std=(0.5,))
+COLOUR = Preprocessing(8, 8)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def corner(image: Image.Image) -> object:
+    return image.getpixel((0, 0))
+
+
+def test_exif_orientation_is_applied() -> None:
+    image = Image.new("RGB", (20, 10), "white")
+    image.paste((255, 0, 0), (0, 0, 10, 10))  # left half red
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "rotate 90 degrees clockwise to display": left becomes top
+    upright = open_image(encoded(image, "PNG", exif=exif.tobytes()))
+    assert upright.size == (10, 20)
+    assert corner(upright) == (255, 0, 0)
+    assert upright.getpixel((0, 19)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("L", 77, 77),
+        ("1", 1, 255),
+        ("RGB", (1, 2, 3), (1, 2, 3)),
+        ("RGBA", (255, 0, 0, 0), (255, 255, 255)),  # clear: white
+        ("RGBA", (255, 0, 0, 255), (255, 0, 0)),
+        ("RGBA", (0, 0, 0, 51), (204, 204, 204)),  # a fifth of black over white: 255 * 0.8
+        ("LA", (0, 0), (255, 255, 255)),
+        ("I;16", 65535, 255),
+        ("I;16", 257 * 100, 100),
+        ("I", 65535, 255),
+        ("F", 0.2, 51),
+        ("F", 200.0, 200),
+        ("CMYK", (0, 255, 255, 0), (255, 0, 0)),  # full magenta and yellow ink: red
+    ],
+)
+def test_modes(mode: str, colour: object, expected: object) -> None:
+    opened = open_image(Image.new(mode, (4, 4), colour))
+    assert opened.mode in ("L", "RGB")
+    assert corner(opened) == expected
+
+
+def test_16_bit_png_from_bytes() -> None:
+    assert corner(open_image(encoded(Image.new("I;16", (4, 4), 257 * 30)))) == 30
+
+
+def test_palette_and_its_transparency() -> None:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 200, 30])
+    assert corner(open_image(encoded(image))) == (10, 200, 30)
+    assert corner(open_image(encoded(image, transparency=1))) == (255, 255, 255)
+
+
+def test_arrays() -> None:
+    assert corner(open_image(np.full((5, 6), 9, np.uint8))) == 9
+    assert corner(open_image(np.full((5, 6, 1), 9, np.uint8))) == 9
+    assert corner(open_image(np.full((5, 6, 3), 9, np.uint8))) == (9, 9, 9)
+    assert corner(open_image(np.zeros((5, 6, 4), np.uint8))) == (255, 255, 255)
+    for bad in (np.zeros((5, 6)), np.zeros((0, 6), np.uint8), np.zeros((5, 6, 2), np.uint8), np.zeros(3, np.uint8)):
+        with pytest.raises(ImageError, match="uint8 of shape"):
+            open_image(bad)
+
+
+def test_first_frame_of_an_animation() -> None:
+    frames = [Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert corner(open_image(data)) == (255, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "empty"),
+        (b"hello, no image", "not an image"),
+        (encoded(Image.new("RGB", (64, 64)))[:60], "cannot be decoded|not an image"),
+        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "cannot be decoded"),
+    ],
+)
+def test_damaged_bytes(data: bytes, match: str) -> None:
+    with pytest.raises(ImageError, match=match):
+        open_image(data)
+
+
+def test_a_path_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"nowhere\.png' does not exist"):
+        open_image(tmp_path / "nowhere.png")
+    (tmp_path / "bad.png").write_bytes(b"xx")
+    with pytest.raises(ImageError, match=r"bad\.png"):
+        open_image(tmp_path / "bad.png")
+    with pytest.raises(ImageError, match="cannot be decoded|is a directory"):
+        open_image(tmp_path)
+    with pytest.raises(ImageError, match="not int"):
+        open_image(3)  # type: ignore[arg-type]
+
+
+def test_limits_hold_before_decoding() -> None:
+    bomb = encoded(Image.new("1", (20_000, 20_000)))
+    assert len(bomb) < 100_000
+    with pytest.raises(ImageTooLargeError, match="pixels"):
+        open_image(bomb)
+    with pytest.raises(ImageTooLargeError, match="100 x 100 pixels; at most 9,999"):
+        open_image(encoded(Image.new("1", (100, 100))), Limits(max_pixels=9_999))
+    with pytest.raises(ImageTooLargeError, match="bytes"):
+        open_image(bytes(1000), Limits(max_bytes=999))
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_mutated_files_decode_or_raise_image_error(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"]))
+    raw = bytearray(encoded(Image.linear_gradient("L").resize((24, 24)), kind))
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(1, len(raw)))
+    try:
+        assert open_image(bytes(raw[:cut]), Limits(max_pixels=10**6)).mode in ("L", "RGB")
+    except ImageError:
+        pass
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 30_000), (30_000, 1), (9, 7), (8, 8), (1000, 10)])
+def test_every_size_becomes_the_crop(size: tuple[int, int]) -> None:
+    assert to_pixels(Image.new("RGB", size, (5, 6, 7)), COLOUR).tolist() == [[[5, 6, 7]] * 8] * 8
+    assert to_pixels(Image.new("RGB", size, "white"), GREY).shape == (8, 8, 1)
+
+
+def test_the_centre_is_cropped() -> None:
+    image = Image.new("RGB", (30, 10), "red")
+    image.paste((0, 0, 255), (10, 0, 20, 10))  # the middle third is blue
+    assert to_pixels(image, COLOUR)[:, 1:-1, 2].min() == 255  # the outer columns blend with what lies beside them
+
+
+def test_resize_is_a_box_average_where_sizes_divide() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
+    expected = np.rint(values.astype(float).reshape(8, 2, 8, 2).mean((1, 3)))
+    how = Preprocessing(8, 8, "L", "box", mean=(0.5,), std=(0.5,))
+    assert np.abs(to_pixels(values, how)[..., 0] - expected).max() <= 1  # Pillow rounds halves its own way
+
+
+def test_draft_decoding_stays_near_full_decoding() -> None:
+    photo = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
+    how = Preprocessing(64, 64)
+    difference = to_pixels(encoded(photo, "JPEG", quality=95), how).astype(int) - to_pixels(photo, how).astype(int)
+    assert np.abs(difference).mean() < 3
+
+
+def test_batches_keep_order_and_cover_all() -> None:
+    images = [np.full((8, 8), i, np.uint8) for i in range(23)]
+    chunks = list(batches(iter(images), GREY, 5))
+    assert [len(chunk) for chunk in chunks] == [5, 5, 5, 5, 3]
+    assert np.concatenate(chunks)[:, 0, 0, 0].tolist() == list(range(23))

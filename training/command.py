@@ -1,0 +1,60 @@
+"""`zoo train`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from zoo.cli.command import Command
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("name", help="a recipe's name (all of them: zoo list)")
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change the recipe; repeatable"
+    )
+    parser.add_argument("--seed", type=int, help="the run's seed (default: the recipe's)")
+    parser.add_argument("--as", dest="rename", metavar="NAME", help="the name of the model that is written")
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--restart", action="store_true", help="forget an interrupted run of the same recipe")
+    parser.add_argument("--show", action="store_true", help="print the resolved recipe as JSON and end")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _run(args: Namespace) -> int:
+    from training.api import resolve, train_model
+
+    recipe = resolve(args.name, args.settings, args.seed, args.rename)
+    if args.show:
+        _print_json(recipe.to_json())
+        return 0
+    outcome = train_model(recipe, args.data, args.device, args.restart, progress=not args.quiet)
+    if args.json:
+        _print_json(outcome.to_json())
+    else:
+        print(outcome.summary(), file=sys.stdout)
+    return 0
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    print(json.dumps(value, indent=2))
+
+
+COMMAND = Command(
+    summary="train a model by its recipe into the local zoo",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo train margin-conv4-glyphs                       needs no data and no network
+  zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
+  zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
+  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
+  zoo train margin-conv4-glyphs --show                what the recipe says
+
+An interrupted run goes on where its last checkpoint was when the same command is given again. A model of the same
+name in the local zoo (ZOO_HOME/models) is replaced when training has ended well.""",
+)

@@ -1,0 +1,18 @@
+"""Euclidean distances between rows, with gradients that stay finite where two rows coincide."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
+    difference: Tensor = torch.linalg.vector_norm(embeddings[i] - embeddings[j], dim=1)
+    return difference
+
+
+def unit_distances(embeddings: Tensor) -> Tensor:
+    """|e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
+    with torch.no_grad():
+        return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()

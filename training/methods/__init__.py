@@ -1,0 +1,9 @@
+"""Methods by name. A method owns the heads and whatever else is learnt beside the trunk; see `plain` for the contract."""
+
+from __future__ import annotations
+
+from training.methods.plain import Plain
+
+METHODS: dict[str, type[Plain]] = {
+    "plain": Plain,
+}

@@ -1,0 +1,92 @@
+"""From a trained network to a model folder: card, weights, recipe, log, golden images."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.recipe import Recipe
+from zoo.cards import Card
+from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
+from zoo.golden import write_golden
+from zoo.network import Network, save_network
+from zoo.torch_runtime import open_model
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
+
+
+def write_model_folder(
+    folder: Path, recipe: Recipe, network: Network, log: list[dict[str, Any]], facts: dict[str, Any], golden: list[Any]
+) -> Card:
+    """Write the model folder whole, in place of an older one of that name; its card."""
+    with atomic_folder(folder) as temporary:
+        card = card_of(recipe, network)
+        weights = save_network(network, card, temporary)
+        card = card_of(recipe, network, {name: sha256_of(temporary / name) for name in weights})
+        card.write(temporary)
+        write_json(temporary / "recipe.json", {"recipe": recipe.to_json(), **facts, **provenance()})
+        write_bytes(temporary / "log.jsonl", "".join(json.dumps(record) + "\n" for record in log).encode())
+        run, _ = open_model(temporary, card, device="cpu")
+        write_golden(temporary, card, golden, run)
+    return card
+
+
+def card_of(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
+    return Card(
+        name=recipe.name,
+        method=recipe.method,
+        backbone=recipe.backbone.name,
+        dataset=recipe.data.dataset,
+        architecture=recipe.backbone.architecture,
+        architecture_args=dict(recipe.backbone.args),
+        dim=recipe.dim or int(network.trunk.num_features),  # type: ignore[arg-type]
+        preprocessing=recipe.preprocessing,
+        heads=recipe.heads,
+        files=files or {},
+        sources=recipe.sources,
+    )
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, commit and hardware: what one must know to make the same again."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}},
+        "commit": _commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)),
+            "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, marked where files differ from it; None for an installed package."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,8 @@
+"""Write the list of recipes that `zoo list` reads: python -m training.recipes"""
+
+from training.recipes import catalogue
+from zoo.files import write_json
+from zoo.registry import RECIPES
+
+write_json(RECIPES, catalogue())
+print(f"{len(catalogue())} recipes written to {RECIPES}")

@@ -1,0 +1,48 @@
+"""Small models that train in a minute or two on two CPU cores."""
+
+from __future__ import annotations
+
+from training.recipe import Augmentation, Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
+from zoo.cards import Head, Preprocessing
+
+WU_2017 = "Wu et al. 2017, Sampling Matters in Deep Embedding Learning"
+
+
+def margin_conv4_omniglot() -> Recipe:
+    """zoo train margin-conv4-omniglot"""
+    return Recipe(
+        name="margin-conv4-omniglot",
+        method="margin",
+        data=Data("omniglot", turns=4, side=64),
+        backbone=Backbone("conv4", "conv4", {"widths": [32, 64, 128, 256]}),
+        heads=(Head("embedding", 128),),
+        preprocessing=Preprocessing(36, 36, "L", "box", mean=(0.92,), std=(0.2,)),
+        objective=Objective("margin", "distance-weighted", {"beta": 1.2, "margin": 0.2}),
+        augmentation=Augmentation(
+            rotate=12, scale=1.18, shear=0.2, translate=0.08, elastic=0.06, thicken=0.3, background=1.0
+        ),
+        batch=Batch(128, "spc", 4),
+        optimizer=Optimizer("adamw", 3e-3, 1e-4, loss_lr=0.1),
+        schedule=Schedule(20, 100, "one-cycle", average=0.998),
+        precision="bf16",
+        sources=(WU_2017,),
+    )
+
+
+def margin_conv4_glyphs() -> Recipe:
+    """zoo train margin-conv4-glyphs"""
+    return Recipe(
+        name="margin-conv4-glyphs",
+        method="margin",
+        data=Data("glyphs", side=40),
+        backbone=Backbone("conv4", "conv4", {"widths": [32, 64, 128, 128]}),
+        heads=(Head("embedding", 64),),
+        preprocessing=Preprocessing(32, 32, "RGB", "bilinear", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
+        objective=Objective("margin", "distance-weighted", {"beta": 1.2, "margin": 0.2}),
+        augmentation=Augmentation(rotate=8, scale=1.1, translate=0.06, contrast=0.2, brightness=0.1, oversample=1),
+        batch=Batch(128, "spc", 4),
+        optimizer=Optimizer("adamw", 3e-3, 1e-4, loss_lr=0.1),
+        schedule=Schedule(10, 100, "one-cycle", average=0.995),
+        precision="bf16",
+        sources=(WU_2017,),
+    )

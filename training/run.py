@@ -1,0 +1,187 @@
+"""All that changes while a recipe is trained, in one place: made, stepped, averaged, saved and restored."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from training import state
+from training.augmentation import augment
+from training.data import TrainingData
+from training.losses import LOSSES
+from training.methods import METHODS
+from training.miners import MINERS
+from training.recipe import Objective, Recipe, Schedule
+from zoo.errors import RecipeError, TrainingError, nearest
+from zoo.network import Network, PixelNetwork, create_heads, create_trunk
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+
+
+class Run:
+    """Network, method, optimiser, schedule and average of one training run."""
+
+    def __init__(self, recipe: Recipe, classes: int, steps: int, device: torch.device) -> None:
+        if recipe.precision not in ("fp32", "bf16"):
+            raise RecipeError(f"precision is fp32 or bf16, not {recipe.precision!r}.")
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.device = recipe, device
+        trunk = create_trunk(recipe.backbone.architecture, recipe.preprocessing.channels, recipe.backbone.args)
+        heads = create_heads(recipe.heads, int(trunk.num_features))  # type: ignore[arg-type]
+        self.network = Network(trunk, heads).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method = create_method(recipe.objective, heads, classes).to(device)
+        self.optimizer = _optimizer(recipe, self.network, self.method)
+        self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, steps))
+        self.average = _average(self.network, recipe.schedule.average)
+        self.epoch = 0
+        self.best: dict[str, Any] | None = None
+        how = recipe.preprocessing
+        self.mean = torch.tensor(how.mean, device=device).reshape(1, -1, 1, 1)
+        self.std = torch.tensor(how.std, device=device).reshape(1, -1, 1, 1)
+
+    def step(self, images: Tensor, turns: Tensor, labels: Tensor) -> Tensor:
+        """One update from float images [b, c, side, side] in 0..1; the loss, detached. Raises where it is not finite."""
+        recipe = self.recipe
+        with torch.no_grad():
+            images = augment(images, turns, recipe.augmentation, recipe.preprocessing.crop)
+            images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+            loss = self.method.loss(self.network.trunk(images), labels)
+        if not torch.isfinite(loss):
+            raise TrainingError(
+                f"the loss became {loss.item()} in epoch {self.epoch + 1}. Lower optimizer.lr; the last checkpoint "
+                "holds the epoch before."
+            )
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        return loss.detach()
+
+    @property
+    def evaluated(self) -> Network:
+        """The network that is measured and kept: the average where there is one."""
+        network: Network = self.network if self.average is None else self.average.module
+        return network
+
+    def keep_if_best(self, score: float) -> None:
+        if self.best is None or score > self.best["score"]:
+            weights = {name: tensor.detach().cpu().clone() for name, tensor in self.evaluated.state_dict().items()}
+            self.best = {"score": score, "epoch": self.epoch, "weights": weights}
+
+    def final(self) -> Network:
+        """The network to publish: the best validated epoch's, or the last one's where nothing was validated."""
+        network = copy.deepcopy(self.evaluated).cpu()
+        if self.best is not None:
+            network.load_state_dict(self.best["weights"])
+        return network.eval()
+
+    def to_state(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.to_json(),
+            "epoch": self.epoch,
+            "best": self.best,
+            "network": self.network.state_dict(),
+            "method": self.method.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.last_epoch,
+            "random": state.random_state(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.epoch, self.best = saved["epoch"], saved["best"]
+        self.network.load_state_dict(saved["network"])
+        self.method.load_state_dict(saved["method"])
+        if self.average is not None:
+            self.average.load_state_dict(saved["average"])
+        self.schedule.last_epoch = saved["schedule"]
+        self.optimizer.load_state_dict(saved["optimizer"])
+        state.set_random_state(saved["random"])
+
+
+def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> Any:
+    """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
+    loss = _make(LOSSES, "loss", objective.loss, {"classes": classes, **objective.loss_args})
+    miner = _make(MINERS, "miner", objective.miner, objective.miner_args) if objective.miner else None
+    return _make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
+
+
+def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
+    """Unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
+    training = network.training
+    model = PixelNetwork(network, recipe.preprocessing).eval().to(device)
+    with torch.inference_mode():
+        rows = [model(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(pixels, 256)]
+    network.train(training)
+    return torch.cat(rows).numpy()
+
+
+def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
+    """What the learning rate is multiplied with at `step` of `steps`.
+
+    one-cycle: linear from 1/25 to 1 over the share `warmup`, then half a cosine to 0 (Smith & Topin 2018,
+    Super-convergence, with the cosine that became usual).
+    """
+    if schedule.name == "constant":
+        return 1.0
+    if schedule.name != "one-cycle":
+        known = ("constant", "one-cycle")
+        raise RecipeError(
+            f"schedule.name is {' or '.join(known)}, not {schedule.name!r}.{nearest(schedule.name, known)}"
+        )
+    done = step / max(1, steps)
+    if done < schedule.warmup:
+        return 0.04 + 0.96 * done / schedule.warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
+
+
+def _make(table: dict[str, Any], kind: str, name: str, args: dict[str, Any]) -> Any:
+    if name not in table:
+        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    try:
+        return table[name](**args)
+    except TypeError as error:
+        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
+
+
+def _optimizer(recipe: Recipe, network: nn.Module, method: nn.Module) -> torch.optim.Optimizer:
+    how = recipe.optimizer
+    if how.name not in OPTIMIZERS:
+        raise RecipeError(f"optimizer.name is {' or '.join(OPTIMIZERS)}, not {how.name!r}.")
+    shared = {id(parameter) for parameter in network.parameters()}
+    own = [parameter for parameter in method.parameters() if id(parameter) not in shared]
+    groups = [
+        {"params": list(network.parameters()), "lr": how.lr, "weight_decay": how.weight_decay},
+        {"params": own, "lr": how.loss_lr, "weight_decay": 0.0},
+    ]
+    return OPTIMIZERS[how.name]([group for group in groups if group["params"]], lr=how.lr)  # type: ignore[call-arg]
+
+
+def _average(network: Network, decay: float) -> AveragedModel | None:
+    if not decay:
+        return None
+    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+
+def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
+    return (pixels[start : start + size] for start in range(0, len(pixels), size))
+
+
+def steps_per_epoch(recipe: Recipe, data: TrainingData) -> int:
+    return recipe.schedule.steps or max(1, len(data.labels) // recipe.batch.size)

@@ -1,0 +1,27 @@
+"""Mined tuples: index tensors into a batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Triplets(NamedTuple):
+    """t triplets; each field int64 [t], indices of rows of the batch."""
+
+    anchors: Tensor
+    positives: Tensor
+    negatives: Tensor
+
+
+def positive_mask(labels: Tensor) -> Tensor:
+    """bool [b, b]: i and j are two different samples of one class."""
+    same = labels[:, None] == labels[None, :]
+    return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+
+
+def negative_mask(labels: Tensor) -> Tensor:
+    """bool [b, b]: i and j are of different classes."""
+    return labels[:, None] != labels[None, :]

@@ -1,0 +1,28 @@
+"""Deep metric learning you can use: load, measure and compare image-embedding models.
+
+>>> import zoo
+>>> model = zoo.load("margin-conv4-glyphs", runtime="onnx")
+>>> vectors = model.embed(["a.png", "b.png"])  # float32 [2, dim], unit rows
+"""
+
+from zoo import cards, datasets, errors, evaluation
+from zoo.embedder import Embedder
+from zoo.errors import ZooError
+from zoo.evaluation import evaluate
+from zoo.loading import load
+from zoo.registry import info, list_models
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Embedder",
+    "ZooError",
+    "cards",
+    "datasets",
+    "errors",
+    "evaluate",
+    "evaluation",
+    "info",
+    "list_models",
+    "load",
+]

@@ -1,0 +1,88 @@
+"""conv4: four blocks of 3 x 3 convolution, batch norm, ReLU and 2 x 2 max pooling, in timm's manner.
+
+The small net of the few-shot literature (Vinyals et al. 2016, Matching Networks, section 4.1); `widths` are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+
+class Conv4(nn.Module):
+    """Images [n, in_chans, h, w] to pooled features [n, widths[-1]], or class scores where `num_classes` > 0.
+
+    h and w of at least 16; the global pooling is the mean over positions.
+    """
+
+    def __init__(
+        self,
+        in_chans: int = 1,
+        num_classes: int = 0,
+        widths: Sequence[int] = (64, 64, 64, 64),
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.num_features = self.head_hidden_size = widths[-1]
+        self.global_pool = global_pool
+        channels = [in_chans, *widths]
+        self.blocks = nn.Sequential(*(_block(a, b) for a, b in zip(channels, channels[1:], strict=False)))
+        self.head_drop = nn.Dropout(drop_rate)
+        self.reset_classifier(num_classes)
+        self.feature_info = [
+            {"num_chs": width, "reduction": 2 ** (i + 1), "module": f"blocks.{i}"} for i, width in enumerate(widths)
+        ]
+
+    def get_classifier(self) -> nn.Module:
+        return self.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        self.num_classes = num_classes
+        self.global_pool = self.global_pool if global_pool is None else global_pool
+        self.fc: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.blocks(x)
+        return out
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = x.mean((2, 3)) if self.global_pool == "avg" else x.amax((2, 3)) if self.global_pool == "max" else x
+        x = self.head_drop(x)
+        return x if pre_logits else self.fc(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(True), nn.MaxPool2d(2)
+    )
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        "conv4": {
+            "url": "",
+            "input_size": (1, 28, 28),
+            "num_classes": 0,
+            "mean": (0.5,),
+            "std": (0.5,),
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "first_conv": "blocks.0.0",
+            "classifier": "fc",
+        }
+    }
+)
+
+
+@register_model
+def conv4(pretrained: bool = False, **kwargs: Any) -> Conv4:
+    """Four convolution blocks; keyword arguments are those of `Conv4`."""
+    model: Conv4 = build_model_with_cfg(Conv4, "conv4", pretrained, **kwargs)
+    return model

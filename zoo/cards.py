@@ -1,0 +1,196 @@
+"""The card of a model: what it is, what it expects and what its files must hash to (`card.json`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import CardError, nearest
+from zoo.files import write_json
+
+SCHEMA = 1
+"""The version of the model folder's layout that this package writes. Older ones load, newer ones are refused."""
+
+INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes the network's pixels: short side to `resize`, centre square of `crop`, `mode` L or RGB.
+
+    `mean` and `std` hold one value a channel on the scale 0..1; the network itself applies them, so that every
+    runtime takes plain uint8 pixels.
+    """
+
+    resize: int
+    crop: int
+    mode: str = "RGB"
+    interpolation: str = "bilinear"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("L", "RGB"):
+            raise CardError(f"preprocessing.mode is {self.mode!r}; expected 'L' (grey) or 'RGB'.")
+        if not (len(self.mean) == len(self.std) == self.channels):
+            raise CardError(f"preprocessing.mean and .std need {self.channels} value(s) for mode {self.mode}.")
+        if min(self.std) <= 0:
+            raise CardError("preprocessing.std must be positive.")
+        if not 1 <= self.crop <= self.resize <= 4096:
+            raise CardError(f"preprocessing needs 1 <= crop <= resize <= 4096, not {self.crop} and {self.resize}.")
+        if self.interpolation not in INTERPOLATIONS:
+            raise CardError(
+                f"preprocessing.interpolation is {self.interpolation!r}; expected one of {', '.join(INTERPOLATIONS)}."
+            )
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.mode == "L" else 3
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of one preprocessed image."""
+        return self.crop, self.crop, self.channels
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear map from the trunk's pooled features to `dim` numbers, normalised to unit length."""
+
+    name: str
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.dim < 1:
+            raise CardError(f"a head needs a lower-case name and a positive dim, not {self.name!r} and {self.dim!r}.")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model folder says of itself.
+
+    The embedding is the concatenation of the heads' unit vectors, normalised again; without heads it is the
+    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256.
+    """
+
+    name: str
+    method: str
+    backbone: str
+    dataset: str
+    architecture: str
+    dim: int
+    preprocessing: Preprocessing
+    heads: tuple[Head, ...] = ()
+    architecture_args: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    licence: str = "apache-2.0"
+    sources: tuple[str, ...] = ()
+    description: str = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise CardError(f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.")
+        if self.heads and self.dim != sum(head.dim for head in self.heads):
+            raise CardError(f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to another number.")
+        for file in self.files:
+            if Path(file).is_absolute() or ".." in Path(file).parts:
+                raise CardError(f"card of {self.name!r} names a file outside the model folder: {file!r}.")
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for two models exactly when they give the same vectors: weights, architecture and preprocessing."""
+        facts = {
+            "architecture": self.architecture,
+            "architecture_args": dict(self.architecture_args),
+            "heads": [dataclasses.asdict(head) for head in self.heads],
+            "preprocessing": dataclasses.asdict(self.preprocessing),
+            "weights": {file: sha for file, sha in sorted(self.files.items()) if file.endswith(".safetensors")},
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "card.json", self.to_json())
+
+
+def read_card(folder: Path) -> Card:
+    """The card in a model folder. Raises `CardError` that names the file and what is wrong with it."""
+    path = folder / "card.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CardError(f"{folder} is no model folder: it has no card.json.") from None
+    except (OSError, ValueError) as error:
+        raise CardError(f"{path} cannot be read as JSON: {error}.") from None
+    try:
+        return card_from_json(values)
+    except CardError as error:
+        raise CardError(f"{path}: {error}") from None
+
+
+def card_from_json(values: Any) -> Card:
+    """A card from parsed JSON; unknown, missing and mistyped keys are named."""
+    if not isinstance(values, dict):
+        raise CardError("a card is a JSON object.")
+    schema = values.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise CardError("the card has no schema number.")
+    if schema > SCHEMA:
+        raise CardError(
+            f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade: pip install -U dml-zoo"
+        )
+    heads = values.get("heads", [])
+    if not isinstance(heads, list):
+        raise CardError("heads must be a list.")
+    fields = dict(values)
+    fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
+    fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
+    return _build(Card, fields, "card")
+
+
+def _build(cls: type[Any], values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise CardError(f"{where} must be a JSON object.")
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key in values:
+        if key not in fields:
+            raise CardError(f"{where} has an unknown key {key!r}.{nearest(key, fields)}")
+    required = {
+        name
+        for name, f in fields.items()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    if absent := required - values.keys():
+        raise CardError(f"{where} lacks {', '.join(sorted(absent))}.")
+    tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    for key, value in tuples.items():
+        if not _fits(value, str(fields[key].type)):
+            raise CardError(f"{where}.{key} must be {fields[key].type}, not {value!r}.")
+    return cls(**tuples)
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a JSON value is of the kind that a field's annotation names."""
+    if annotation == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation == "str":
+        return isinstance(value, str)
+    if annotation == "Mapping[str, str]":
+        return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+    if annotation.startswith("Mapping"):
+        return isinstance(value, dict)
+    if annotation == "tuple[float, ...]":
+        return isinstance(value, tuple) and all(isinstance(v, int | float) for v in value)
+    if annotation == "tuple[str, ...]":
+        return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    return True

@@ -1,0 +1,21 @@
+"""What a subcommand of `zoo` is. Each package offers its own through the entry-point group `zoo.commands`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: one line of help, its arguments, what it does, and examples for `--help`.
+
+    `run` returns the exit status (None is 0); it raises `ZooError` for a user's mistake. The module that holds a
+    command imports nothing heavy at its top, because `zoo --help` loads them all.
+    """
+
+    summary: str
+    configure: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int | None]
+    examples: str = ""

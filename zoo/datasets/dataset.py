@@ -1,0 +1,44 @@
+"""What a data set is to the rest of the project: images, integer labels, class names and, if known, factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zoo.errors import DatasetError
+from zoo.images import ImageLike
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One split of a data set.
+
+    images: n images (paths, bytes, PIL images or uint8 arrays), indexable; may be decoded or rendered on access.
+    labels: int64 [n], indices into `classes`.
+    sources: n strings that say where each image comes from (a path or an id), unique within the split.
+    factors: known properties of each image beside its class, name -> array [n].
+    """
+
+    name: str
+    split: str
+    images: Sequence[ImageLike]
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    sources: Sequence[str]
+    factors: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.images)
+        if n == 0:
+            raise DatasetError(f"{self.name} ({self.split}) holds no images.")
+        if self.labels.shape != (n,) or len(self.sources) != n:
+            raise DatasetError(f"{self.name} ({self.split}): {n} images, {len(self.labels)} labels.")
+        if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+            raise DatasetError(f"{self.name} ({self.split}): labels go past the {len(self.classes)} classes.")
+
+    def __len__(self) -> int:
+        return len(self.images)

@@ -1,0 +1,85 @@
+"""What `zoo.load` returns: images in, unit vectors out, the same for every runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from PIL import Image
+
+from zoo.cards import Card, Preprocessing
+from zoo.errors import UsageError
+from zoo.images import ImageLike
+from zoo.preprocessing import batches
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A loaded model. `run` maps pixels uint8 [n, crop, crop, channels] to unit rows float32 [n, dim]."""
+
+    card: Card
+    folder: Path
+    runtime: str
+    precision: str
+    device: str
+    run: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def dim(self) -> int:
+        return self.card.dim
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return self.card.preprocessing
+
+    def embed(
+        self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool = False
+    ) -> np.ndarray:
+        """Unit embeddings, float32 [n, dim], of paths, file bytes, PIL images or uint8 arrays [H, W(, C)].
+
+        A single image gives one row; an array of four dimensions is a batch of images. Iterators are consumed batch
+        by batch. Raises `ImageError` naming the first image that cannot be used.
+        """
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
+        several = _as_iterable(images)
+        rows = [self.embed_pixels(pixels) for pixels in self._batches(several, batch_size, progress)]
+        return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Unit embeddings, float32 [n, dim], of preprocessed pixels, uint8 [n, crop, crop, channels]."""
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != self.preprocessing.shape:
+            raise UsageError(
+                f"{self.card.name} takes uint8 pixels [n, {', '.join(map(str, self.preprocessing.shape))}], "
+                f"not {pixels.dtype} {list(pixels.shape)}."
+            )
+        return self.run(pixels)
+
+    def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
+        total = len(images) if hasattr(images, "__len__") else None
+        source = batches(images, self.preprocessing, batch_size)
+        if not progress:
+            return source
+        return _with_progress(source, total)
+
+
+def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
+    single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image)
+    if single or (isinstance(images, np.ndarray) and images.ndim < 4):
+        return [cast(ImageLike, images)]
+    if not isinstance(images, Iterable):
+        raise UsageError(f"embed takes images or an iterable of images, not {type(images).__name__}.")
+    return cast(Iterable[ImageLike], images)
+
+
+def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[np.ndarray]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, unit="image", desc="embed") as bar:
+        for pixels in source:
+            yield pixels
+            bar.update(len(pixels))

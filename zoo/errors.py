@@ -1,0 +1,112 @@
+"""Every error that a user's mistake or a broken file can cause, as one tree under `ZooError`.
+
+    ZooError
+    ├── UsageError                 an argument that makes no sense
+    ├── MissingDependencyError     an optional library is not installed
+    ├── ModelNotFoundError         no model of that name or at that path
+    ├── ModelFolderError           a model folder is incomplete, altered or of another schema
+    │   └── CardError              its card.json cannot be read or contradicts itself
+    ├── HubError                   the Hugging Face Hub refused, failed or is out of reach
+    ├── ImageError                 bytes that are not a usable image
+    │   └── ImageTooLargeError     more bytes or pixels than allowed
+    ├── DatasetError               a data set is missing, incomplete or not as published
+    ├── EvaluationError            embeddings or labels that cannot be measured
+    ├── RecipeError                an unknown recipe, key or value
+    ├── TrainingError              training cannot start or go on
+    ├── ExportError                a model cannot be exported, or the export is not equal to it
+    └── GalleryError               a gallery folder is missing, damaged or unusable
+        ├── ItemNotFoundError      no item of that id
+        └── ModelMismatchError     the gallery was embedded by another model
+
+A message says what was wrong, what was expected and what to do. The command line prints it without a
+traceback and ends with the class's `exit_code`: 2 for what the user can put right in the command,
+3 for what was not found, 1 for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ZooError(Exception):
+    """Base of all errors that this project raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(ZooError):
+    exit_code = 2
+
+
+class MissingDependencyError(ZooError):
+    exit_code = 2
+
+
+class ModelNotFoundError(ZooError):
+    exit_code = 3
+
+
+class ModelFolderError(ZooError):
+    pass
+
+
+class CardError(ModelFolderError):
+    pass
+
+
+class HubError(ZooError):
+    pass
+
+
+class ImageError(ZooError):
+    exit_code = 2
+
+
+class ImageTooLargeError(ImageError):
+    pass
+
+
+class DatasetError(ZooError):
+    exit_code = 3
+
+
+class EvaluationError(ZooError):
+    exit_code = 2
+
+
+class RecipeError(ZooError):
+    exit_code = 2
+
+
+class TrainingError(ZooError):
+    pass
+
+
+class ExportError(ZooError):
+    pass
+
+
+class GalleryError(ZooError):
+    pass
+
+
+class ItemNotFoundError(GalleryError):
+    exit_code = 3
+
+
+class ModelMismatchError(GalleryError):
+    exit_code = 2
+
+
+def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
+    """ " Did you mean 'a' or 'b'?" with the names nearest to `name`, or "" where none is near."""
+    close = get_close_matches(name, list(known), n=n, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+def missing(module: str, extra: str) -> MissingDependencyError:
+    """The error for an optional library that cannot be imported."""
+    return MissingDependencyError(
+        f"{module} is needed for this and is not installed. Install it with: pip install 'dml-zoo[{extra}]'"
+    )

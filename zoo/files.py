@@ -1,0 +1,80 @@
+"""Files that are whole or not there: written under a temporary name, fsynced, renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; renamed to `path` when the block ends well, else removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays the same because some writers choose their format by it.
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        _fsync(temporary)
+        temporary.replace(path)
+        _fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` to fill; it takes the place of `path` when the block ends well, else is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    retired = temporary.with_name(temporary.name + ".old")
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for file in temporary.rglob("*"):
+            _fsync(file)
+        # A folder cannot be renamed over a full one, so the old one steps aside first and comes back on failure.
+        if path.exists():
+            path.replace(retired)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if retired.exists():
+                retired.replace(path)
+            raise
+        _fsync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""One way to turn a user's image into pixels: bounded before decoding, every PIL mode defined.
+
+- EXIF orientation is applied.
+- Alpha (RGBA, LA, PA, palette transparency) is composited over white.
+- Palettes become RGB; 1-bit and grey become grey; CMYK, YCbCr, LAB and HSV become RGB.
+- 16-bit grey is scaled to 8 bits by 255 / 65535; 32-bit integers and floats are taken as 0..65535 and 0..1
+  (or as 0..255 where a float image goes past 1).
+- Of an animation the first frame counts.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from zoo.errors import ImageError, ImageTooLargeError
+
+ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
+"""A path, the bytes of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""The formats that are decoded; Pillow's rarer plugins are not reached by untrusted bytes."""
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"}
+)
+"""File names that count as images when a folder is read."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is refused before a pixel is decoded."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 100_000_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | None = None) -> Image.Image:
+    """Decode `source` to an upright 8-bit image of mode L or RGB.
+
+    `draft`: the shortest side that is still enough; a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size.
+    Raises `ImageError` (`ImageTooLargeError`) naming what is wrong; never anything else for bad input.
+    """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, limits)
+    name = describe(source)
+    try:
+        with warnings.catch_warnings():
+            # Our own pixel limit is checked below; Pillow's warning at 89 million pixels would say the same twice.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+            image = source if isinstance(source, Image.Image) else _open_file(source, limits)
+            if image.width * image.height > limits.max_pixels:
+                raise ImageTooLargeError(
+                    f"{name} has {image.width} x {image.height} pixels; at most {limits.max_pixels:,} are accepted."
+                )
+            if draft is not None and image.format == "JPEG" and image is not source:
+                image.draft("RGB" if image.mode not in ("L", "CMYK") else None, (draft, draft))
+            image.load()
+            return _to_8bit(ImageOps.exif_transpose(image))
+    except ImageError:
+        raise
+    except Image.DecompressionBombError:
+        raise ImageTooLargeError(f"{name} claims too many pixels to be decoded.") from None
+    except FileNotFoundError:
+        raise ImageError(f"{name} does not exist.") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{name} is not an image in a format that is read ({', '.join(FORMATS)}).") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
+        raise ImageError(f"{name} cannot be decoded: {error or type(error).__name__}.") from None
+
+
+def describe(source: Any) -> str:
+    """How an error message calls an image."""
+    if isinstance(source, str | os.PathLike):
+        return f"image {os.fspath(source)!r}"
+    if isinstance(source, Image.Image) and getattr(source, "filename", ""):
+        return f"image {source.filename!r}"  # type: ignore[attr-defined]
+    return "the image"
+
+
+def _open_file(source: Any, limits: Limits) -> Image.Image:
+    if isinstance(source, bytes | bytearray | memoryview):
+        data = bytes(source)
+        size = len(data)
+    elif isinstance(source, str | os.PathLike):
+        size = Path(source).stat().st_size
+    else:
+        raise ImageError(f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}.")
+    if size == 0:
+        raise ImageError(f"{describe(source)} is empty.")
+    if size > limits.max_bytes:
+        raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
+    data = data if isinstance(source, bytes | bytearray | memoryview) else Path(source).read_bytes()
+    return Image.open(BytesIO(data), formats=FORMATS)
+
+
+def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:
+    grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
+    if array.dtype != np.uint8 or not (grey or (array.ndim == 3 and array.shape[2] in (3, 4))) or array.size == 0:
+        raise ImageError(
+            "an array is an image when it is uint8 of shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], "
+            f"not {array.dtype} {list(array.shape)}."
+        )
+    if array.shape[0] * array.shape[1] > limits.max_pixels:
+        raise ImageTooLargeError(f"the array has {array.shape[0]} x {array.shape[1]} pixels.")
+    return _to_8bit(Image.fromarray(np.ascontiguousarray(array[..., 0] if array.ndim == 3 and grey else array)))
+
+
+def _to_8bit(image: Image.Image) -> Image.Image:
+    """An 8-bit image of mode L or RGB without alpha, whatever the mode was."""
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        return _scale_to_8bit(image)
+    if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    if image.mode in ("1", "L"):
+        return image.convert("L")
+    return image.convert("RGB")
+
+
+def _scale_to_8bit(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ImageError(f"{describe(image)} holds NaN or infinite pixels.")
+    if image.mode != "F":
+        values = values * (255 / 65535)
+    elif values.max() <= 1:
+        values = values * 255
+    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))

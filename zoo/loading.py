@@ -1,0 +1,72 @@
+"""`zoo.load`: from a name to a model that embeds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zoo.cards import Card, read_card
+from zoo.embedder import Embedder
+from zoo.errors import ModelFolderError, UsageError, missing, nearest
+from zoo.files import sha256_of
+from zoo.registry import find
+
+RUNTIMES = ("torch", "onnx")
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    runtime: str = "torch",
+    precision: str = "fp32",
+    device: str | None = None,
+    revision: str | None = None,
+) -> Embedder:
+    """Load a model by name or path.
+
+    runtime: "torch" (precision fp32, bf16, fp16) or "onnx" (fp32, fp16, int8, as exported), which needs no torch.
+    device: torch: cpu, cuda, cuda:N; onnx: cpu, cuda, tensorrt; by default the best that torch sees, or cpu for onnx.
+    revision: a branch, tag or commit of the Hub's repository.
+
+    Every weight file is checked against the card's SHA-256 before it is used. Raises `ModelNotFoundError`,
+    `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
+    """
+    if runtime not in RUNTIMES:
+        raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
+    folder = find(name_or_path, revision)
+    card = read_card(folder)
+    check_files(folder, card, prefix="onnx/" if runtime == "onnx" else "")
+    run, where = (
+        _open_torch(folder, card, precision, device)
+        if runtime == "torch"
+        else _open_onnx(folder, card, precision, device)
+    )
+    return Embedder(card, folder, runtime, precision, where, run)
+
+
+def check_files(folder: Path, card: Card, prefix: str = "") -> None:
+    """Raise `ModelFolderError` unless the files of the card that lie in `prefix` have the card's SHA-256."""
+    for name, expected in card.files.items():
+        if str(Path(name).parent) != (prefix.rstrip("/") or "."):
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise ModelFolderError(f"{path} is missing; the model folder of {card.name} is incomplete.")
+        if sha256_of(path) != expected:
+            raise ModelFolderError(f"{path} is not the file that the card of {card.name} describes (SHA-256 differs).")
+
+
+def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
+    try:
+        from zoo.torch_runtime import open_model
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "timm", "torchvision"):
+            raise
+        hint = " Or load it without torch: zoo.load(..., runtime='onnx')."
+        raise type(missing("torch", "train"))(f"{missing('torch', 'train')}{hint}") from None
+    return open_model(folder, card, precision, device)
+
+
+def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
+    from zoo.onnx_runtime import open_model
+
+    return open_model(folder, card, precision, device)

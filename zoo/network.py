@@ -1,0 +1,120 @@
+"""The torch network of a card: timm trunk, heads, unit embeddings; read from and written to a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from zoo.architectures import register
+from zoo.cards import Card, Head, Preprocessing
+from zoo.errors import ModelFolderError, RecipeError, nearest
+from zoo.files import write_json
+
+TRUNK, HEADS, CONFIG = "model.safetensors", "heads.safetensors", "config.json"
+
+
+class Network(nn.Module):
+    """Normalised float images [n, c, h, w] to unit embeddings [n, dim].
+
+    The concatenation of the heads' unit vectors, normalised again (DiVA, section 4: embeddings joined at test);
+    without heads, the pooled features, normalised.
+    """
+
+    def __init__(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
+        super().__init__()
+        self.trunk, self.heads = trunk, heads
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.trunk(images)
+        if not self.heads:
+            return normalize(features, dim=1)
+        return normalize(torch.cat([normalize(head(features), dim=1) for head in self.heads.values()], dim=1), dim=1)
+
+
+class PixelNetwork(nn.Module):
+    """uint8 pixels [n, h, w, c] to unit float32 embeddings [n, dim]: the network with its normalisation inside."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: Network, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", 255 * torch.tensor(preprocessing.mean).reshape(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", 255 * torch.tensor(preprocessing.std).reshape(1, -1, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        images = (pixels.permute(0, 3, 1, 2).to(self.mean.dtype) - self.mean) / self.std
+        embeddings: Tensor = self.network(images)
+        return embeddings.float()
+
+
+def create_trunk(architecture: str, channels: int, args: Mapping[str, Any] | None = None) -> nn.Module:
+    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, trunk.num_features]."""
+    register()
+    if not timm.is_model(architecture):
+        raise RecipeError(f"timm knows no architecture {architecture!r}.{nearest(architecture, timm.list_models())}")
+    return timm.create_model(architecture, pretrained=False, num_classes=0, in_chans=channels, **dict(args or {}))
+
+
+def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
+    return nn.ModuleDict({head.name: nn.Linear(features, head.dim) for head in heads})
+
+
+def save_network(network: Network, card: Card, folder: Path) -> list[str]:
+    """Write the trunk under timm's names, the heads beside it and timm's config.json; the weight files' names."""
+    save_file(_contiguous(network.trunk), folder / TRUNK)
+    write_json(folder / CONFIG, _timm_config(card, int(network.trunk.num_features)))  # type: ignore[arg-type]
+    if not network.heads:
+        return [TRUNK]
+    save_file(_contiguous(network.heads), folder / HEADS)
+    return [TRUNK, HEADS]
+
+
+def load_network(card: Card, folder: Path) -> Network:
+    """The card's network with the folder's weights, in evaluation mode. Raises `ModelFolderError` where they differ."""
+    trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+    heads = create_heads(card.heads, int(trunk.num_features))  # type: ignore[arg-type]
+    _load(trunk, folder / TRUNK)
+    if card.heads:
+        _load(heads, folder / HEADS)
+    return Network(trunk, heads).eval()
+
+
+def _load(module: nn.Module, path: Path) -> None:
+    try:
+        module.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise ModelFolderError(f"{path} is missing; the model folder is incomplete.") from None
+    except Exception as error:  # safetensors raises its own type, torch RuntimeError for keys and shapes
+        raise ModelFolderError(f"{path} does not hold the weights that the card describes: {error}") from None
+
+
+def _contiguous(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def _timm_config(card: Card, num_features: int) -> dict[str, Any]:
+    how = card.preprocessing
+    return {
+        "architecture": card.architecture,
+        "num_classes": 0,
+        "num_features": num_features,
+        "model_args": {**card.architecture_args, "in_chans": how.channels},
+        "pretrained_cfg": {
+            "input_size": [how.channels, how.crop, how.crop],
+            "num_classes": 0,
+            "mean": list(how.mean),
+            "std": list(how.std),
+            "interpolation": how.interpolation,
+            "crop_pct": how.crop / how.resize,
+            "crop_mode": "center",
+        },
+    }

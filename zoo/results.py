@@ -1,0 +1,87 @@
+"""One measurement of a model, and the file in its folder that holds them all (`results.json`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import ModelFolderError
+from zoo.files import write_json
+
+FILE = "results.json"
+
+_IDENTITY = ("dataset", "split", "protocol", "runtime", "precision")
+"""Two measurements of one model that agree in these measure the same thing; the newer one replaces the older."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, how, and what came out.
+
+    model, runtime, precision: None where plain embeddings were measured. queries: how many searched, those without
+    relatives included; they are left out of the metrics. classes: of the queries that were measured. metrics: means
+    over queries, as fractions. intervals: metric -> (low, high), 95 %, by resampling classes; empty below two classes.
+    date: ISO 8601, UTC. versions: library -> version.
+    """
+
+    model: str | None
+    dataset: str | None
+    split: str | None
+    protocol: str
+    runtime: str | None
+    precision: str | None
+    dim: int
+    queries: int
+    queries_without_relatives: int
+    classes: int
+    metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    date: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        values["intervals"] = {name: list(bounds) for name, bounds in self.intervals.items()}
+        return values
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """The measurements in a model folder, oldest first; none where it has no results.json.
+
+    Raises `ModelFolderError` where the file is not what `add_result` writes.
+    """
+    path = folder / FILE
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ModelFolderError(f"{path} cannot be read as JSON: {error}. {_ADVICE}") from None
+    if not isinstance(results, list):
+        raise ModelFolderError(f"{path} must hold a list of measurements. {_ADVICE}")
+    for number, result in enumerate(results):
+        if not _is_result(result):
+            raise ModelFolderError(f"{path}: entry {number} is no measurement. {_ADVICE}")
+    return results
+
+
+def add_result(folder: Path, evaluation: Evaluation) -> None:
+    """Add a measurement to the folder's results.json, in place of an earlier one of the same kind."""
+    new = evaluation.to_json()
+    kept = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
+    write_json(folder / FILE, [*kept, new])
+
+
+_ADVICE = "Delete it and measure again with: zoo evaluate MODEL --save"
+
+
+def _is_result(value: Any) -> bool:
+    """Whether the value names what was measured and holds metrics that are numbers."""
+    if not isinstance(value, dict) or not all(key in value for key in _IDENTITY):
+        return False
+    metrics = value.get("metrics")
+    return isinstance(metrics, dict) and all(type(number) in (int, float) for number in metrics.values())

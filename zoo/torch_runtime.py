@@ -1,0 +1,46 @@
+"""Run a model folder with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from zoo.cards import Card
+from zoo.errors import UsageError
+from zoo.network import PixelNetwork, load_network
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def open_model(
+    folder: Path, card: Card, precision: str = "fp32", device: str | None = None
+) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+    """A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on."""
+    if precision not in DTYPES:
+        raise UsageError(f"torch runs in {', '.join(DTYPES)}, not {precision!r}.")
+    chosen = choose_device(device)
+    network = PixelNetwork(load_network(card, folder), card.preprocessing).eval().to(chosen)
+    dtype = DTYPES[precision]
+
+    def run(pixels: np.ndarray) -> np.ndarray:
+        with torch.inference_mode(), torch.autocast(chosen.type, dtype, enabled=precision != "fp32"):
+            out: np.ndarray = network(torch.from_numpy(pixels).to(chosen)).float().cpu().numpy()
+            return out
+
+    return run, str(chosen)
+
+
+def choose_device(name: str | None = None) -> torch.device:
+    """The torch device of that name; by default cuda where torch sees one, else cpu."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"torch knows no device {name!r}; use cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda was asked for, but torch sees no CUDA device here. Use device cpu.")
+    return device

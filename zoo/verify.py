@@ -1,0 +1,65 @@
+"""The golden check: are a model folder's files what its card says, and do they still give their embeddings?"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zoo.cards import Card, read_card
+from zoo.errors import ZooError
+from zoo.files import sha256_of
+from zoo.golden import read_golden
+from zoo.loading import load
+from zoo.onnx_runtime import FILES
+
+FLOORS = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
+"""The least cosine between a golden embedding and the one that a variant gives now."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the outcome. `ok` is None where the check could not be made on this machine."""
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def verify(folder: Path) -> Iterator[Check]:
+    """Every check of a model folder in turn. Raises `CardError` where the card itself cannot be read."""
+    card = read_card(folder)
+    for name, expected in card.files.items():
+        yield _hash(folder / name, name, expected)
+    yield _golden(
+        folder, card, "torch", "fp32", None if importlib.util.find_spec("torch") else "torch is not installed"
+    )
+    for precision, file in FILES.items():
+        if (folder / file).is_file():
+            absent = None if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
+            yield _golden(folder, card, "onnx", precision, absent)
+
+
+def _hash(path: Path, name: str, expected: str) -> Check:
+    if not path.is_file():
+        return Check(f"sha256 {name}", False, "the file is missing")
+    equal = sha256_of(path) == expected
+    return Check(f"sha256 {name}", equal, expected[:16] if equal else "differs from the card's")
+
+
+def _golden(folder: Path, card: Card, runtime: str, precision: str, absent: str | None) -> Check:
+    name = f"golden {runtime} {precision}"
+    if absent:
+        return Check(name, None, absent)
+    try:
+        images, expected = read_golden(folder)
+        got = load(folder, runtime=runtime, precision=precision).embed(images)
+    except ZooError as error:
+        return Check(name, False, str(error))
+    if got.shape != expected.shape:
+        return Check(name, False, f"gives {list(got.shape)}, golden are {list(expected.shape)}")
+    cosine = float((got * expected).sum(1).min())
+    return Check(name, bool(np.isfinite(cosine) and cosine >= FLOORS[precision]), f"least cosine {cosine:.6f}")
