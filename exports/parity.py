@@ -45,7 +45,7 @@ class Parity:
 
 
 def measure(folder: Path, card: Card, run: Callable[[np.ndarray], np.ndarray], variant: str = "fp32") -> Parity:
-    """Compare `run` with the torch model of `folder` on its golden images and on noise, at batch sizes 1, 2, 7 and 32."""
+    """Compare `run` with the torch model of `folder` on its golden images and on noise, in batches of four sizes."""
     torch_run, _ = torch_runtime.open_model(folder, card, device="cpu")
     pixels = _pixels(folder, card)
     expected = torch_run(pixels).astype(np.float64)

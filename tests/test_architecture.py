@@ -27,7 +27,7 @@ MODULES = modules()
 
 
 def imports(path: Path, top_level: bool) -> Iterator[str]:
-    """Full names of what a file imports, `from a import b` as a.b where that is a module; without those in functions."""
+    """Full names of what a file imports, `from a import b` as a.b where that is a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {
         id(node)

@@ -54,7 +54,7 @@ def _affine(turns: Tensor, how: Augmentation) -> Tensor:
 
 
 def _displacement(n: int, side: int, how: Augmentation, device: torch.device) -> Tensor:
-    """Smooth random displacements [n, side, side, 2]; every image has its own strength (Simard et al. 2003, section 2)."""
+    """Smooth random displacements [n, side, side, 2], of another strength in each image (Simard et al. 2003, s. 2)."""
     strength = how.elastic * torch.rand(n, 1, 1, 1, device=device)
     coarse = strength * torch.randn(n, 2, how.elastic_grid, how.elastic_grid, device=device)
     return interpolate(coarse, size=(side, side), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)

@@ -70,7 +70,7 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Objective:
-    """A method of `training.methods`, its loss and, where that takes mined tuples, a miner, by name with arguments."""
+    """A method, its loss and, where that takes mined tuples, a miner: names of the tables, with arguments."""
 
     loss: str
     miner: str | None = None
@@ -114,7 +114,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run. `method` is the short form in model names; `precision` fp32 or bf16 (autocast)."""
+    """All that decides a run. `method` is the short form in model names; `precision` is fp32 or bf16 (autocast)."""
 
     name: str
     method: str

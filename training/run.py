@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class Run:
         self.std = torch.tensor(how.std, device=device).reshape(1, -1, 1, 1)
 
     def step(self, images: Tensor, turns: Tensor, labels: Tensor) -> Tensor:
-        """One update from float images [b, c, side, side] in 0..1; the loss, detached. Raises where it is not finite."""
+        """One update from images [b, c, side, side] in 0..1; the loss, detached. Raises where it is not finite."""
         recipe = self.recipe
         with torch.no_grad():
             images = augment(images, turns, recipe.augmentation, recipe.preprocessing.crop)
@@ -76,8 +76,7 @@ class Run:
     @property
     def evaluated(self) -> Network:
         """The network that is measured and kept: the average where there is one."""
-        network: Network = self.network if self.average is None else self.average.module
-        return network
+        return self.network if self.average is None else cast(Network, self.average.module)
 
     def keep_if_best(self, score: float) -> None:
         if self.best is None or score > self.best["score"]:
@@ -151,7 +150,7 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
 
 
-def _make(table: dict[str, Any], kind: str, name: str, args: dict[str, Any]) -> Any:
+def _make(table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> Any:
     if name not in table:
         raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
     try:

@@ -147,7 +147,8 @@ def card_from_json(values: Any) -> Card:
         raise CardError("the card has no schema number.")
     if schema > SCHEMA:
         raise CardError(
-            f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade: pip install -U dml-zoo"
+            f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. "
+            "Upgrade: pip install -U dml-zoo"
         )
     heads = values.get("heads", [])
     if not isinstance(heads, list):

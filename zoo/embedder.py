@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -60,7 +60,7 @@ class Embedder:
         return self.run(pixels)
 
     def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
-        total = len(images) if hasattr(images, "__len__") else None
+        total = len(images) if isinstance(images, Sized) else None
         source = batches(images, self.preprocessing, batch_size)
         if not progress:
             return source

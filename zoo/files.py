@@ -42,7 +42,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` to fill; it takes the place of `path` when the block ends well, else is removed."""
+    """A temporary folder to fill; it takes the place of `path` when the block ends well, else is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     retired = temporary.with_name(temporary.name + ".old")

@@ -84,9 +84,8 @@ def describe(source: Any) -> str:
     """How an error message calls an image."""
     if isinstance(source, str | os.PathLike):
         return f"image {os.fspath(source)!r}"
-    if isinstance(source, Image.Image) and getattr(source, "filename", ""):
-        return f"image {source.filename!r}"  # type: ignore[attr-defined]
-    return "the image"
+    name = getattr(source, "filename", "") if isinstance(source, Image.Image) else ""
+    return f"image {name!r}" if name else "the image"
 
 
 def _open_file(source: Any, limits: Limits) -> Image.Image:

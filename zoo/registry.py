@@ -49,7 +49,7 @@ def list_models(method: str | None = None, backbone: str | None = None, dataset:
             try:
                 models[folder.parent.name] = _from_folder(folder.parent, status)
             except ModelFolderError:
-                continue  # a damaged folder must not hide the others; `zoo.load` and `zoo info` say what is wrong with it
+                continue  # a damaged folder must not hide the others; `zoo info` says what is wrong with it
     wanted = {"method": method, "backbone": backbone, "dataset": dataset}
     keep = [m for m in models.values() if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
     return sorted(keep, key=lambda m: m.name)

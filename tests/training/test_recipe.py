@@ -50,7 +50,7 @@ def test_override() -> None:
     assert changed.preprocessing.mean == (0, 0, 1)
     assert changed.augmentation.flip == 1.0
     assert changed.name == "other"
-    assert RECIPE == RECIPES["margin-conv4-glyphs"]()
+    assert RECIPES["margin-conv4-glyphs"]() == RECIPE
     assert changed.digest != RECIPE.digest
 
 

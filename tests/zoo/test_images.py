@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def test_a_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"xx")
     with pytest.raises(ImageError, match=r"bad\.png"):
         open_image(tmp_path / "bad.png")
-    with pytest.raises(ImageError, match="cannot be decoded|is a directory"):
+    with pytest.raises(ImageError, match=r"cannot be decoded|is a directory"):
         open_image(tmp_path)
     with pytest.raises(ImageError, match="not int"):
         open_image(3)  # type: ignore[arg-type]
@@ -137,10 +138,8 @@ def test_mutated_files_decode_or_raise_image_error(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(1, len(raw)))
-    try:
+    with contextlib.suppress(ImageError):
         assert open_image(bytes(raw[:cut]), Limits(max_pixels=10**6)).mode in ("L", "RGB")
-    except ImageError:
-        pass
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 30_000), (30_000, 1), (9, 7), (8, 8), (1000, 10)])

@@ -1,4 +1,4 @@
-"""Methods by name. A method owns the heads and whatever else is learnt beside the trunk; see `plain` for the contract."""
+"""Methods by name. A method owns the heads and whatever else is learnt beside the trunk; `plain` is the smallest."""
 
 from __future__ import annotations
 

@@ -50,6 +50,6 @@ class DistanceWeighted:
 
 
 def log_density(distances: Tensor, dim: int) -> Tensor:
-    """log q(d) up to a constant, for distances in (0, 2] between random points of the unit sphere in `dim` dimensions."""
+    """log q(d) up to a constant: distances in (0, 2] between random points of the unit sphere in `dim` dimensions."""
     squared = distances.square()
     return (dim - 2) * distances.log() + (dim - 3) / 2 * (1 - squared / 4).clamp(min=1e-8).log()

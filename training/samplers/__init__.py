@@ -1,4 +1,4 @@
-"""Batch samplers by name. Each is made as `sampler(labels, size, per_class, seed)` and gives `epoch(number, batches)`."""
+"""Batch samplers by name, made as `sampler(labels, size, per_class, seed)`; they give `epoch(number, batches)`."""
 
 from __future__ import annotations
 

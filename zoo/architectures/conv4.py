@@ -6,6 +6,7 @@ The small net of the few-shot literature (Vinyals et al. 2016, Matching Networks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
@@ -30,7 +31,7 @@ class Conv4(nn.Module):
         self.num_features = self.head_hidden_size = widths[-1]
         self.global_pool = global_pool
         channels = [in_chans, *widths]
-        self.blocks = nn.Sequential(*(_block(a, b) for a, b in zip(channels, channels[1:], strict=False)))
+        self.blocks = nn.Sequential(*(_block(a, b) for a, b in pairwise(channels)))
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes)
         self.feature_info = [
