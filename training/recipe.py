@@ -61,7 +61,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A timm architecture (or one of `zoo.architectures`) and its arguments. `name` is the short form in model names."""
+    """A timm architecture (or one of `zoo.architectures`) with its arguments; `name` is short, as in model names."""
 
     name: str
     architecture: str
@@ -102,7 +102,7 @@ class Optimizer:
 class Schedule:
     """`epochs` of `steps` batches (0: as many as the training images fill), lr constant or one cycle.
 
-    average: decay of the exponential moving average of the weights that is evaluated and kept; 0 keeps the last weights.
+    average: decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.
     """
 
     epochs: int

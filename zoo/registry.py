@@ -80,7 +80,9 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     try:
         return hub.snapshot(repo_id, revision)
     except (ModelNotFoundError, HubError) as error:
-        raise type(error)(_not_found(name, str(error))) from None
+        # A bare name may be a typing error; one with an organisation was meant for the Hub.
+        kind = type(error) if "/" in name else ModelNotFoundError
+        raise kind(_not_found(name, str(error))) from None
 
 
 def known_names() -> list[str]:

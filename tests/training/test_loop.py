@@ -162,7 +162,7 @@ def test_quarter_turns_are_further_classes(small_glyphs: training_data.TrainingD
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 0.01])
 def test_an_impossible_validation_share_is_refused(share: float) -> None:
-    with pytest.raises(RecipeError, match="data.validation"):
+    with pytest.raises(RecipeError, match=r"data\.validation"):
         held_out_classes(30, Data("glyphs", validation=share), 0)
 
 

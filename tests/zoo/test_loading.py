@@ -1,0 +1,226 @@
+"""From a name or path to vectors, on both runtimes, and every way in which a model folder can be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import zoo
+from exports.export import export
+from tests.models import CARD, make_model
+from zoo.cards import read_card
+from zoo.errors import ExportError, HubError, ImageError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.preprocessing import to_pixels
+from zoo.registry import find, list_models
+from zoo.verify import verify
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / CARD.name
+    make_model(folder)
+    export(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(exported: Path, tmp_path: Path) -> Path:
+    """A model folder that a test may damage."""
+    import shutil
+
+    return Path(shutil.copytree(exported, tmp_path / CARD.name))
+
+
+def reference(folder: Path, pixels: np.ndarray) -> np.ndarray:
+    """The embedding by plain torch operations in float64, from the two weight files."""
+    trunk, heads = load_file(folder / "model.safetensors"), load_file(folder / "heads.safetensors")
+    how = CARD.preprocessing
+    x = torch.from_numpy(pixels).double().permute(0, 3, 1, 2) / 255
+    x = (x - torch.tensor(how.mean).double().reshape(1, 3, 1, 1)) / torch.tensor(how.std).double().reshape(1, 3, 1, 1)
+    for block in range(4):
+        p = {k.removeprefix(f"blocks.{block}."): v.double() for k, v in trunk.items() if k.startswith(f"blocks.{block}.")}
+        x = torch.conv2d(x, p["0.weight"], padding=1)
+        mean, var = p["1.running_mean"].reshape(1, -1, 1, 1), p["1.running_var"].reshape(1, -1, 1, 1)
+        x = (x - mean) / (var + 1e-5).sqrt() * p["1.weight"].reshape(1, -1, 1, 1) + p["1.bias"].reshape(1, -1, 1, 1)
+        x = x.clamp(min=0)
+        x = x.reshape(*x.shape[:2], x.shape[2] // 2, 2, x.shape[3] // 2, 2).amax((3, 5)) if x.shape[2] % 2 == 0 else (
+            torch.max_pool2d(x, 2)
+        )
+    x = x.mean((2, 3))
+    parts = [x @ heads[f"{name}.weight"].double().T + heads[f"{name}.bias"].double() for name in ("first", "second")]
+    parts = [part / part.norm(dim=1, keepdim=True) for part in parts]
+    joined = torch.cat(parts, 1)
+    return (joined / joined.norm(dim=1, keepdim=True)).numpy()
+
+
+def test_both_runtimes_give_the_embedding_by_definition(exported: Path) -> None:
+    images = [np.random.default_rng(i).integers(0, 256, (33, 27, 3), np.uint8) for i in range(5)]
+    expected = reference(exported, np.stack([to_pixels(image, CARD.preprocessing) for image in images]))
+    for runtime in ("torch", "onnx"):
+        got = zoo.load(exported, runtime=runtime).embed(images, batch_size=2)
+        assert got.dtype == np.float32
+        assert got.shape == (5, CARD.dim)
+        np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+def test_every_kind_of_image_and_of_collection(exported: Path, tmp_path: Path) -> None:
+    model = zoo.load(exported, runtime="onnx")
+    array = np.random.default_rng(0).integers(0, 256, (30, 30, 3), np.uint8)
+    image = Image.fromarray(array)
+    image.save(tmp_path / "a.png")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    rows = model.embed([str(tmp_path / "a.png"), tmp_path / "a.png", buffer.getvalue(), image, array])
+    assert np.ptp(rows, axis=0).max() == 0
+    np.testing.assert_array_equal(model.embed(image), rows[:1])
+    np.testing.assert_array_equal(model.embed(array), rows[:1])
+    np.testing.assert_array_equal(model.embed(np.stack([array, array])), rows[:2])
+    np.testing.assert_allclose(model.embed((array for _ in range(3)), batch_size=2), rows[:3], atol=1e-6)
+    assert model.embed([]).shape == (0, CARD.dim)
+    with pytest.raises(ImageError, match="not an image"):
+        model.embed([array, b"no image"])
+    with pytest.raises(UsageError, match="batch_size"):
+        model.embed([array], batch_size=0)
+    with pytest.raises(UsageError, match="not int"):
+        model.embed(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="takes uint8 pixels"):
+        model.embed_pixels(np.zeros((1, 4, 4, 3), np.uint8))
+
+
+def test_onnx_embeds_in_a_process_that_cannot_import_torch(exported: Path) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
+import numpy, zoo
+images, golden = zoo.golden.read_golden(zoo.registry.find({str(exported)!r}))
+rows = zoo.load({str(exported)!r}, runtime="onnx").embed(images)
+print((rows * golden).sum(1).min())
+try:
+    zoo.load({str(exported)!r})
+except zoo.ZooError as error:
+    print(type(error).__name__, error)
+"""
+    code = code.replace("import numpy, zoo", "import numpy, zoo, zoo.golden, zoo.registry")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert float(out[0]) >= 0.9999
+    assert out[1].startswith("MissingDependencyError torch is needed")
+    assert "runtime='onnx'" in out[1]
+
+
+def test_timm_loads_the_trunk_from_the_folder(exported: Path) -> None:
+    trunk = timm.create_model(f"local-dir:{exported}", pretrained=True, num_classes=0).eval()
+    weights = load_file(exported / "model.safetensors")
+    assert {name: tuple(t.shape) for name, t in trunk.state_dict().items()} == {n: tuple(t.shape) for n, t in weights.items()}
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in trunk.state_dict().items())
+
+
+def test_parity_is_written_and_the_card_knows_the_graph(exported: Path) -> None:
+    parity = json.loads((exported / "onnx" / "parity.json").read_text())["fp32"]
+    assert parity["holds"]
+    assert parity["min_cosine"] >= 0.99999
+    assert "onnx/model.onnx" in read_card(exported).files
+
+
+def test_a_graph_that_departs_is_not_written(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (copy / "onnx" / "model.onnx").read_bytes()
+    monkeypatch.setattr("exports.parity.FLOOR", 1.1)
+    with pytest.raises(ExportError, match="departs from torch"):
+        export(copy)
+    assert (copy / "onnx" / "model.onnx").read_bytes() == before
+    assert sorted(p.name for p in (copy / "onnx").iterdir()) == ["model.onnx", "parity.json"]
+
+
+def outcome(folder: Path) -> dict[str, bool | None]:
+    return {check.name: check.ok for check in verify(folder)}
+
+
+def test_verify(copy: Path) -> None:
+    assert set(outcome(copy).values()) == {True}
+    assert len(outcome(copy)) == 5
+    (copy / "onnx" / "model.onnx").write_bytes(b"no graph")
+    broken = outcome(copy)
+    assert broken["sha256 onnx/model.onnx"] is False
+    assert broken["golden onnx fp32"] is False
+    assert broken["golden torch fp32"] is True
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors"])
+def test_altered_missing_or_cut_weights_are_refused(copy: Path, file: str) -> None:
+    data = (copy / file).read_bytes()
+    for damaged in (data[:-1], data[:40], b"", data[:-1] + bytes([data[-1] ^ 1])):
+        (copy / file).write_bytes(damaged)
+        with pytest.raises(ModelFolderError, match="SHA-256"):
+            zoo.load(copy)
+    (copy / file).unlink()
+    with pytest.raises(ModelFolderError, match="missing"):
+        zoo.load(copy)
+
+
+def test_a_card_that_lies_of_its_architecture_is_refused(copy: Path) -> None:
+    card = read_card(copy)
+    dataclasses.replace(card, architecture_args={"widths": [4, 8, 8, 8]}).write(copy)
+    with pytest.raises(ModelFolderError, match="does not hold the weights"):
+        zoo.load(copy)
+    dataclasses.replace(card, preprocessing=dataclasses.replace(card.preprocessing, crop=18)).write(copy)
+    with pytest.raises(ModelFolderError, match="ONNX graph"):
+        zoo.load(copy, runtime="onnx")
+
+
+def test_unknown_arguments_are_named(exported: Path, copy: Path) -> None:
+    with pytest.raises(UsageError, match="Did you mean 'torch'"):
+        zoo.load(exported, runtime="troch")
+    with pytest.raises(UsageError, match="'int4'"):
+        zoo.load(exported, runtime="onnx", precision="int4")
+    with pytest.raises(UsageError, match="'int4'"):
+        zoo.load(exported, precision="int4")
+    with pytest.raises(UsageError, match="'cud'"):
+        zoo.load(exported, runtime="onnx", device="cud")
+    with pytest.raises(ModelFolderError, match="zoo export"):
+        zoo.load(exported, runtime="onnx", precision="int8")
+
+
+def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped, local, here = tmp_path / "shipped", own_zoo / "models", tmp_path / "cwd"
+    monkeypatch.setattr("zoo.paths.SHIPPED", shipped)
+    for root in (shipped, local, here):
+        (root / CARD.name).mkdir(parents=True)
+    monkeypatch.chdir(here)
+    CARD.write(shipped / CARD.name)
+    assert find(CARD.name) == shipped / CARD.name
+    CARD.write(local / CARD.name)
+    assert find(CARD.name) == local / CARD.name
+    assert [m.status for m in list_models() if m.name == CARD.name] == ["trained"]
+    CARD.write(here / CARD.name)
+    assert find(CARD.name) == Path(CARD.name)
+    assert find(f"./{CARD.name}").resolve() == here / CARD.name
+
+
+def test_what_is_not_there_is_answered_with_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no model 'margin-conv4-glyps'\. Did you mean 'margin-conv4-glyphs'.*local zoo"):
+        find("margin-conv4-glyps")
+    with pytest.raises(HubError, match="some-org/nothing is not in the Hub's cache"):
+        find("some-org/nothing")
+    with pytest.raises(ModelNotFoundError, match="Train it with: zoo train margin-conv4-omniglot"):
+        find("margin-conv4-omniglot")
+    with pytest.raises(ModelNotFoundError, match="no model folder"):
+        find(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="Did you mean 'margin-conv4-glyphs'"):
+        zoo.info("margin-conv4-glyps")
+
+
+def test_a_damaged_folder_hides_no_other_model(own_zoo: Path) -> None:
+    bad = own_zoo / "models" / "bad"
+    bad.mkdir(parents=True)
+    (bad / "card.json").write_text("{")
+    assert "margin-conv4-omniglot" in [m.name for m in list_models()]
