@@ -16,6 +16,24 @@ class Triplets(NamedTuple):
     negatives: Tensor
 
 
+class Quadruplets(NamedTuple):
+    """t triplets with a second negative; each field int64 [t]. Classes of anchor, negative and other all differ."""
+
+    anchors: Tensor
+    positives: Tensor
+    negatives: Tensor
+    others: Tensor
+
+
+class Pairs(NamedTuple):
+    """t positive pairs (anchors_p[i], positives[i]) and u negative pairs (anchors_n[i], negatives[i]); all int64."""
+
+    anchors_p: Tensor
+    positives: Tensor
+    anchors_n: Tensor
+    negatives: Tensor
+
+
 def positive_mask(labels: Tensor) -> Tensor:
     """bool [b, b]: i and j are two different samples of one class."""
     same = labels[:, None] == labels[None, :]
