@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoo
+from tests.serving import toys
+from zoo.cli.main import main
+from zoo.results import read_results
+
+COMMANDS = """
+import importlib
+from zoo.cli.command import Command
+
+def run(args):
+    if args.what == "interrupt":
+        raise KeyboardInterrupt
+    importlib.import_module(args.what)
+    return 7
+
+HELLO = Command("say hello 100 %", lambda parser: parser.add_argument("what"), run, "  zoo hello json")
+NOT_A_COMMAND = 3
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A further installed distribution that offers commands, whole and broken."""
+    (tmp_path / "foreign_commands.py").write_text(COMMANDS)
+    (tmp_path / "foreign_broken.py").write_text("1 / 0")
+    (tmp_path / "foreign_lacking.py").write_text("import not_to_be_found.at_all")
+    info = tmp_path / "foreign-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[zoo.commands]\nhello = foreign_commands:HELLO\nnumber = foreign_commands:NOT_A_COMMAND\n"
+        "broken = foreign_broken:COMMAND\nlacking = foreign_lacking:COMMAND\nabsent = foreign_absent:COMMAND\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.fixture
+def toy(own_zoo: Path) -> Path:
+    return toys.write_model(own_zoo / "models" / "toy-pool")
+
+
+def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "zoo.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_help_lists_every_command_with_its_summary_and_loads_no_torch():
+    code = "import sys; from zoo.cli.main import main; main(['--help']); print({'torch', 'timm'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    for name in ("list", "info", "evaluate", "train", "export", "index", "search", "serve"):
+        assert f"\n  {name} " in out
+    assert "not available" not in out
+    assert out.endswith("set()\n")
+
+
+def test_no_arguments_print_the_help_and_version_the_version(capsys):
+    assert main([]) == 0
+    assert "usage: zoo COMMAND" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dml-zoo {zoo.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(["evalute"], "Did you mean 'evaluate'"), (["--jsn"], "no option '--jsn'")]
+)
+def test_unknown_commands_and_options(capsys, arguments, says):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("zoo: error: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("foreign")
+def test_commands_of_other_packages_run_and_their_status_counts(capsys):
+    assert main(["hello", "json"]) == 7
+    with pytest.raises(SystemExit) as stop:
+        main(["hello", "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: zoo hello" in out
+    assert "zoo hello json" in out
+    assert "say hello 100 %" in out
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_broken_package_is_listed_with_its_reason_and_hides_no_other(capsys):
+    assert main(["--help"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    assert lines["lacking"] == "(not available: the module 'not_to_be_found' is needed for this and is not installed.)"
+    assert "'foreign_absent' is needed" in lines["absent"]
+    assert "ZeroDivisionError" in lines["broken"]
+    assert "no zoo.cli.command.Command" in lines["number"]
+    assert lines["hello"] == "say hello 100 %"
+    assert main(["lacking"]) == 2
+    assert main(["broken"]) == main(["number"]) == 1
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("bentoml", "pip install 'dml-zoo[serve]'"),
+        ("timm.models", "pip install 'dml-zoo[train]'"),
+        ("faiss", "pip install 'dml-zoo[cpu]'"),
+        ("onnx", "pip install 'dml-zoo[export]'"),
+        ("nowhere_to_be_found", "'nowhere_to_be_found' is needed"),
+    ],
+)
+def test_a_library_that_a_command_lacks_is_named_with_the_extra_that_brings_it(capsys, monkeypatch, module, says):
+    for name in [name for name in sys.modules if name.partition(".")[0] == module.partition(".")[0]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module.partition(".")[0], None)  # so that Python does not find it
+    assert main(["hello", module]) == 2
+    out, err = capsys.readouterr()
+    assert says in err
+    assert out == ""
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(ModuleNotFoundError):
+        main(["hello", "zoo.nothing_of_that_name"])
+
+
+@pytest.mark.usefixtures("foreign")
+def test_an_interrupt_is_no_traceback(capsys):
+    assert main(["hello", "interrupt"]) == 130
+    assert capsys.readouterr().err == "zoo: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    command = [sys.executable, "-m", "zoo.cli.main", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert err == b""
+    assert process.returncode == 141
+
+
+def test_list(capsys, toy):
+    assert main(["list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["toy-pool"] == {
+        "name": "toy-pool",
+        "status": "trained",
+        "dim": toys.DIM,
+        "method": "none",
+        "backbone": "pool",
+        "dataset": "toys",
+        "recall_at_1": None,
+    }
+    assert "margin-conv4-glyphs" in rows
+    assert main(["list", "--backbone", "pool"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["toy-pool"]
+    assert main(["list", "--dataset", "none-such"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no model matches" in err
+
+
+def test_info(capsys, toy):
+    for name in ("toy-pool", str(toy)):
+        assert main(["info", name, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["card"]["files"].keys() == {"model.safetensors", "onnx/model.onnx"}
+        assert facts["results"] == []
+    assert main(["info", "toy-pool"]) == 0
+    out = capsys.readouterr().out
+    assert zoo.info("toy-pool").card.fingerprint in out
+    assert str(toy) in out
+    assert main(["info", "toy-pol"]) == 3
+    assert "Did you mean 'toy-pool'" in capsys.readouterr().err
+    (toy / "results.json").write_text("nonsense")
+    assert main(["info", "toy-pool"]) == 1
+    assert "results.json" in capsys.readouterr().err
+
+
+def test_info_of_a_recipe_says_how_to_train_it(capsys):
+    assert main(["info", "margin-conv4-omniglot"]) == 0
+    assert "zoo train margin-conv4-omniglot" in capsys.readouterr().out
+
+
+EVALUATE = ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+def test_evaluate_prints_json_and_nothing_else(toy, pictures):
+    out = shell(*EVALUATE, "--data", str(pictures), "--json", "-k", "1,5")
+    assert out.returncode == 0, out.stderr
+    result = json.loads(out.stdout)
+    assert result["model"] == "toy-pool"
+    assert result["queries"] == len(toys.CLASSES) * toys.PER_CLASS
+    assert result["metrics"].keys() == {"recall_at_1", "recall_at_5", "precision_at_1", "r_precision", "map_at_r"}
+    low, high = result["intervals"]["map_at_r"]
+    assert low <= result["metrics"]["map_at_r"] <= high
+
+
+def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, tmp_path):
+    out = tmp_path / "new" / "result.json"
+    assert main([*EVALUATE, "--data", str(pictures), "--out", str(out), "--save"]) == 0
+    result = json.loads(out.read_text())
+    assert read_results(toy) == [result]
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if "map_at_r" in line)
+    assert f"{result['metrics']['map_at_r']:.4f}" in row
+    low, high = result["intervals"]["map_at_r"]
+    assert f"{low:.4f} to {high:.4f}" in row
+    assert main(["info", "toy-pool"]) == 0
+    assert f"{result['metrics']['recall_at_1']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["evaluate", "toy-pol", "--runtime", "onnx"], 3, "Did you mean 'toy-pool'"),
+        (["evaluate", "toy-pool", "--runtime", "onxx"], 2, "Did you mean 'onnx'"),
+        ([*EVALUATE, "--data", "DIR", "--precision", "fp12"], 2, "fp12"),
+        ([*EVALUATE, "--data", "nowhere"], 3, "nowhere"),
+        ([*EVALUATE[:-1], "foldr"], 3, "Did you mean 'folder'"),
+        ([*EVALUATE, "--data", "DIR", "--split", "tset"], 3, "Did you mean 'test'"),
+        ([*EVALUATE, "--data", "DIR", "-k", "1,99"], 2, "recall_at_99"),
+        ([*EVALUATE, "--data", "DIR", "--batch-size", "0"], 2, "batch_size"),
+        ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "cannot be written"),
+    ],
+)
+@pytest.mark.usefixtures("toy")
+def test_mistakes_end_with_one_message(capsys, pictures, arguments, status, says):
+    assert main([str(pictures) if argument == "DIR" else argument for argument in arguments]) == status
+    err = capsys.readouterr().err
+    assert err.startswith("zoo: error: ")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_wrong_k_is_refused_by_the_parser(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*EVALUATE, "-k", "1,x"])
+    assert stop.value.code == 2
+    assert "whole numbers" in capsys.readouterr().err

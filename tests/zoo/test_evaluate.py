@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.serving import toys
+from zoo.datasets.dataset import Dataset
+from zoo.embedder import Embedder
+from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, per_query, retrieval_metrics
+from zoo.results import add_result, read_results
+
+
+@pytest.fixture(scope="module")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
+
+
+@pytest.fixture(scope="module")
+def model(toy_folder: Path) -> Embedder:
+    return zoo.load(toy_folder, runtime="onnx")
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    rng = np.random.default_rng(0)
+    labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 3])
+    images = [toys.picture(kind, rng) for kind in labels]
+    return Dataset("toys", "test", images, labels, toys.CLASSES, [str(i) for i in range(len(labels))])
+
+
+def test_a_model_on_a_data_set(model, dataset):
+    result = evaluate(model, dataset, k=(1, 2), batch_size=3)
+    rows = model.embed(dataset.images)
+    assert result.metrics == pytest.approx(retrieval_metrics(rows, dataset.labels, (1, 2)))
+    assert result.metrics["recall_at_1"] > 0.5  # the pictures of a class do look alike to it
+    measured = per_query(rows, dataset.labels, (1, 2))
+    assert result.intervals == bootstrap_intervals(measured.values, measured.classes)
+    assert (result.model, result.dataset, result.split) == ("toy-pool", "toys", "test")
+    assert (result.runtime, result.precision, result.dim) == ("onnx", "fp32", toys.DIM)
+    assert (result.queries, result.queries_without_relatives, result.classes) == (10, 1, 3)
+    assert result.protocol == "leave-one-out, cosine, exact"
+    assert result.versions["numpy"] == np.__version__
+    assert "onnxruntime" in result.versions
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(result.date)).total_seconds()) < 600
+
+
+def test_the_measurement_is_plain_json(model, dataset):
+    result = evaluate(model, dataset, k=(1,))
+    again = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert again == result.to_json()
+    assert again["metrics"]["map_at_r"] == result.metrics["map_at_r"]
+    assert again["intervals"]["map_at_r"] == list(result.intervals["map_at_r"])
+
+
+def test_plain_embeddings_with_labels_or_with_a_data_set(model, dataset):
+    rows = model.embed(dataset.images)
+    by_labels, by_dataset = evaluate(rows, labels=dataset.labels, k=(1,)), evaluate(rows, dataset, k=(1,))
+    assert by_labels.metrics == by_dataset.metrics == evaluate(model, dataset, k=(1,)).metrics
+    assert (by_labels.model, by_labels.dataset, by_labels.split, by_labels.runtime) == (None,) * 4
+    assert (by_dataset.dataset, by_dataset.split, by_dataset.dim) == ("toys", "test", toys.DIM)
+
+
+def test_one_class_is_measured_without_an_interval():
+    result = evaluate(np.eye(3), labels=["only"] * 3, k=(1,))
+    assert result.metrics["map_at_r"] == 1
+    assert result.intervals == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({}, UsageError, "labels or a data set"),
+        ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "one of the two"),
+        ({"labels": [0]}, EvaluationError, "one for each of the 2 rows"),
+        ({"dataset": "glyfs"}, DatasetError, "glyphs"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(arguments, error, says):
+    with pytest.raises(error, match=says):
+        evaluate(np.eye(2), **arguments)
+
+
+def test_a_model_takes_no_labels_and_its_own_data_set_must_be_known(model):
+    with pytest.raises(UsageError, match="which has its own"):
+        evaluate(model, labels=[0, 1])
+    with pytest.raises(DatasetError, match="no data set 'toys'"):
+        evaluate(model)
+    with pytest.raises(ModelNotFoundError):
+        evaluate("./nowhere")
+
+
+def result(**changes: object) -> Evaluation:
+    return replace(evaluate(np.eye(2), labels=[0, 0], k=(1,)), **changes)
+
+
+def test_results_are_kept_and_those_of_the_same_kind_replaced(tmp_path):
+    assert read_results(tmp_path) == []
+    first, other = result(dataset="a", split="test"), result(dataset="a", split="train")
+    add_result(tmp_path, first)
+    add_result(tmp_path, other)
+    newer = replace(first, metrics={"recall_at_1": 0.5})
+    add_result(tmp_path, newer)
+    assert read_results(tmp_path) == [other.to_json(), newer.to_json()]
+    for key in ("dataset", "split", "protocol", "runtime", "precision"):
+        add_result(tmp_path, replace(first, **{key: "another"}))
+    assert len(read_results(tmp_path)) == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "{}", "[1]", '[{"dataset": "a"}]', "[{}]", "\xff", "null", '[{"metrics": {"a": "b"}}]']
+)
+def test_a_spoilt_results_file_is_named_and_not_overwritten(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_bytes(content.encode("latin-1"))
+    for attempt in (lambda: read_results(tmp_path), lambda: add_result(tmp_path, result())):
+        with pytest.raises(ModelFolderError, match=r"results\.json"):
+            attempt()
+    assert path.read_bytes() == content.encode("latin-1")

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from zoo.errors import EvaluationError
+from zoo.evaluation import bootstrap_intervals
+
+
+def test_agrees_with_every_possible_draw_of_classes():
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(5), [3, 1, 4, 2, 5])
+    values = rng.random(len(classes))
+    by_class = [values[classes == c] for c in range(5)]
+    exact = [np.concatenate([by_class[c] for c in draw]).mean() for draw in product(range(5), repeat=5)]
+    low, high = bootstrap_intervals({"m": values}, classes, replicates=20_000)["m"]
+    assert (low, high) == pytest.approx(np.quantile(exact, (0.025, 0.975)), abs=0.005)
+
+
+def test_repeating_the_queries_of_a_class_makes_nothing_more_certain():
+    rng = np.random.default_rng(1)
+    classes, values = np.repeat(np.arange(12), 4), rng.random(48)
+    once = bootstrap_intervals({"m": values}, classes)
+    assert bootstrap_intervals({"m": np.tile(values, 9)}, np.tile(classes, 9))["m"] == pytest.approx(once["m"])
+
+
+def test_covers_the_true_mean_of_clustered_queries():
+    rng = np.random.default_rng(2)
+    covered = single = 0
+    for _ in range(200):
+        classes = np.repeat(np.arange(60), 8)
+        values = 0.5 + rng.normal(0, 0.2, 60)[classes] + rng.normal(0, 0.1, 480)
+        low, high = bootstrap_intervals({"m": values}, classes, replicates=300)["m"]
+        covered += low <= 0.5 <= high
+        low, high = bootstrap_intervals({"m": values}, np.arange(480), replicates=300)["m"]
+        single += low <= 0.5 <= high
+    assert 0.90 <= covered / 200 <= 0.99
+    assert single / 200 < 0.8  # drawing single queries would promise too much
+
+
+def test_the_seed_decides_and_every_metric_gets_its_interval():
+    rng = np.random.default_rng(3)
+    classes, values = np.repeat(np.arange(10), 3), {"a": rng.random(30), "b": np.full(30, 0.25)}
+    first = bootstrap_intervals(values, classes, seed=5)
+    assert first == bootstrap_intervals(values, classes, seed=5)
+    assert first != bootstrap_intervals(values, classes, seed=6)
+    assert first["b"] == (0.25, 0.25)
+    assert first["a"][0] < values["a"].mean() < first["a"][1]
+
+
+def test_one_class_says_nothing_of_others():
+    with pytest.raises(EvaluationError, match="two classes"):
+        bootstrap_intervals({"m": np.ones(3)}, np.zeros(3, np.int64))

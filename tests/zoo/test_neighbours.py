@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.neighbors import NearestNeighbors
+
+from zoo.errors import EvaluationError
+from zoo.evaluation import nearest_neighbours
+from zoo.evaluation.neighbours import neighbour_chunks
+
+
+def oracle(queries, gallery, k, exclude_self=False):
+    """The definition, pair by pair: double precision, rounded to float32, sorted by (-similarity, index)."""
+    similarities, indices = [], []
+    for i, query in enumerate(queries.astype(np.float64)):
+        pairs = [
+            (-np.float32(sum(a * b for a, b in zip(query, row, strict=True))), j)
+            for j, row in enumerate(gallery.astype(np.float64))
+            if not (exclude_self and i == j)
+        ]
+        best = sorted(pairs)[:k]
+        similarities.append([-s for s, _ in best])
+        indices.append([j for _, j in best])
+    return np.array(similarities, np.float32), np.array(indices)
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+# Small whole numbers: products are exact and ties abound, at the k-th place too.
+whole_rows = hnp.arrays(np.float32, st.tuples(st.integers(2, 12), st.integers(1, 3)), elements=st.integers(-2, 2))
+
+
+@settings(deadline=None, max_examples=150)
+@given(whole_rows, st.data(), st.booleans())
+def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclude_self):
+    queries = (
+        gallery
+        if exclude_self
+        else data.draw(hnp.arrays(np.float32, (5, gallery.shape[1]), elements=st.integers(-2, 2)))
+    )
+    k = data.draw(st.integers(1, len(gallery) - exclude_self))
+    chunk = data.draw(st.sampled_from([None, 1, 2, 3, 100]))
+    similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
+    expected = oracle(queries, gallery, k, exclude_self)
+    np.testing.assert_array_equal(similarities, expected[0])
+    np.testing.assert_array_equal(indices, expected[1])
+    assert similarities.dtype == np.float32
+    assert indices.dtype == np.int64
+    if exclude_self:
+        assert not (indices == np.arange(len(gallery))[:, None]).any()
+
+
+def test_agrees_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    gallery, queries = unit(rng.normal(size=(700, 24))), unit(rng.normal(size=(90, 24)))
+    distances, expected = (
+        NearestNeighbors(n_neighbors=9, metric="cosine", algorithm="brute").fit(gallery).kneighbors(queries)
+    )
+    similarities, indices = nearest_neighbours(queries, gallery, 9)
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(similarities, 1 - distances, atol=1e-6)
+
+
+def test_order_below_the_precision_of_a_float32_product():
+    # All rows lie within 1e-6 of one another: a float32 product alone cannot order them.
+    rng = np.random.default_rng(1)
+    gallery = unit(rng.normal(size=(1, 200)) + 2e-6 * rng.normal(size=(150, 200)))
+    naive = np.argsort(-(gallery @ gallery.T), axis=1, kind="stable")[:, :5]
+    similarities, indices = nearest_neighbours(gallery[:20], gallery, 5)
+    expected = oracle(gallery[:20], gallery, 5)
+    np.testing.assert_array_equal(indices, expected[1])
+    np.testing.assert_array_equal(similarities, expected[0])
+    assert (naive[:20] != indices).any()  # else the case is too easy to tell
+
+
+@pytest.mark.parametrize("dim", [1, 7, 37, 129])
+def test_duplicates_tie_wherever_they_stand_and_whatever_the_chunk(dim):
+    rng = np.random.default_rng(dim)
+    rows = unit(rng.normal(size=(211, dim)))
+    gallery = np.concatenate([rows, rows[::-1], rows, rows[:3]])
+    whole = nearest_neighbours(gallery, gallery, 12, exclude_self=True)
+    for chunk in (1, 64, 635):
+        pieces = nearest_neighbours(gallery, gallery, 12, exclude_self=True, chunk=chunk)
+        np.testing.assert_array_equal(pieces[0], whole[0])
+        np.testing.assert_array_equal(pieces[1], whole[1])
+    similarities, indices = whole
+    falling = similarities[:, :-1] > similarities[:, 1:]
+    level = similarities[:, :-1] == similarities[:, 1:]
+    assert (falling | (level & (indices[:, :-1] < indices[:, 1:]))).all()
+    if dim > 1:  # each row stands three or four times: its two or three twins come first
+        twins = gallery[indices[:, :2]]
+        np.testing.assert_array_equal(twins, np.repeat(gallery[:, None], 2, axis=1))
+
+
+def test_collapsed_embeddings_are_one_great_tie():
+    gallery = np.repeat(unit(np.random.default_rng(2).normal(size=(1, 50))), 300, axis=0)
+    _, indices = nearest_neighbours(gallery, gallery, 4, exclude_self=True)
+    assert indices[0].tolist() == [1, 2, 3, 4]
+    assert indices[2].tolist() == [0, 1, 3, 4]
+    assert (indices[5:] == [0, 1, 2, 3]).all()
+
+
+def test_the_whole_gallery_can_be_ranked():
+    rng = np.random.default_rng(3)
+    queries, gallery = rng.normal(size=(6, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
+    similarities, indices = nearest_neighbours(queries, gallery, 40)
+    expected = oracle(queries, gallery, 40)
+    np.testing.assert_array_equal(indices, expected[1])
+    np.testing.assert_array_equal(similarities, expected[0])
+
+
+# The products of the second underflow: what is left of them are a few of float32's smallest steps.
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-12, 1e15])
+def test_rows_of_any_length_are_ordered(scale):
+    rng = np.random.default_rng(4)
+    queries = (rng.normal(size=(40, 30)) * scale).astype(np.float32)
+    gallery = (rng.normal(size=(300, 30)) * scale).astype(np.float32)
+    products = (queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32)
+    indices = nearest_neighbours(queries, gallery, 7)[1]
+    np.testing.assert_array_equal(indices, np.argsort(-products, axis=1, kind="stable")[:, :7])
+
+
+def test_negative_zero_ties_with_zero():
+    gallery = np.array([[0, -1], [0, 1], [-0.0, -1]], np.float32)
+    _, indices = nearest_neighbours(np.array([[1, 0], [-1, 0]], np.float32), gallery, 2)
+    assert indices.tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "convert", [np.ndarray.tolist, torch.from_numpy, lambda a: a.astype(np.float64), np.asfortranarray]
+)
+def test_takes_anything_that_is_an_array(convert):
+    rows = unit(np.random.default_rng(5).normal(size=(20, 6)))
+    expected = nearest_neighbours(rows, rows, 3)
+    found = nearest_neighbours(convert(rows), convert(rows), 3)
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_memory_mapped_rows(tmp_path):
+    rows = unit(np.random.default_rng(6).normal(size=(30, 4)))
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    np.testing.assert_array_equal(
+        nearest_neighbours(mapped, mapped, 3, True)[1], nearest_neighbours(rows, rows, 3, True)[1]
+    )
+
+
+def test_no_queries_give_no_rows():
+    similarities, indices = nearest_neighbours(np.empty((0, 3), np.float32), np.eye(3), 2)
+    assert similarities.shape == indices.shape == (0, 2)
+
+
+EYE = np.eye(4, dtype=np.float32)
+SPOILT = np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), EYE)
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "k", "exclude_self", "says"),
+    [
+        (EYE, EYE, 5, False, "k is 5, but the gallery has only 4 row"),
+        (EYE, EYE, 4, True, "only 3 row.* beside the query"),
+        (EYE, EYE[:0], 1, False, "only 0 row"),
+        (EYE, EYE, 0, False, "k must be at least 1"),
+        (EYE, EYE[:, :3], 1, False, "4 dimensions and the gallery 3"),
+        (EYE[0], EYE, 1, False, "queries must be numbers of shape"),
+        (EYE, np.array([["a"]]), 1, False, "gallery must be numbers"),
+        (EYE, [[1.0, 2.0], [3.0]], 1, False, "gallery cannot be read"),
+        (SPOILT, EYE, 1, False, "row 2 of queries holds NaN"),
+        (EYE, np.eye(4) * 1e300, 1, False, "row 0 of gallery holds NaN or infinite"),
+        (EYE * 1e20, EYE * 1e20, 1, False, "too large"),
+        (EYE, EYE[::-1], 1, True, "must be the gallery"),
+        (EYE, EYE[:3], 1, True, "must be the gallery"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(queries, gallery, k, exclude_self, says):
+    with pytest.raises(EvaluationError, match=says):
+        nearest_neighbours(queries, gallery, k, exclude_self)
+
+
+def test_a_chunk_below_one_is_refused_before_any_work():
+    with pytest.raises(EvaluationError, match="chunk"):
+        neighbour_chunks(EYE, EYE, 1, chunk=0)

@@ -1,0 +1,138 @@
+"""The command line's entry: finds the subcommands that the packages offer, runs one, and words what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
+
+from zoo.cli.command import Command
+from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
+
+DISTRIBUTION, GROUP = "dml-zoo", "zoo.commands"
+
+INTERRUPTED, PIPE_CLOSED = 130, 141
+"""Exit statuses as a shell gives them for SIGINT and SIGPIPE."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `zoo` with the given arguments (default: those of the process) and return its exit status.
+
+    A `ZooError` becomes one message on stderr and the error's `exit_code`; any other exception is a bug and keeps its
+    traceback.
+    """
+    try:
+        status = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return status
+    except ZooError as error:
+        print(f"zoo: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("zoo: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`zoo list | head -1`); what is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    commands = {point.name: point for point in entry_points(group=GROUP)}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(commands))
+        return 0
+    if arguments[0] == "--version":
+        print(DISTRIBUTION, version(DISTRIBUTION))
+        return 0
+    return _run(_find(arguments[0], commands), arguments)
+
+
+def _find(name: str, commands: dict[str, EntryPoint]) -> EntryPoint:
+    if name.startswith("-"):
+        raise UsageError(f"no option {name!r} before a command. All commands: zoo --help")
+    if name not in commands:
+        raise UsageError(f"no command {name!r}.{nearest(name, commands)} All commands: zoo --help")
+    return commands[name]
+
+
+def _run(point: EntryPoint, arguments: list[str]) -> int:
+    command = _load(point)
+    parser = ArgumentParser(
+        prog=f"zoo {point.name}",
+        description=command.summary,
+        epilog=f"examples:\n{command.examples}" if command.examples else None,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.configure(parser)
+    options = parser.parse_args(arguments[1:])
+    try:
+        return command.run(options) or 0
+    except ModuleNotFoundError as error:
+        if absent := _missing(error):
+            raise absent from None
+        raise
+
+
+def _load(point: EntryPoint) -> Command:
+    """The command that an entry point names. Raises `MissingDependencyError` or, for a broken package, `ZooError`."""
+    try:
+        command = point.load()
+    except Exception as error:  # whatever a package does while it is imported
+        absent = _missing(error) if isinstance(error, ModuleNotFoundError) else None
+        raise absent or ZooError(f"{point.value} cannot be loaded: {type(error).__name__}: {error}.") from error
+    if not isinstance(command, Command):
+        raise ZooError(f"{point.value} is no zoo.cli.command.Command.")
+    return command
+
+
+def _missing(error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """What to install for a module that was not found; None where its package is there, which makes it a bug."""
+    module = (error.name or "").partition(".")[0]
+    if not module or sys.modules.get(module) is not None:
+        return None
+    if extra := _extra_of(module):
+        return missing(module, extra)
+    return MissingDependencyError(f"the module {module!r} is needed for this and is not installed.")
+
+
+def _extra_of(module: str) -> str | None:
+    """The first of this distribution's extras that brings the module; `faiss` comes as faiss-cpu or faiss-gpu."""
+    try:
+        requirements = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return None
+    pattern = re.compile(rf"{re.escape(module)}(-\w+)*\s*[^\w-].*extra\s*==\s*['\"](\w+)['\"]")
+    return next((match[2] for line in requirements if (match := pattern.match(line))), None)
+
+
+def _overview(commands: dict[str, EntryPoint]) -> str:
+    width = max(map(len, commands), default=0)
+    lines = [f"  {name:{width}}  {_summary(point)}" for name, point in sorted(commands.items())]
+    return "\n".join(
+        [
+            "usage: zoo COMMAND [arguments]",
+            "",
+            "Deep metric learning you can use: train by recipe, load by name, measure, export, serve.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "zoo COMMAND --help says more; zoo --version prints the version.",
+        ]
+    )
+
+
+def _summary(point: EntryPoint) -> str:
+    try:
+        return _load(point).summary
+    except ZooError as error:
+        return f"(not available: {error})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

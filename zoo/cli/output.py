@@ -1,0 +1,34 @@
+"""What commands print: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any
+
+PIPED_WIDTH = 200
+"""Columns where the output is no terminal, so that a line of a table stays a line for grep."""
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+    """A table on stdout; the columns named in `numbers` are aligned to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # Names and paths may hold square brackets, which rich would take for markup.
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as text:
+        console.print(table)
+    print(text.get(), end="")  # not by rich itself, which ends the process when the reader of a pipe has gone
