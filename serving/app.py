@@ -1,0 +1,173 @@
+"""The REST paths and the web page, as a Starlette application over a `Searcher`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.gallery import Hit, Item
+from serving.openapi import MAX_LIMIT, document
+from serving.refusals import HANDLERS
+from serving.searcher import Searcher
+from serving.uploads import BodyLimit, Query, item_id, read_query, whole_number
+
+PAGE = Path(__file__).parent / "page"
+FORM_BYTES = 64 * 2**10
+"""What a multipart form may add to the image: its boundaries and small fields."""
+
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+
+T = TypeVar("T")
+
+
+def create_app(searcher: Callable[[], Searcher], max_bytes: int) -> ASGIApp:
+    """The application. `searcher` is asked for at each request, so that the app can be made before it is opened."""
+    app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
+    app.state.searcher = searcher
+    # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
+    app.state.cores = CapacityLimiter(len(os.sched_getaffinity(0)))
+    return SecurityHeaders(BodyLimit(app, max_bytes + FORM_BYTES))
+
+
+class SecurityHeaders:
+    """ASGI middleware: nothing from elsewhere runs on the page, and no response is taken for another type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *_RAW_HEADERS]}
+            await send(message)
+
+        await self.app(scope, receive, with_headers)
+
+
+async def _search(request: Request) -> Response:
+    query = await read_query(request)
+    start = perf_counter()
+    hits = await to_thread.run_sync(_find, _searcher(request), query, limiter=request.app.state.cores)
+    body = {
+        "query": {"id": query.item},
+        "k": query.k,
+        "milliseconds": round(1000 * (perf_counter() - start), 2),
+        "results": [_hit_json(hit) for hit in hits],
+    }
+    return JSONResponse(body)
+
+
+def _find(searcher: Searcher, query: Query) -> list[Hit]:
+    if query.item is not None:
+        return searcher.by_item(query.item, query.k)
+    return searcher.by_image(query.image or b"", query.k)
+
+
+async def _items(request: Request) -> Response:
+    values = request.query_params
+    gallery = _searcher(request).gallery
+    limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
+    if "sample" in values:
+        items = await _run(lambda: gallery.sample(whole_number(values, "sample", 24, 1, MAX_LIMIT)))
+        return JSONResponse({"total": await _run(gallery.count), "items": [_item_json(item) for item in items]})
+    offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
+    items = await _run(lambda: gallery.items(offset, limit, label))
+    total = await _run(lambda: gallery.count(label))
+    rows = [_item_json(item) for item in items]
+    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows})
+
+
+async def _item(request: Request) -> Response:
+    wanted = item_id(request.path_params["id"])
+    return JSONResponse(_item_json(await _run(lambda: _searcher(request).gallery.item(wanted))))
+
+
+async def _thumbnail(request: Request) -> Response:
+    wanted, gallery = item_id(request.path_params["id"]), _searcher(request).gallery
+    item = await _run(lambda: gallery.item(wanted))
+    # Another gallery may be served at this address tomorrow, so the browser asks each time.
+    headers = {"ETag": f'"{item.content_sha256}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    thumbnail = await _run(lambda: gallery.thumbnail(wanted))
+    return Response(thumbnail.data, media_type=thumbnail.media_type, headers=headers)
+
+
+async def _model(request: Request) -> Response:
+    searcher = _searcher(request)
+    embedder, card = searcher.embedder, searcher.embedder.card
+    stats = await _run(searcher.gallery.stats)
+    body = {
+        **{key: getattr(card, key) for key in ("name", "method", "backbone", "dataset", "dim", "licence")},
+        "fingerprint": card.fingerprint,
+        "preprocessing": dataclasses.asdict(card.preprocessing),
+        **{key: getattr(embedder, key) for key in ("runtime", "precision", "device")},
+        "gallery": dataclasses.asdict(stats),
+        "limits": dataclasses.asdict(searcher.limits),
+    }
+    return JSONResponse(body)
+
+
+async def _openapi(request: Request) -> Response:
+    return JSONResponse(document())
+
+
+def _file(name: str) -> Callable[[Request], Any]:
+    async def respond(request: Request) -> Response:
+        return FileResponse(PAGE / name, headers={"Cache-Control": "no-cache"})
+
+    return respond
+
+
+async def _run(read: Callable[[], T]) -> T:
+    """Reads of the gallery wait for the disk: in a thread, not on the event loop."""
+    return await to_thread.run_sync(read)
+
+
+def _searcher(request: Request) -> Searcher:
+    searcher: Searcher = request.app.state.searcher()
+    return searcher
+
+
+def _hit_json(hit: Hit) -> dict[str, Any]:
+    return {**dataclasses.asdict(hit), "thumbnail": _thumbnail_path(hit.id)}
+
+
+def _item_json(item: Item) -> dict[str, Any]:
+    return {**dataclasses.asdict(item), "thumbnail": _thumbnail_path(item.id)}
+
+
+def _thumbnail_path(wanted: int) -> str:
+    return f"/items/{wanted}/thumbnail"
+
+
+ROUTES = [
+    Route("/", _file("index.html")),
+    Route("/docs", _file("docs.html")),
+    Route("/openapi.json", _openapi),
+    Route("/model", _model),
+    Route("/search", _search, methods=["POST"]),
+    Route("/items", _items),
+    Route("/items/{id}", _item),
+    Route("/items/{id}/thumbnail", _thumbnail),
+    Mount("/page", StaticFiles(directory=PAGE)),
+]

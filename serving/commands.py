@@ -1,0 +1,115 @@
+"""The subcommands `zoo index`, `zoo search` and `zoo serve`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.cli.command import Command
+from zoo.cli.output import print_json, print_table
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.gallery.builder import Report
+
+
+def _configure_index(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help="name or folder of the model")
+    parser.add_argument("folder", type=Path, help="folder of images; the folders inside it are the labels")
+    parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="gallery to make or add to")
+    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images embedded at once, default 64")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _index(args: Namespace) -> None:
+    from serving.gallery.builder import index_folder
+    from zoo.loading import load
+
+    embedder = load(args.model, runtime=args.runtime)
+    progress = sys.stderr.isatty()
+    report = index_folder(embedder, _model_ref(args.model), args.folder, args.out, args.batch_size, progress)
+    if args.json:
+        print_json(report.to_json())
+    else:
+        print(_told(report))
+
+
+def _model_ref(model: str) -> str:
+    """How the gallery remembers its model: a folder by its full path, so that it is found from anywhere."""
+    folder = Path(model).expanduser()
+    return str(folder.resolve()) if (folder / "card.json").is_file() else model
+
+
+def _told(report: Report) -> str:
+    lines = [f"left out {source}: {reason}" for source, reason in report.unreadable]
+    lines.append(
+        f"{report.gallery}: {report.items:,} images; {report.added:,} added, {report.already_there:,} were there "
+        f"already, {len(report.unreadable):,} could not be read"
+    )
+    return "\n".join(lines)
+
+
+def _configure_search(parser: ArgumentParser) -> None:
+    parser.add_argument("gallery", type=Path, help="gallery folder")
+    parser.add_argument("image", nargs="?", help="image file to search with")
+    parser.add_argument("--id", type=int, help="search with this item of the gallery instead of an image")
+    parser.add_argument("-k", type=int, default=10, metavar="N", help="how many to find, default 10")
+    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _search(args: Namespace) -> None:
+    from serving.searcher import Searcher
+
+    if (args.image is None) == (args.id is None):
+        raise UsageError("search needs an image file, or --id with an item of the gallery; one of the two.")
+    searcher = Searcher.open(args.gallery, args.runtime, args.model)
+    try:
+        by_item = args.id is not None
+        hits = searcher.by_item(args.id, args.k) if by_item else searcher.by_image(args.image, args.k)
+    finally:
+        searcher.close()
+    if args.json:
+        print_json({"query": {"image": args.image, "id": args.id}, "results": [asdict(hit) for hit in hits]})
+    else:
+        rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in hits]
+        print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
+
+
+def _configure_serve(parser: ArgumentParser) -> None:
+    parser.add_argument("gallery", type=Path, help="gallery folder")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve at, default 127.0.0.1")
+    parser.add_argument("--port", type=int, default=3000, help="default 3000; 0 takes a free one")
+    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument("--allow-public", action="store_true", help="serve at an address that other machines reach")
+
+
+def _serve(args: Namespace) -> None:
+    from serving.server import serve
+
+    serve(args.gallery, args.model, args.host, args.port, args.allow_public)
+
+
+INDEX = Command(
+    "index a folder of images into a gallery that can be searched",
+    _configure_index,
+    _index,
+    "zoo index margin-conv4-glyphs photos/ --out gallery/",
+)
+SEARCH = Command(
+    "find the images of a gallery nearest to an image",
+    _configure_search,
+    _search,
+    "zoo search gallery/ query.png -k 5\nzoo search gallery/ --id 17 --json",
+)
+SERVE = Command(
+    "serve a gallery over HTTP, with a page to search it",
+    _configure_serve,
+    _serve,
+    "zoo serve gallery/ --port 3000",
+)

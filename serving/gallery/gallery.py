@@ -1,0 +1,208 @@
+"""A gallery folder: the one way to add to it, read it and search it.
+
+gallery.sqlite             the truth (serving.gallery.store)
+index.faiss, index.json    derived from it (serving.gallery.index); may be deleted at any time
+model.json                 the card of the model that embeds this gallery, and where it was loaded from
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from serving.gallery.index import Index, load_index
+from serving.gallery.items import Added, Item, NewItem, Stats
+from serving.gallery.store import Store
+from serving.gallery.thumbnails import Thumbnail
+from zoo.cards import Card, card_from_json
+from zoo.errors import CardError, GalleryError, ModelMismatchError, UsageError
+from zoo.files import atomic_folder, write_json
+
+logger = logging.getLogger(__name__)
+
+STORE, MODEL = "gallery.sqlite", "model.json"
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A neighbour: `similarity` is the cosine, -1 to 1."""
+
+    id: int
+    similarity: float
+    label: str | None
+    source: str
+
+
+class Gallery:
+    """An open gallery, safe to use from several threads. A search sees what other processes have added and removed."""
+
+    def __init__(self, path: Path, store: Store, card: Card, model_ref: str) -> None:
+        """Use `Gallery.open` or `Gallery.create`."""
+        self.path, self.card, self.model_ref = path, card, model_ref
+        self._store = store
+        self._catching_up = threading.Lock()
+        self._index = load_index(path, card.fingerprint, card.dim, store.last_change())
+        self._saved_change = self._index.change
+        self.save_index()
+
+    @classmethod
+    def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
+        """Make an empty gallery for one model. `model_ref` is the name or path that `zoo.load` takes for it.
+
+        Raises `GalleryError` if `path` exists and is not an empty folder.
+        """
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise GalleryError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
+        try:
+            with atomic_folder(path) as folder:
+                Store.create(folder / STORE, model_card.dim, model_card.fingerprint)
+                write_json(folder / MODEL, {"ref": model_ref, "card": model_card.to_json()})
+        except OSError as error:
+            raise GalleryError(f"{path} cannot be made: {error.strerror}.") from None
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Gallery:
+        """Open a gallery folder. Raises `GalleryError` that says what is missing or damaged."""
+        path = Path(path)
+        if not is_gallery(path):
+            raise GalleryError(f"{path} is no gallery. Make one with: zoo index MODEL DIR --out {path}")
+        card, model_ref = _read_model(path / MODEL)
+        store = Store(path / STORE)
+        try:
+            if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
+                raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
+            return cls(path, store, card, model_ref)
+        except BaseException:
+            store.close()
+            raise
+
+    def close(self) -> None:
+        """Write the index file if it is behind, and let go of the store."""
+        self.save_index()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check_model(self, card: Card) -> None:
+        """Raise `ModelMismatchError` unless this is the card of the gallery's own model."""
+        if card.fingerprint != self.card.fingerprint:
+            raise ModelMismatchError(
+                f"{self.path} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
+                f"({card.fingerprint[:12]}): their vectors cannot be compared. Load {self.model_ref!r} as it was, "
+                "or index the images again into a new gallery."
+            )
+
+    def add(self, items: Sequence[NewItem]) -> Added:
+        """Add all of `items`, or none. Once this returns they are on disk and the next search finds them."""
+        return self._store.add(items)
+
+    def remove(self, ids: Sequence[int]) -> int:
+        """Remove items by id and return how many there were; ids that do not exist are passed over."""
+        return self._store.remove(ids)
+
+    def search(self, vectors: np.ndarray, k: int, exclude_ids: Sequence[int] = ()) -> list[list[Hit]]:
+        """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
+
+        Exact. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
+        """
+        if k < 1:
+            raise UsageError(f"k must be at least 1, not {k}.")
+        if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
+            raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
+        excluded = set(exclude_ids)
+        similarities, ids = self._catch_up().search(vectors, k + len(excluded))
+        items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
+        return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+
+    def item(self, item_id: int) -> Item:
+        """Raises `ItemNotFoundError`."""
+        return self._store.item(item_id)
+
+    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> list[Item]:
+        """Items in the order of their ids, from `offset` on; with `label`, those of that label alone."""
+        return self._store.items(offset, limit, label)
+
+    def sample(self, n: int, seed: int | None = None) -> list[Item]:
+        """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
+        return self._store.sample(n, seed)
+
+    def thumbnail(self, item_id: int) -> Thumbnail:
+        """Raises `ItemNotFoundError`."""
+        return self._store.thumbnail(item_id)
+
+    def embedding(self, item_id: int) -> np.ndarray:
+        """The item's unit embedding, float32 [dim]. Raises `ItemNotFoundError`."""
+        return self._store.embedding(item_id)
+
+    def has_content(self, content_sha256: str) -> bool:
+        """Whether an image file of this SHA-256 (hex) is in the gallery."""
+        return self._store.has_content(content_sha256)
+
+    def count(self, label: str | None = None) -> int:
+        return self._store.count(label)
+
+    def stats(self) -> Stats:
+        return self._store.stats()
+
+    def save_index(self) -> None:
+        """Write the index file if the one on disk is older; a folder that cannot be written to is no error."""
+        index = self._catch_up()
+        if index.change == self._saved_change:
+            return
+        try:
+            index.save(self.path, self.card.fingerprint)
+            self._saved_change = index.change
+        except (OSError, RuntimeError) as error:
+            logger.warning("the index file of %s could not be written (%s); it is rebuilt next time.", self.path, error)
+
+    def _catch_up(self) -> Index:
+        """The index, brought up to the store's last change."""
+        if self._store.change() == self._index.change:
+            return self._index
+        with self._catching_up:
+            index = self._index
+            changes = self._store.changes_since(index.change)
+            index.apply(changes)
+            if len(index) != changes.count:
+                logger.warning("the index of %s does not add up; it is rebuilt from the store.", self.path)
+                index = Index(self.card.dim)
+                index.apply(self._store.changes_since(0))
+            self._index = index
+            return index
+
+
+def is_gallery(path: Path) -> bool:
+    return (path / STORE).is_file()
+
+
+def _read_model(path: Path) -> tuple[Card, str]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return card_from_json(values["card"]), str(values["ref"])
+    except (OSError, ValueError, KeyError, TypeError, CardError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+
+
+def _hits(similarities: np.ndarray, ids: np.ndarray, items: dict[int, Item]) -> list[Hit]:
+    # Rounding may carry the product of two unit vectors a hair past 1.
+    similarities = np.clip(similarities, -1, 1)
+    pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
+    found = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
+    found.sort(key=lambda pair: (-pair[0], pair[1].id))
+    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in found]

@@ -1,0 +1,66 @@
+"""What goes into a gallery and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.thumbnails import Thumbnail
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """What is added. `embedding`: unit row, float32 [dim]; `content_sha256`: of the image file's bytes, in hex."""
+
+    source: str
+    embedding: np.ndarray
+    thumbnail: Thumbnail
+    content_sha256: str
+    label: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is known of an item, without its embedding and picture. `added_at` is UTC, ISO 8601."""
+
+    id: int
+    source: str
+    label: str | None
+    metadata: dict[str, Any]
+    content_sha256: str
+    added_at: str
+    change: int
+
+
+@dataclass(frozen=True)
+class Added:
+    """The ids of the items given, in order (the older item's where the content was there); how many were new."""
+
+    ids: list[int]
+    new: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    items: int
+    labels: int
+    change: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happened since an older change number: items gone, and items new with vectors float32 [n, dim].
+
+    `number` and `mark` are those of the last change, `count` is how many items there are after it.
+    """
+
+    number: int
+    mark: str
+    count: int
+    removed: np.ndarray
+    ids: np.ndarray
+    vectors: np.ndarray

@@ -1,0 +1,295 @@
+"""The truth of a gallery: one SQLite file (WAL) with the items, their embeddings and their thumbnails.
+
+Every transaction that changes something takes the next change number. An item carries the number of the
+transaction that wrote it, a removal leaves its number behind, and so whoever derives something from the store
+(an index, in this or another process) asks for what came after the number it has seen. Beside the number stands a
+random mark, new with every change: a file derived from another history of this store never has it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.items import Added, Changes, Item, NewItem, Stats
+from serving.gallery.thumbnails import Thumbnail
+from zoo.errors import GalleryError, ItemNotFoundError
+
+SCHEMA = 1
+APPLICATION_ID = 0x5A4F4F47
+"""Marks the SQLite file as a gallery ("ZOOG")."""
+
+_TABLES = f"""
+PRAGMA journal_mode = WAL;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA};
+CREATE TABLE state (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL,
+    label TEXT,
+    metadata TEXT NOT NULL,
+    embedding BLOB NOT NULL,
+    content_sha256 TEXT NOT NULL UNIQUE,
+    added_at TEXT NOT NULL,
+    change INTEGER NOT NULL
+);
+CREATE INDEX items_by_change ON items (change);
+CREATE INDEX items_by_label ON items (label, id);
+-- Apart from the items, so that reading all embeddings does not read all pictures.
+CREATE TABLE thumbnails (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    media_type TEXT NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
+CREATE INDEX removals_by_change ON removals (change);
+"""
+_ITEM = "id, source, label, metadata, content_sha256, added_at, change"
+_MAX_ID = 2**63 - 1
+
+
+class Store:
+    """One open SQLite file. Safe to use from several threads; several processes may have it open at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Open an existing store. Raises `GalleryError` if it is missing, damaged or of a newer version."""
+        self.path = path
+        self._lock = threading.RLock()
+        if not path.is_file():
+            raise GalleryError(f"{path} does not exist.")
+        with self._explained():
+            uri = f"{path.resolve().as_uri()}?mode=rw"
+            self._db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+        try:
+            with self._explained():
+                self._check_version()
+                # FULL: an acknowledged write survives a power cut as well as a killed process.
+                self._db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+                state = dict(self._db.execute("SELECT key, value FROM state"))
+            self.dim, self.fingerprint = int(state["dim"]), str(state["fingerprint"])
+        except BaseException:
+            self._db.close()
+            raise
+
+    @staticmethod
+    def create(path: Path, dim: int, fingerprint: str) -> None:
+        """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
+        db = sqlite3.connect(path)
+        try:
+            db.executescript(_TABLES)
+            state = {"change": 0, "mark": "", "dim": dim, "fingerprint": fingerprint}
+            with db:
+                db.executemany("INSERT INTO state VALUES (?, ?)", state.items())
+        finally:
+            db.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def add(self, items: Sequence[NewItem]) -> Added:
+        """Add all of `items` in one transaction, or none; content that is there already is left alone."""
+        rows = [self._row(item) for item in items]
+        with self._writing() as change:
+            done = [self._insert(item, row, change) for item, row in zip(items, rows, strict=True)]
+        return Added([item_id for item_id, _ in done], sum(new for _, new in done))
+
+    def remove(self, ids: Sequence[int]) -> int:
+        """Remove items in one transaction; how many of the ids there were."""
+        possible = sorted({item_id for item_id in ids if 0 < item_id <= _MAX_ID})
+        with self._writing() as change:
+            gone = [i for i in possible if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
+            self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
+        return len(gone)
+
+    def change(self) -> int:
+        """The number of the last change: cheap, asked before every search."""
+        return int(self._query("SELECT value FROM state WHERE key = 'change'")[0][0])
+
+    def last_change(self) -> tuple[int, str]:
+        """The number and the mark of the last change."""
+        ((number, mark),) = self._query(
+            "SELECT number.value, mark.value FROM state AS number, state AS mark "
+            "WHERE number.key = 'change' AND mark.key = 'mark'"
+        )
+        return int(number), str(mark)
+
+    def changes_since(self, number: int) -> Changes:
+        """All that happened after change `number`; since 0 it is the whole gallery."""
+        with self._snapshot():
+            # From the start on, reading the table in order is quicker than going through the index by change.
+            where, since = ("WHERE change > ?", (number,)) if number else ("", ())
+            rows = self._query(f"SELECT id, embedding FROM items {where} ORDER BY id", *since)
+            removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
+            (now, mark), count = self.last_change(), self._query("SELECT count(*) FROM items")[0][0]
+        if any(len(blob) != 4 * self.dim for _, blob in rows):
+            raise GalleryError(f"{self.path} holds an embedding that is not {self.dim} float32 numbers; it is damaged.")
+        ids = np.array([row[0] for row in rows], np.int64)
+        vectors = np.frombuffer(b"".join(blob for _, blob in rows), "<f4").reshape(-1, self.dim)
+        return Changes(now, mark, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
+
+    def item(self, item_id: int) -> Item:
+        return _item(self._one(f"SELECT {_ITEM} FROM items WHERE id = ?", item_id))
+
+    def thumbnail(self, item_id: int) -> Thumbnail:
+        media_type, data = self._one("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
+        return Thumbnail(data, media_type)
+
+    def embedding(self, item_id: int) -> np.ndarray:
+        """The item's embedding, float32 [dim]."""
+        (blob,) = self._one("SELECT embedding FROM items WHERE id = ?", item_id)
+        return np.frombuffer(blob, "<f4").astype(np.float32)
+
+    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> list[Item]:
+        """Items in the order of their ids; with `label`, those of that label alone."""
+        where, values = _where(label)
+        rows = self._query(f"SELECT {_ITEM} FROM items {where} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
+        return [_item(row) for row in rows]
+
+    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
+        """The items of these ids that exist."""
+        found = {}
+        for start in range(0, len(ids), 500):
+            some = ids[start : start + 500]
+            marks = ", ".join("?" * len(some))
+            rows = self._query(f"SELECT {_ITEM} FROM items WHERE id IN ({marks})", *some)
+            found.update({row[0]: _item(row) for row in rows})
+        return found
+
+    def sample(self, n: int, seed: int | None = None) -> list[Item]:
+        """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
+        with self._snapshot():
+            first, last = self._query("SELECT min(id), max(id) FROM items")[0]
+            if first is None:
+                return []
+            rng = random.Random(seed)
+            starts = rng.sample(range(first, last + 1), min(2 * n, last + 1 - first))
+            # The next item at or after a random id: quick at any size, and gaps left by removals do no harm.
+            rows = [self._query(f"SELECT {_ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", s)[0] for s in starts]
+            # Gaps may have led to one item more than once; the first items make up the number.
+            rows += self._query(f"SELECT {_ITEM} FROM items ORDER BY id LIMIT ?", n)
+        return [_item(row) for row in {row[0]: row for row in rows}.values()][:n]
+
+    def has_content(self, content_sha256: str) -> bool:
+        return bool(self._query("SELECT 1 FROM items WHERE content_sha256 = ?", content_sha256))
+
+    def count(self, label: str | None = None) -> int:
+        where, values = _where(label)
+        return int(self._query(f"SELECT count(*) FROM items {where}", *values)[0][0])
+
+    def stats(self) -> Stats:
+        with self._snapshot():
+            items, labels = self._query("SELECT count(*), count(DISTINCT label) FROM items")[0]
+            return Stats(items, labels, self.change())
+
+    def _check_version(self) -> None:
+        if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise GalleryError(f"{self.path} is a SQLite file, but no gallery.")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise GalleryError(
+                f"{self.path} has schema {version}; this version of dml-zoo reads up to {SCHEMA}. "
+                "Upgrade: pip install -U dml-zoo"
+            )
+
+    def _row(self, item: NewItem) -> tuple[Any, ...]:
+        vector = np.asarray(item.embedding)
+        if vector.dtype != np.float32 or vector.shape != (self.dim,):
+            raise GalleryError(
+                f"the embedding of {item.source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{self.dim}]."
+            )
+        # Written so that NaN fails too.
+        if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
+            raise GalleryError(f"the embedding of {item.source!r} is not of unit length.")
+        try:
+            metadata = json.dumps(dict(item.metadata), ensure_ascii=False, allow_nan=False)
+            for text in (item.source, item.label or "", metadata):
+                text.encode()
+        except (TypeError, ValueError) as error:
+            raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
+        return item.source, item.label, metadata, vector.astype("<f4").tobytes(), item.content_sha256, _now()
+
+    def _insert(self, item: NewItem, row: tuple[Any, ...], change: int) -> tuple[int, bool]:
+        """The id of the item with this content, and whether it is new."""
+        known = self._query("SELECT id FROM items WHERE content_sha256 = ?", item.content_sha256)
+        if known:
+            return known[0][0], False
+        cursor = self._db.execute(
+            "INSERT INTO items (source, label, metadata, embedding, content_sha256, added_at, change) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*row, change),
+        )
+        new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
+        self._db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
+        return new_id, True
+
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock, self._explained():
+            return self._db.execute(sql, values).fetchall()
+
+    def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
+        rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []
+        if not rows:
+            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+        return rows[0]
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Reads inside see one state of the store."""
+        with self._lock, self._explained():
+            if self._db.in_transaction:
+                yield
+                return
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self) -> Iterator[int]:
+        """A transaction with the next change number; the number is used up only if something changed."""
+        with self._lock, self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                before, change = self._db.total_changes, self.change() + 1
+                yield change
+                if self._db.total_changes > before:
+                    state = [(change, "change"), (secrets.token_hex(8), "mark")]
+                    self._db.executemany("UPDATE state SET value = ? WHERE key = ?", state)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise GalleryError(f"{self.path}: {error}.") from error
+
+
+def _where(label: str | None) -> tuple[str, tuple[str, ...]]:
+    return ("", ()) if label is None else ("WHERE label = ?", (label,))
+
+
+def _item(row: tuple[Any, ...]) -> Item:
+    item_id, source, label, metadata, *rest = row
+    return Item(item_id, source, label, json.loads(metadata), *rest)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

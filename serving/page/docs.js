@@ -1,0 +1,52 @@
+// Shows /openapi.json as a page.
+
+const $ = (id) => document.getElementById(id);
+
+function element(tag, className, ...content) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...content);
+  return made;
+}
+
+function table(rows) {
+  const body = rows.map(([first, ...rest]) =>
+    element("tr", "", element("td", "", element("code", "", first)), ...rest.map((text) => element("td", "", text))));
+  return element("div", "wide", element("table", "", element("tbody", "", ...body)));
+}
+
+function range({ type, minimum, maximum, default: fallback }) {
+  const words = [type];
+  if (minimum !== undefined) words.push(maximum === undefined ? `from ${minimum}` : `${minimum} to ${maximum}`);
+  if (fallback !== undefined) words.push(`default ${fallback}`);
+  return words.join(", ");
+}
+
+function shape(response, schemas) {
+  const name = response.content?.["application/json"]?.schema?.$ref?.split("/").pop();
+  return name && name !== "Refusal" ? `${response.description}: ${outline(schemas[name], schemas)}` : response.description;
+}
+
+function outline(schema, schemas) {
+  if (schema.$ref) return outline(schemas[schema.$ref.split("/").pop()], schemas);
+  if (schema.type === "array") return `[${outline(schema.items, schemas)}]`;
+  if (!schema.properties) return [schema.type].flat().join(" or ");
+  return `{${Object.entries(schema.properties).map(([key, value]) => `${key}: ${outline(value, schemas)}`).join(", ")}}`;
+}
+
+function operation(path, method, what, schemas) {
+  const made = element("section", "operation",
+    element("h2", "", element("span", "method", method.toUpperCase()), element("span", "path", path)),
+    element("p", "", what.summary));
+  if (what.description) made.append(element("p", "more", what.description));
+  const asked = (what.parameters || []).map((p) => [p.name, range(p.schema), p.description || ""]);
+  if (asked.length) made.append(table(asked));
+  made.append(table(Object.entries(what.responses).map(([status, response]) => [status, shape(response, schemas)])));
+  return made;
+}
+
+const { info, paths, components } = await (await fetch("/openapi.json")).json();
+$("description").textContent = info.description;
+$("example").textContent = `curl -F image=@picture.png '${location.origin}/search?k=5'`;
+$("operations").append(...Object.entries(paths).flatMap(([path, methods]) =>
+  Object.entries(methods).map(([method, what]) => operation(path, method, what, components.schemas))));

@@ -1,0 +1,62 @@
+"""Every refusal of the service is JSON of one shape: {"error": {"code": ..., "message": ...}}."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from zoo.errors import ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
+
+
+class RefusedError(Exception):
+    """A request that is not served. `code` is for programs, `message` for people."""
+
+    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+def too_large(limit: int) -> RefusedError:
+    return RefusedError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", f"The request has more than {limit:,} bytes."
+    )
+
+
+def respond(error: RefusedError) -> JSONResponse:
+    body = {"error": {"code": error.code, "message": error.message}}
+    return JSONResponse(body, error.status, {"Cache-Control": "no-store"})
+
+
+def _refusal(error: Exception) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, HTTPException):
+        status = HTTPStatus(error.status_code)
+        return RefusedError(status, status.name.lower(), error.detail)
+    status, code = _ERRORS.get(type(error), (HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error"))
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        # The reason is in the server's log; it may name paths that are nobody's business.
+        return RefusedError(status, code, "The service failed on this request; its log says why.")
+    return RefusedError(status, code, _sentence(str(error)))
+
+
+async def _handle(request: Request, error: Exception) -> JSONResponse:
+    return respond(_refusal(error))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
+    ImageTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "image_too_large"),
+    ImageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "unreadable_image"),
+    ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
+    UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),
+}
+
+HANDLERS = dict.fromkeys((RefusedError, HTTPException, *_ERRORS, Exception), _handle)
+"""For Starlette's `exception_handlers`."""

@@ -1,0 +1,52 @@
+"""The BentoML service: `zoo serve GALLERY`, or `ZOO_GALLERY=... bentoml serve serving.service:ImageSearch`.
+
+BentoML keeps /livez, /healthz, /readyz and /schema.json for itself; every other path belongs to the mounted
+application. It is mounted as a plain ASGI callable on purpose: of a mounted Starlette instance BentoML
+takes only the paths that it knows, and answers the others with its own index page, scripts and docs.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from functools import cache
+
+import bentoml
+
+from serving.app import create_app
+from serving.searcher import Searcher
+from serving.uploads import LIMITS
+from zoo.errors import UsageError
+
+
+@cache
+def searcher() -> Searcher:
+    """The one searcher of this process, opened at first use from `ZOO_GALLERY` (and `ZOO_MODEL`, if it has moved)."""
+    gallery = os.environ.get("ZOO_GALLERY")
+    if not gallery:
+        raise UsageError("ZOO_GALLERY must name the gallery folder to serve.")
+    return Searcher.open(gallery, model=os.environ.get("ZOO_MODEL"), limits=LIMITS)
+
+
+@bentoml.asgi_app(create_app(searcher, LIMITS.max_bytes))
+@bentoml.service(
+    name="image-search",
+    traffic={"timeout": 60},
+    logging={"access": {"enabled": False}},
+    # BentoML keeps a set of series for every path that was ever asked for, so any client could fill the memory.
+    metrics={"enabled": False},
+)
+class ImageSearch:
+    def __init__(self) -> None:
+        self.searcher = searcher()
+        # What is alive now stays: the collector need not look at it again, which takes the long pauses away.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    def __is_ready__(self) -> bool:
+        return self.searcher.is_ready()
+
+    @bentoml.on_shutdown  # type: ignore[untyped-decorator]
+    def close(self) -> None:
+        self.searcher.close()

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving.gallery.builder import index_folder
+from tests.serving import toys
+from tests.serving.running import Running, serving
+from zoo.embedder import Embedder
+from zoo.loading import load
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
+
+
+@pytest.fixture(scope="session")
+def model(model_folder: Path) -> Embedder:
+    return load(model_folder, runtime="onnx")
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    return load(toys.write_model(tmp_path_factory.mktemp("models") / "other", seed=9, name="other"), runtime="onnx")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="session")
+def gallery_folder(tmp_path_factory: pytest.TempPathFactory, model: Embedder, pictures: Path) -> Path:
+    """A gallery of the toy pictures. Read it only: the server of this session serves it."""
+    out = tmp_path_factory.mktemp("galleries") / "toys"
+    index_folder(model, str(model.folder), pictures, out, batch_size=5)
+    return out
+
+
+@pytest.fixture(scope="session")
+def server(gallery_folder: Path) -> Iterator[Running]:
+    with serving(gallery_folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def http(server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client

@@ -1,0 +1,70 @@
+"""A real `zoo serve` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+# The command as the `zoo` entry point runs it, also where the distribution is not installed.
+COMMAND = """
+import argparse, sys
+from serving import commands
+from zoo.errors import ZooError
+
+command = getattr(commands, sys.argv[1].upper())
+parser = argparse.ArgumentParser()
+command.configure(parser)
+try:
+    sys.exit(command.run(parser.parse_args(sys.argv[2:])) or 0)
+except ZooError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def arguments(*words: object) -> list[str]:
+    return [sys.executable, "-W", "error::ResourceWarning", "-c", COMMAND, *map(str, words)]
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments(*words), capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+
+
+@dataclass(frozen=True)
+class Running:
+    url: str
+    process: subprocess.Popen[str]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=20)
+
+
+@contextmanager
+def serving(gallery: Path, *options: object) -> Iterator[Running]:
+    process = subprocess.Popen(
+        arguments("serve", gallery, "--port", 0, *options),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert process.stdout
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, f"the server ended with {process.wait(timeout=20)}"
+        yield Running(found[0], process)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

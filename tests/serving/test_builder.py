@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving.gallery import Gallery
+from serving.gallery.builder import find_images, index_folder
+from serving.gallery.thumbnails import make_thumbnail
+from serving.searcher import Searcher
+from tests.serving import toys
+from zoo.embedder import Embedder
+from zoo.errors import GalleryError, ModelFolderError, ModelMismatchError, UsageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, pictures: Path) -> Path:
+    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
+
+
+def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictures: Path) -> None:
+    files = sorted(path for path in pictures.rglob("*") if path.is_file())
+    vectors = {path.relative_to(pictures).as_posix(): row for path, row in zip(files, model.embed(files), strict=True)}
+    with Gallery.open(gallery_folder) as gallery:
+        items = gallery.items(limit=100)
+        assert len(items) == len(files) == len(toys.CLASSES) * toys.PER_CLASS
+        for item in items:
+            assert item.label == Path(item.source).parent.as_posix()
+            assert item.content_sha256 == hashlib.sha256((pictures / item.source).read_bytes()).hexdigest()
+            np.testing.assert_allclose(gallery.embedding(item.id), vectors[item.source], atol=1e-5)
+
+
+def test_small_pictures_are_kept_pixel_by_pixel_and_large_ones_shrunk(gallery_folder: Path, pictures: Path) -> None:
+    with Gallery.open(gallery_folder) as gallery:
+        for item in gallery.items(limit=100, label="green disc"):
+            thumbnail = gallery.thumbnail(item.id)
+            with Image.open(BytesIO(thumbnail.data)) as shown, Image.open(pictures / item.source) as original:
+                if item.source.endswith(".png"):
+                    assert thumbnail.media_type == "image/png"
+                    np.testing.assert_array_equal(np.asarray(shown), np.asarray(original))
+                else:
+                    assert (thumbnail.media_type, shown.size) == ("image/jpeg", (256, 256))
+
+
+def test_thumbnails_carry_no_metadata() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "where I live"
+    out = BytesIO()
+    Image.new("RGB", (300, 200)).save(out, "JPEG", exif=exif, comment=b"secret")
+    thumbnail = make_thumbnail(Image.open(out))
+    with Image.open(BytesIO(thumbnail.data)) as shown:
+        assert shown.size == (256, 171)
+        assert not shown.getexif()
+        assert "comment" not in shown.info
+
+
+def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    first = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
+    assert (first.found, first.added, first.already_there, first.items) == (24, 24, 0, 24)
+    toys.picture(0, np.random.default_rng(55)).save(folder / "new.png")
+    shutil.copy(folder / "new.png", folder / "twin.png")
+    again = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
+    assert (again.found, again.added, again.already_there, again.items) == (26, 1, 25, 25)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.item(25).label is None
+        assert gallery.item(25).source == "new.png"
+
+
+def test_a_run_that_was_broken_off_is_taken_up(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, calls = Gallery.add, []
+
+    def break_off(self: Gallery, items: list) -> object:
+        calls.append(len(items))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return add(self, items)
+
+    monkeypatch.setattr(Gallery, "add", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        index_folder(model, "toy", folder, tmp_path / "g", batch_size=5)
+    monkeypatch.undo()
+    report = index_folder(model, "toy", folder, tmp_path / "g", batch_size=5)
+    assert (report.already_there, report.added, report.items) == (10, 14, 24)
+
+
+def test_unreadable_images_are_left_out_and_listed(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    (folder / "empty.png").touch()
+    (folder / "text.jpg").write_text("no image")
+    (folder / "cut.png").write_bytes(toys.query(0)[:200])
+    os.mkfifo(folder / "pipe.png")
+    (folder / ".hidden.png").write_text("no image")
+    (folder / "notes.txt").write_text("not looked at")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert report.added == 24
+    assert sorted(source for source, _ in report.unreadable) == ["cut.png", "empty.png", "text.jpg"]
+    assert dict(report.unreadable)["empty.png"] == "the image is empty."
+
+
+def test_file_names_of_any_bytes_are_stored(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    (folder / "red stripes" / "0.png").rename(folder / os.fsdecode(b"caf\xe9.png"))
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert report.unreadable == []
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert "caf�.png" in {item.source for item in gallery.items()}
+
+
+def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no images"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
+    with pytest.raises(UsageError, match="not a folder"):
+        find_images(tmp_path / "nowhere")
+    (tmp_path / "empty" / "bad.png").write_text("no image")
+    with pytest.raises(GalleryError, match="none of the 1 images"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
+    with pytest.raises(UsageError, match="batch_size"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g", batch_size=0)
+    assert not (tmp_path / "g").exists()
+
+
+def test_another_model_can_neither_add_nor_search(
+    model: Embedder, other_model: Embedder, folder: Path, tmp_path: Path
+) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    with pytest.raises(ModelMismatchError, match="vectors cannot be compared"):
+        index_folder(other_model, "other", folder, tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
+        Searcher(gallery, other_model)
+    with pytest.raises(ModelMismatchError):
+        Searcher.open(tmp_path / "g", model=str(other_model.folder))
+
+
+def test_the_right_neighbours_come_first(gallery_folder: Path) -> None:
+    searcher = Searcher.open(gallery_folder)
+    for kind, label in enumerate(toys.CLASSES):
+        assert {hit.label for hit in searcher.by_image(toys.query(kind), 3)} == {label}
+    hits = searcher.by_item(1, 30)
+    assert len(hits) == 23
+    assert 1 not in {hit.id for hit in hits}
+    searcher.close()
+
+
+def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_folder: Path, tmp_path: Path) -> None:
+    from zoo.golden import write_golden
+    from zoo.loading import load
+
+    model = load(toys.write_model(tmp_path / "m"), runtime="onnx")
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    write_golden(model.folder, model.card, [image], model.run)
+    with Gallery.open(gallery_folder) as gallery:
+        assert Searcher(gallery, model).is_ready()
+        write_golden(model.folder, model.card, [image], lambda pixels: -model.run(pixels))
+        with pytest.raises(ModelFolderError, match="golden"):
+            Searcher(gallery, model)

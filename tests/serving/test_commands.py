@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving.commands import INDEX, SEARCH
+from serving.gallery import Gallery
+from serving.gallery.builder import index_folder
+from serving.server import listen
+from tests.serving import toys
+from tests.serving.running import ROOT, run, serving
+from zoo.cards import read_card
+from zoo.cli.command import Command
+from zoo.embedder import Embedder
+from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Path:
+    (tmp_path / "query.png").write_bytes(toys.query(2))
+    return tmp_path / "query.png"
+
+
+def run_here(command: Command, *words: object) -> None:
+    parser = ArgumentParser()
+    command.configure(parser)
+    command.run(parser.parse_args([str(word) for word in words]))
+
+
+def test_index_then_search(
+    model_folder: Path, pictures: Path, query: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gallery = tmp_path / "g"
+    run_here(INDEX, model_folder, pictures, "--out", gallery, "--json")
+    assert json.loads(capsys.readouterr().out)["items"] == 24
+    run_here(INDEX, model_folder, pictures, "--out", gallery)
+    assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 were there already, 0 could not be read\n"
+    run_here(SEARCH, gallery, query, "-k", 3, "--json")
+    assert [hit["label"] for hit in json.loads(capsys.readouterr().out)["results"]] == ["green disc"] * 3
+    run_here(SEARCH, gallery, "--id", 1, "-k", 3)
+    table = capsys.readouterr().out
+    assert toys.HTML_LABEL in table
+    assert "similarity" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ([], UsageError, "one of the two"),
+        (["query.png", "--id", "1"], UsageError, "one of the two"),
+        (["query.png", "-k", "0"], UsageError, "k must be at least 1"),
+        (["nowhere.png"], ImageError, "does not exist"),
+        (["--id", "99"], ItemNotFoundError, "no item 99"),
+        (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, "none-of-mine"),
+    ],
+)
+def test_mistakes_in_a_search_are_named(
+    gallery_folder: Path,
+    query: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    kind: type[ZooError],
+    message: str,
+) -> None:
+    monkeypatch.chdir(query.parent)
+    with pytest.raises(kind, match=message):
+        run_here(SEARCH, gallery_folder, *words)
+
+
+def test_a_model_without_onnx_is_told_how_to_get_it(pictures: Path, tmp_path: Path) -> None:
+    bare = toys.write_model(tmp_path / "bare")
+    card = read_card(bare)
+    shutil.rmtree(bare / "onnx")
+    replace(card, files={"model.safetensors": card.files["model.safetensors"]}).write(bare)
+    with pytest.raises(ModelFolderError, match="zoo export"):
+        run_here(INDEX, bare, pictures, "--out", tmp_path / "g")
+
+
+def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
+    for words, message in (((tmp_path,), "zoo index MODEL DIR"), ((gallery_folder, "--host", "::"), "--allow-public")):
+        outcome = run("serve", *words, "--port", 0)
+        assert outcome.returncode in (1, 2)
+        assert message in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+        assert outcome.stdout == ""
+
+
+def test_addresses() -> None:
+    for host in ("127.0.0.1", "localhost"):
+        listen(host, 0, allow_public=False).close()
+    listen("0.0.0.0", 0, allow_public=True).close()
+    for host, port, message in (
+        ("0.0.0.0", 0, "no key"),
+        ("nowhere.invalid", 0, "no address"),
+        ("::1", 65536, "65535"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            listen(host, port, allow_public=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Choose another --port"):
+        listen("127.0.0.1", taken.getsockname()[1], allow_public=False)
+
+
+def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+    gallery = tmp_path / "g"
+    index_folder(model, str(model.folder), pictures / "red stripes", gallery)
+    with serving(gallery) as server:
+
+        def found() -> list[str]:
+            answer = httpx.post(f"{server.url}/search", files={"image": toys.query(1)}, params={"k": 100})
+            return [hit["source"] for hit in answer.json()["results"]]
+
+        assert len(found()) == toys.PER_CLASS
+        index_folder(model, str(model.folder), pictures, gallery)
+        assert len(found()) == toys.PER_CLASS * len(toys.CLASSES)
+        assert found()[0].startswith("blue checks")
+        with Gallery.open(gallery) as opened:
+            opened.remove([item.id for item in opened.items(limit=100, label="blue checks")])
+        assert len(found()) == toys.PER_CLASS * (len(toys.CLASSES) - 1)
+        assert not found()[0].startswith("blue checks")
+        assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_request_under_way_is_answered_before_the_end(gallery_folder: Path) -> None:
+    image = toys.query(0)
+    with serving(gallery_folder) as server:
+
+        def slowly() -> Iterator[bytes]:
+            yield image[:100]
+            server.process.send_signal(signal.SIGTERM)
+            yield image[100:]
+
+        answer = httpx.post(f"{server.url}/search", content=slowly(), headers={"content-type": "image/png"})
+        assert answer.json()["results"][0]["label"] == "red stripes"
+        assert server.process.wait(timeout=20) == 0
+
+
+def in_fresh_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    return done.stdout.strip()
+
+
+def test_bentoml_reports_to_nobody() -> None:
+    code = """
+import serving.service
+from bentoml._internal.utils.analytics.usage_stats import do_not_track
+print(do_not_track())
+"""
+    assert in_fresh_process(code) == "True"

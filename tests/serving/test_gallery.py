@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.gallery import Gallery, NewItem, Thumbnail
+from serving.gallery.index import FACTS, FILE, Index
+from serving.gallery.items import Changes
+from zoo.cards import Card, Preprocessing
+from zoo.errors import GalleryError, ItemNotFoundError, ModelMismatchError, UsageError
+
+DIM = 6
+CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
+
+
+def unit_rows(n: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(n, DIM))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
+    picture = Thumbnail(b"", "image/png")
+    return [
+        NewItem(f"{n}.png", vector, picture, f"{n:064x}", f"label {n % 5}") for n, vector in enumerate(vectors, start)
+    ]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(200)))
+    return tmp_path / "g"
+
+
+def expected(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list[list[tuple[int, float]]]:
+    """The naive way: every product in float64, sorted."""
+    found = []
+    for query in queries.astype(np.float64):
+        products = [(sum(float(a) * float(b) for a, b in zip(query, v, strict=True)), i) for i, v in vectors.items()]
+        found.append([(i, s) for s, i in sorted(products, key=lambda pair: (-pair[0], pair[1]))[:k]])
+    return found
+
+
+def assert_hits(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, exclude: tuple[int, ...] = ()) -> None:
+    queries = unit_rows(5, seed=99)
+    wanted = expected(queries, {i: v for i, v in vectors.items() if i not in exclude}, k)
+    got = gallery.search(queries, k, exclude_ids=exclude)
+    assert [[hit.id for hit in hits] for hits in got] == [[i for i, _ in row] for row in wanted]
+    for hits, row in zip(got, wanted, strict=True):
+        np.testing.assert_allclose([hit.similarity for hit in hits], [s for _, s in row], atol=1e-6)
+        assert all((hit.label, hit.source) == (f"label {(hit.id - 1) % 5}", f"{hit.id - 1}.png") for hit in hits)
+
+
+def by_id(vectors: np.ndarray) -> dict[int, np.ndarray]:
+    return dict(enumerate(vectors, 1))
+
+
+def test_search_equals_a_naive_loop(path: Path) -> None:
+    vectors = by_id(unit_rows(200))
+    with Gallery.open(path) as gallery:
+        for k in (1, 7, 200, 1000):
+            assert_hits(gallery, vectors, k)
+        best = expected(unit_rows(5, seed=99), vectors, 3)[0]
+        assert_hits(gallery, vectors, exclude=tuple(i for i, _ in best))
+        gallery.remove([i for i, _ in best])
+        assert_hits(gallery, {i: v for i, v in vectors.items() if i not in dict(best)})
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12), st.randoms(use_true_random=False))
+def test_an_index_that_catches_up_equals_one_built_anew(steps: list[tuple[bool, int]], rng: object) -> None:
+    alive: dict[int, np.ndarray] = {}
+    index, next_id, change = Index(DIM), 1, 0
+    for add, count in steps:
+        vectors = unit_rows(count, seed=next_id) if add else unit_rows(0)
+        ids = np.arange(next_id, next_id + len(vectors))
+        gone = np.array([] if add else sorted(alive)[:count], np.int64)
+        alive = {i: v for i, v in alive.items() if i not in gone} | dict(zip(ids.tolist(), vectors, strict=True))
+        next_id, change = next_id + len(vectors), change + 1
+        index.apply(Changes(change, str(change), len(alive), gone, ids, vectors))
+    assert len(index) == len(alive)
+    _, ids = index.search(unit_rows(3, seed=99), 4)
+    wanted = expected(unit_rows(3, seed=99), alive, 4)
+    assert ids.tolist() == [[i for i, _ in row] for row in wanted]
+
+
+def test_equal_similarities_come_in_the_order_of_ids(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(np.repeat(unit_rows(2), 3, axis=0)))
+        (hits,) = gallery.search(unit_rows(1), 6)
+        assert [hit.id for hit in hits] == [1, 2, 3, 4, 5, 6]
+        assert hits[0].similarity <= 1
+
+
+def damage_missing(path: Path) -> None:
+    (path / FILE).unlink()
+
+
+def damage_garbage(path: Path) -> None:
+    (path / FILE).write_bytes(b"garbage" * 1000)
+
+
+def damage_cut(path: Path) -> None:
+    (path / FILE).write_bytes((path / FILE).read_bytes()[:-100])
+
+
+def damage_one_bit(path: Path) -> None:
+    data = bytearray((path / FILE).read_bytes())
+    data[len(data) // 2] ^= 0x40
+    (path / FILE).write_bytes(data)
+
+
+def damage_facts(path: Path) -> None:
+    (path / FACTS).write_text("{")
+
+
+def damage_unknown_fact(path: Path) -> None:
+    (path / FACTS).write_text(json.dumps({**json.loads((path / FACTS).read_text()), "more": 1}))
+
+
+def damage_other_model(path: Path) -> None:
+    facts = json.loads((path / FACTS).read_text())
+    (path / FACTS).write_text(json.dumps({**facts, "fingerprint": "another"}))
+
+
+@pytest.mark.parametrize("damage", [value for name, value in list(globals().items()) if name.startswith("damage_")])
+def test_an_index_file_that_is_not_right_is_built_anew(path: Path, damage: object, caplog) -> None:
+    before = (path / FILE).read_bytes()
+    with Gallery.open(path):
+        pass
+    assert not caplog.records
+    damage(path)  # type: ignore[operator]
+    with caplog.at_level("INFO"), Gallery.open(path) as gallery:
+        assert "the index is built from the store" in caplog.text
+        assert (path / FILE).read_bytes() == before, "written again at once"
+        assert_hits(gallery, by_id(unit_rows(200)))
+
+
+def test_an_index_file_of_another_history_is_not_used(path: Path, tmp_path: Path) -> None:
+    """The store was put back from a backup and went on otherwise: same change number, same count, other vectors."""
+    shutil.copytree(path, tmp_path / "backup")
+    with Gallery.open(path) as gallery:
+        gallery.add(new_items(unit_rows(1, seed=5), 200))
+    with Gallery.open(tmp_path / "backup") as restored:
+        restored.add(new_items(unit_rows(1, seed=6), 200))
+    for name in (FILE, FACTS):
+        shutil.copy(path / name, tmp_path / "backup" / name)
+    with Gallery.open(tmp_path / "backup") as restored:
+        assert_hits(restored, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=6)])))
+        (hits,) = restored.search(unit_rows(1, seed=6), 1)
+        assert hits[0].similarity == pytest.approx(1, abs=1e-6)
+
+
+def test_what_another_process_writes_is_found_by_the_next_search(path: Path) -> None:
+    vectors = by_id(unit_rows(200))
+    with Gallery.open(path) as reader, Gallery.open(path) as writer:
+        assert_hits(reader, vectors)
+        added = unit_rows(50, seed=3)
+        writer.add(new_items(added, 200))
+        vectors |= dict(enumerate(added, 201))
+        assert_hits(reader, vectors)
+        writer.remove(range(1, 100))
+        assert_hits(reader, {i: v for i, v in vectors.items() if i >= 100})
+
+
+def test_searches_while_items_come_and_go(path: Path) -> None:
+    failures: list[Exception] = []
+    stop = threading.Event()
+    with Gallery.open(path) as gallery:
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    for hits in gallery.search(unit_rows(2, seed=7), 5):
+                        assert len({hit.id for hit in hits}) == len(hits)
+                        assert [h.similarity for h in hits] == sorted((h.similarity for h in hits), reverse=True)
+            except Exception as error:
+                failures.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for round_number in range(30):
+            gallery.add(new_items(unit_rows(20, seed=round_number), 1000 + 20 * round_number))
+            gallery.remove(range(1 + 5 * round_number, 6 + 5 * round_number))
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert failures == []
+        assert gallery.count() == 200 + 600 - 150
+        assert len(gallery.search(unit_rows(1), 1000)[0]) == 650
+
+
+def test_another_model_is_refused(path: Path) -> None:
+    other = replace(CARD, name="other", files={"model.safetensors": "1" * 64})
+    with Gallery.open(path) as gallery:
+        gallery.check_model(replace(CARD, name="same-weights"))
+        with pytest.raises(ModelMismatchError, match=r"toy .* not by other"):
+            gallery.check_model(other)
+    values = json.loads((path / "model.json").read_text())
+    (path / "model.json").write_text(json.dumps({**values, "card": other.to_json()}))
+    with pytest.raises(GalleryError, match="not the card of the model"):
+        Gallery.open(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"ref": "toy", "card": {"schema": 1}}'])
+def test_a_damaged_model_file_is_refused(path: Path, text: str) -> None:
+    (path / "model.json").write_text(text)
+    with pytest.raises(GalleryError, match=r"model\.json"):
+        Gallery.open(path)
+
+
+def test_a_new_gallery_never_takes_the_place_of_something(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(GalleryError, match="not empty"):
+        Gallery.create(path, CARD, "toy")
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(GalleryError, match="not empty"):
+        Gallery.create(tmp_path / "file", CARD, "toy")
+    with pytest.raises(GalleryError, match="cannot be made"):
+        Gallery.create(tmp_path / "file" / "below", CARD, "toy")
+    with pytest.raises(GalleryError, match="zoo index"):
+        Gallery.open(tmp_path / "nowhere")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [np.zeros(DIM, np.float32), np.zeros((1, DIM + 1), np.float32), np.full((1, DIM), np.nan, np.float32)],
+)
+def test_queries_that_make_no_sense_are_refused(path: Path, vectors: np.ndarray) -> None:
+    with Gallery.open(path) as gallery:
+        with pytest.raises(UsageError):
+            gallery.search(vectors, 3)
+        with pytest.raises(UsageError):
+            gallery.search(unit_rows(1), 0)
+        with pytest.raises(ItemNotFoundError):
+            gallery.item(12345)
+
+
+def test_an_empty_gallery_finds_nothing(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        assert gallery.search(unit_rows(2), 5) == [[], []]
+        assert gallery.search(unit_rows(0), 5) == []
+        gallery.add(new_items(unit_rows(3)))
+        gallery.remove([1, 2, 3])
+        assert gallery.search(unit_rows(2), 5) == [[], []]
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.search(unit_rows(2), 5) == [[], []]
