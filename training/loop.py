@@ -102,7 +102,9 @@ def _sampler(recipe: Recipe, data: TrainingData) -> Any:
     name = recipe.batch.sampler
     if name not in SAMPLERS:
         raise RecipeError(f"there is no sampler {name!r}.{nearest(name, SAMPLERS)} Known: {', '.join(SAMPLERS)}.")
-    return SAMPLERS[name](np.asarray(data.labels), recipe.batch.size, recipe.batch.per_class, recipe.seed)
+    return SAMPLERS[name](
+        np.asarray(data.labels), recipe.batch.size, recipe.batch.per_class, recipe.seed, recipe.batch.together
+    )
 
 
 def _display(bar: Any, log: Log) -> Callable[[dict[str, Any]], None]:

@@ -81,11 +81,16 @@ class Objective:
 
 @dataclass(frozen=True)
 class Batch:
-    """How a batch is drawn: `size` images by `sampler`, `per_class` of each class."""
+    """How a batch is drawn: `size` images by `sampler`, `per_class` of each class.
+
+    together: classes that come into a batch as one, as the quarter turns of one character (data.turns 4), which are
+    each other's hardest negatives.
+    """
 
     size: int = 112
     sampler: str = "spc"
     per_class: int = 2
+    together: int = 1
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,16 @@ def test_all_classes_are_drawn_equally_often() -> None:
     np.testing.assert_allclose(frequency, 0.1, atol=0.01)
 
 
+def test_classes_that_come_together() -> None:
+    labels = np.repeat(np.arange(12), 5)
+    for batch in SPC(labels, 16, 2, 0, together=4).epoch(0, 20):
+        drawn = sorted(set(labels[batch].tolist()))
+        assert len(drawn) == 8
+        assert all(set(range(4 * (c // 4), 4 * (c // 4) + 4)) <= set(drawn) for c in drawn)
+    with pytest.raises(RecipeError, match="must divide"):
+        SPC(labels, 10, 2, 0, together=5)
+
+
 @pytest.mark.parametrize(
     ("size", "per_class", "match"), [(9, 2, "multiple"), (8, 2, "needs 4 classes"), (0, 1, "multiple")]
 )

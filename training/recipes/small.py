@@ -13,17 +13,15 @@ def margin_conv4_omniglot() -> Recipe:
     return Recipe(
         name="margin-conv4-omniglot",
         method="margin",
-        data=Data("omniglot", turns=4, side=64),
-        backbone=Backbone("conv4", "conv4", {"widths": [32, 64, 128, 256]}),
+        data=Data("omniglot", turns=4, side=105),
+        backbone=_conv4([32, 64, 128, 256]),
         heads=(Head("embedding", 128),),
-        preprocessing=Preprocessing(36, 36, "L", "box", mean=(0.92,), std=(0.2,)),
+        preprocessing=Preprocessing(40, 40, "L", "bilinear", mean=(0.92,), std=(0.2,)),
         objective=Objective("margin", "distance-weighted", {"beta": 1.2, "margin": 0.2}),
-        augmentation=Augmentation(
-            rotate=12, scale=1.18, shear=0.2, translate=0.08, elastic=0.06, thicken=0.3, background=1.0
-        ),
-        batch=Batch(128, "spc", 4),
-        optimizer=Optimizer("adamw", 3e-3, 1e-4, loss_lr=0.1),
-        schedule=Schedule(20, 100, "one-cycle", average=0.998),
+        augmentation=Augmentation(15, 1.22, 1.22, 0.25, 0.1, elastic=0.1, thicken=0.3, background=1.0),
+        batch=Batch(128, "spc", 4, together=4),
+        optimizer=Optimizer("adamw", 3e-3, 1e-4),
+        schedule=Schedule(15, 100, "one-cycle", average=0.998),
         precision="bf16",
         sources=(WU_2017,),
     )
@@ -35,14 +33,19 @@ def margin_conv4_glyphs() -> Recipe:
         name="margin-conv4-glyphs",
         method="margin",
         data=Data("glyphs", side=40),
-        backbone=Backbone("conv4", "conv4", {"widths": [32, 64, 128, 128]}),
+        backbone=_conv4([32, 64, 80, 96]),
         heads=(Head("embedding", 64),),
         preprocessing=Preprocessing(32, 32, "RGB", "bilinear", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
         objective=Objective("margin", "distance-weighted", {"beta": 1.2, "margin": 0.2}),
-        augmentation=Augmentation(rotate=8, scale=1.1, translate=0.06, contrast=0.2, brightness=0.1, oversample=1),
+        augmentation=Augmentation(8, 1.1, translate=0.06, contrast=0.2, brightness=0.1, oversample=1),
         batch=Batch(128, "spc", 4),
-        optimizer=Optimizer("adamw", 3e-3, 1e-4, loss_lr=0.1),
-        schedule=Schedule(10, 100, "one-cycle", average=0.995),
+        optimizer=Optimizer("adamw", 3e-3, 1e-4),
+        schedule=Schedule(8, 100, "one-cycle", average=0.99),
         precision="bf16",
         sources=(WU_2017,),
     )
+
+
+def _conv4(widths: list[int]) -> Backbone:
+    """Four blocks, the last pooled globally by mean and maximum; a fifth of the features dropped while training."""
+    return Backbone("conv4", "conv4", {"widths": widths, "global_pool": "avgmax", "last_pool": False, "drop_rate": 0.2})

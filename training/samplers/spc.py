@@ -12,29 +12,36 @@ from zoo.errors import RecipeError
 class SPC:
     """Batches of `size` samples: size / per_class different classes, `per_class` samples of each.
 
-    Samples of a class are drawn without replacement while it has enough, else with. The draw depends on the seed
-    and the epoch alone, so that a resumed run sees the batches that it would have seen.
+    Classes are drawn in groups of `together` neighbouring labels. Samples of a class are drawn without replacement
+    while it has enough, else with. The draw depends on the seed and the epoch alone, so that a resumed run sees the
+    batches that it would have seen.
     """
 
-    def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int) -> None:
+    def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:
         classes, start = np.unique(labels, return_counts=True)
-        if per_class < 1 or size < 1 or size % per_class:
-            raise RecipeError(f"batch.size ({size}) must be a multiple of batch.per_class ({per_class}).")
+        if min(size, per_class, together) < 1 or size % (per_class * together):
+            raise RecipeError(
+                f"batch.size ({size}) must be a multiple of batch.per_class ({per_class}) x batch.together ({together})."
+            )
+        if len(classes) % together:
+            raise RecipeError(
+                f"batch.together ({together}) must divide the number of training classes ({len(classes)})."
+            )
         if size // per_class > len(classes):
             raise RecipeError(
                 f"a batch of {size} with {per_class} a class needs {size // per_class} classes; the training classes "
                 f"are {len(classes)}. Lower batch.size or raise batch.per_class."
             )
         self.members = np.split(np.argsort(labels, kind="stable"), np.cumsum(start)[:-1])
-        self.classes_per_batch, self.per_class, self.seed = size // per_class, per_class, seed
-        self.full_epoch = max(1, len(labels) // size)
+        self.groups = np.arange(len(classes)).reshape(-1, together)
+        self.groups_per_batch, self.per_class, self.seed = size // (per_class * together), per_class, seed
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
         """`batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
-            chosen = draw.choice(len(self.members), self.classes_per_batch, replace=False)
-            yield np.concatenate([self._samples(self.members[c], draw) for c in chosen])
+            chosen = self.groups[draw.choice(len(self.groups), self.groups_per_batch, replace=False)]
+            yield np.concatenate([self._samples(self.members[c], draw) for c in chosen.ravel()])
 
     def _samples(self, members: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         return draw.choice(members, self.per_class, replace=len(members) < self.per_class)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from timm.layers import SelectAdaptivePool2d
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 class Conv4(nn.Module):
     """Images [n, in_chans, h, w] to pooled features [n, widths[-1]], or class scores where `num_classes` > 0.
 
-    h and w of at least 16; the global pooling is the mean over positions.
+    h and w of at least 16 (8 with `last_pool=False`, which leaves out the fourth max pooling). `global_pool` is one of
+    timm's: avg, max, avgmax (half of their sum), or "" for the feature map.
     """
 
     def __init__(
@@ -26,16 +28,18 @@ class Conv4(nn.Module):
         widths: Sequence[int] = (64, 64, 64, 64),
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        last_pool: bool = True,
     ) -> None:
         super().__init__()
         self.num_features = self.head_hidden_size = widths[-1]
-        self.global_pool = global_pool
+        self.global_pool = SelectAdaptivePool2d(pool_type=_fast(global_pool), flatten=bool(global_pool))
         channels = [in_chans, *widths]
-        self.blocks = nn.Sequential(*(_block(a, b) for a, b in pairwise(channels)))
+        self.blocks = nn.Sequential(*(_block(a, b, last_pool or i < 3) for i, (a, b) in enumerate(pairwise(channels))))
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes)
         self.feature_info = [
-            {"num_chs": width, "reduction": 2 ** (i + 1), "module": f"blocks.{i}"} for i, width in enumerate(widths)
+            {"num_chs": width, "reduction": 2 ** (i + (last_pool or i < 3)), "module": f"blocks.{i}"}
+            for i, width in enumerate(widths)
         ]
 
     def get_classifier(self) -> nn.Module:
@@ -43,7 +47,8 @@ class Conv4(nn.Module):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         self.num_classes = num_classes
-        self.global_pool = self.global_pool if global_pool is None else global_pool
+        if global_pool is not None:
+            self.global_pool = SelectAdaptivePool2d(pool_type=_fast(global_pool), flatten=bool(global_pool))
         self.fc: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -51,18 +56,21 @@ class Conv4(nn.Module):
         return out
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = x.mean((2, 3)) if self.global_pool == "avg" else x.amax((2, 3)) if self.global_pool == "max" else x
-        x = self.head_drop(x)
+        x = self.head_drop(self.global_pool(x))
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
 
 
-def _block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(True), nn.MaxPool2d(2)
-    )
+def _block(inputs: int, outputs: int, pool: bool) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)]
+    return nn.Sequential(*layers, nn.ReLU(True), *([nn.MaxPool2d(2)] if pool else []))
+
+
+def _fast(pool: str) -> str:
+    """timm's plain reduction of that name: the adaptive form exports to more operators and is slower."""
+    return f"fast{pool}" if pool in ("avg", "max", "avgmax") else pool
 
 
 default_cfgs = generate_default_cfgs(
