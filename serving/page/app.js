@@ -6,6 +6,7 @@ const SAMPLE = 24;
 
 let limits = { max_bytes: Infinity, max_pixels: Infinity };
 let query = null; // {file, url} or {id}
+const files = new Map(); // the queries with a file, by url: the browser's history cannot hold a file
 let running = null; // the AbortController of the request under way
 
 function element(tag, className, text) {
@@ -18,15 +19,20 @@ function element(tag, className, text) {
 function picture(source, alt) {
   const frame = element("div", "frame");
   const image = element("img");
-  show(image, source);
   image.alt = alt;
   image.loading = "lazy";
   frame.append(image);
+  show(image, source);
   return frame;
 }
 
 function show(image, source) {
-  image.onload = () => image.classList.toggle("tiny", image.naturalWidth <= TINY && image.naturalHeight <= TINY);
+  const frame = image.parentElement;
+  image.onload = () => {
+    frame.classList.remove("unshown");
+    image.classList.toggle("tiny", image.naturalWidth <= TINY && image.naturalHeight <= TINY);
+  };
+  image.onerror = () => frame.classList.add("unshown"); // the server reads formats that browsers do not
   image.src = source;
 }
 
@@ -84,12 +90,13 @@ async function present(work) {
   $("found").setAttribute("aria-busy", "true");
   try {
     await work();
-    $("found").setAttribute("aria-busy", "false");
   } catch (error) {
     if (error.name === "AbortError") return; // a newer request has taken over
-    $("found").setAttribute("aria-busy", "false");
     complain(error.message);
+    heading("Nothing found", "");
+    $("grid").replaceChildren();
   }
+  $("found").setAttribute("aria-busy", "false");
 }
 
 function browse() {
@@ -153,10 +160,16 @@ function size(bytes) {
 function go(next, remember = true) {
   query = next;
   complain("");
-  if (remember) history.pushState(next, "", next?.id ? `?id=${next.id}` : location.pathname);
+  if (remember) history.pushState({ url: next?.url, id: next?.id }, "", next?.id ? `?id=${next.id}` : location.pathname);
   showQuery();
   scrollTo({ top: 0 });
   return next ? search() : browse();
+}
+
+/** The query that the browser's history is at; a file is forgotten once the page was left. */
+function remembered() {
+  const { url, id } = history.state || { id: Number(new URLSearchParams(location.search).get("id")) };
+  return files.get(url) || (id ? { id } : null);
 }
 
 function take(file) {
@@ -165,7 +178,9 @@ function take(file) {
   if (file.size > limits.max_bytes) {
     return complain(`${file.name || "The image"} has ${size(file.size)}; at most ${size(limits.max_bytes)} are accepted.`);
   }
-  go({ file, url: URL.createObjectURL(file) });
+  const next = { file, url: URL.createObjectURL(file) };
+  files.set(next.url, next);
+  go(next);
 }
 
 function firstFile(transfer) {
@@ -202,7 +217,7 @@ $("skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("results-title").focus();
 });
-addEventListener("popstate", (event) => go(event.state, false));
+addEventListener("popstate", () => go(remembered(), false));
 
 $("file").addEventListener("change", (event) => {
   take(event.target.files[0]);
@@ -213,8 +228,7 @@ $("clear").addEventListener("click", () => go(null));
 $("shuffle").addEventListener("click", browse);
 
 async function start() {
-  const asked = Number(new URLSearchParams(location.search).get("id"));
-  go(asked ? { id: asked } : null, false);
+  go(remembered(), false);
   const answer = await fetch("/model").catch(() => null);
   if (!answer?.ok) return;
   const model = await answer.json();
