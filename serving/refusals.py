@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from zoo.errors import ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
@@ -36,11 +36,12 @@ def _refusal(error: Exception) -> RefusedError:
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), error.detail)
-    status, code = _ERRORS.get(type(error), (HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error"))
-    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), None)
+    if known is None:
         # The reason is in the server's log; it may name paths that are nobody's business.
-        return RefusedError(status, code, "The service failed on this request; its log says why.")
-    return RefusedError(status, code, _sentence(str(error)))
+        message = "The service failed on this request; its log says why."
+        return RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message)
+    return RefusedError(*known, _sentence(str(error)))
 
 
 async def _handle(request: Request, error: Exception) -> JSONResponse:
@@ -51,11 +52,13 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
+_ERRORS: dict[type, tuple[HTTPStatus, str]] = {
     ImageTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "image_too_large"),
     ImageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "unreadable_image"),
     ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
     UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),
+    # Nobody is there to read this; but it is no failure of the service, which would be logged.
+    ClientDisconnect: (HTTPStatus.BAD_REQUEST, "client_disconnected"),
 }
 
 HANDLERS = dict.fromkeys((RefusedError, HTTPException, *_ERRORS, Exception), _handle)

@@ -87,7 +87,8 @@ def _run(listening: socket.socket) -> None:
             await super().startup(sockets)
             if self.started:
                 count, name = searcher.gallery.count(), searcher.embedder.card.name
-                print(f"{count:,} images, embedded by {name}, at {address_of(listening)} (Ctrl-C ends)", flush=True)
+                what = f"{count:,} {'image' if count == 1 else 'images'}, embedded by {name}"
+                print(f"{what}, at {address_of(listening)} (Ctrl-C ends)", flush=True)
 
     server = Server(config)
     server.run(sockets=[listening])

@@ -50,10 +50,11 @@ class Running:
 
 
 @contextmanager
-def serving(gallery: Path, *options: object) -> Iterator[Running]:
+def serving(gallery: Path, *options: object, stderr: int | None = None) -> Iterator[Running]:
     process = subprocess.Popen(
         arguments("serve", gallery, "--port", 0, *options),
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd=ROOT,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
@@ -67,4 +68,5 @@ def serving(gallery: Path, *options: object) -> Iterator[Running]:
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()

@@ -133,16 +133,24 @@ def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path
 
 def test_a_request_under_way_is_answered_before_the_end(gallery_folder: Path) -> None:
     image = toys.query(0)
-    with serving(gallery_folder) as server:
+    with serving(gallery_folder, stderr=subprocess.PIPE) as server:
+
+        def break_off() -> Iterator[bytes]:
+            yield image[:100]
+            raise InterruptedError
 
         def slowly() -> Iterator[bytes]:
             yield image[:100]
             server.process.send_signal(signal.SIGTERM)
             yield image[100:]
 
-        answer = httpx.post(f"{server.url}/search", content=slowly(), headers={"content-type": "image/png"})
+        headers = {"content-type": "image/png"}
+        with pytest.raises(InterruptedError):
+            httpx.post(f"{server.url}/search", content=break_off(), headers=headers)
+        answer = httpx.post(f"{server.url}/search", content=slowly(), headers=headers)
         assert answer.json()["results"][0]["label"] == "red stripes"
-        assert server.process.wait(timeout=20) == 0
+        said, complaints = server.process.communicate(timeout=20)
+        assert (server.process.returncode, said, complaints) == (0, "", "")
 
 
 def in_fresh_process(code: str) -> str:

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from starlette.routing import Route
+from starlette.testclient import TestClient
 
-from serving.app import ROUTES
+from serving.app import ROUTES, create_app
 from serving.client import Client
 from serving.gallery import Gallery
+from serving.searcher import Searcher
 from serving.uploads import LIMITS
 from tests.serving import toys
 from tests.serving.running import Running
@@ -303,3 +305,13 @@ def test_the_client(server: Running, gallery_folder: Path, tmp_path: Path) -> No
 def test_the_serving_process_holds_no_torch(http: httpx.Client, server: Running) -> None:
     search(http)
     assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+def test_a_failure_of_the_service_is_said_in_json_and_gives_nothing_away() -> None:
+    def broken() -> Searcher:
+        raise GalleryError("/home/somebody/gallery.sqlite: disk I/O error.")
+
+    app = create_app(broken, LIMITS.max_bytes)
+    answer = TestClient(app, raise_server_exceptions=False).get("/model")
+    assert_refused(answer, 500, "internal_error")
+    assert "somebody" not in answer.text
