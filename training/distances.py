@@ -16,3 +16,10 @@ def unit_distances(embeddings: Tensor) -> Tensor:
     """|e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
     with torch.no_grad():
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
+
+
+def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:
+    """Mean length of rows [b, d], or mean squared length: a scalar that holds embeddings near the origin."""
+    if squared:
+        return embeddings.square().sum(1).mean()
+    return torch.linalg.vector_norm(embeddings, dim=1).mean()

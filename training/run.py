@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -116,7 +117,10 @@ class Run:
 
 def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> Any:
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
-    loss = _make(LOSSES, "loss", objective.loss, {"classes": classes, **objective.loss_args})
+    sizes = {"classes": classes, "dim": sum(cast(nn.Linear, head).out_features for head in heads.values())}
+    loss = _make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
+    if objective.miner and not getattr(loss, "mined", True):
+        raise RecipeError(f"loss {objective.loss!r} takes no tuples: leave objective.miner out.")
     miner = _make(MINERS, "miner", objective.miner, objective.miner_args) if objective.miner else None
     return _make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
 
@@ -150,11 +154,15 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
 
 
-def _make(table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> Any:
+def _make(
+    table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+) -> Any:
+    """The class of that name, made with `args` and with those of `offered` that it takes."""
     if name not in table:
         raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    taken = inspect.signature(table[name]).parameters
     try:
-        return table[name](**args)
+        return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
     except TypeError as error:
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
 

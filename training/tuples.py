@@ -34,6 +34,13 @@ class Pairs(NamedTuple):
     negatives: Tensor
 
 
+def to_pairs(tuples: Triplets | Pairs) -> Pairs:
+    """The positive and negative pairs of triplets; pairs as they are."""
+    if isinstance(tuples, Pairs):
+        return tuples
+    return Pairs(tuples.anchors, tuples.positives, tuples.anchors, tuples.negatives)
+
+
 def positive_mask(labels: Tensor) -> Tensor:
     """bool [b, b]: i and j are two different samples of one class."""
     same = labels[:, None] == labels[None, :]

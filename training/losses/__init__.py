@@ -1,11 +1,56 @@
-"""Losses by name. Each is a module called as `loss(embeddings [b, d], labels [b], tuples=None) -> scalar`."""
+"""Losses by name. Each is a module called as `loss(embeddings [b, d], labels [b], tuples=None) -> scalar`.
+
+Made with the number of classes and, where the constructor has `dim`, the embeddings' dimension. Embeddings are unit
+rows unless the class says `normalised = False`; a class with `mined = False` takes no tuples.
+"""
 
 from __future__ import annotations
 
 from torch import nn
 
+from training.losses.angular import Angular
+from training.losses.arcface import ArcFace
+from training.losses.circle import Circle
+from training.losses.contrastive import Contrastive
+from training.losses.cosface import CosFace
+from training.losses.fastap import FastAP
+from training.losses.histogram import Histogram
+from training.losses.lifted import Lifted
 from training.losses.margin import Margin
+from training.losses.multi_similarity import MultiSimilarity
+from training.losses.n_pair import NPair
+from training.losses.norm_softmax import NormSoftmax
+from training.losses.nt_xent import NTXent
+from training.losses.proxy_anchor import ProxyAnchor
+from training.losses.proxy_nca import ProxyNCA
+from training.losses.quadruplet import Quadruplet
+from training.losses.recall_at_k import RecallAtK
+from training.losses.snr import SNRContrastive, SNRTriplet
+from training.losses.softtriple import SoftTriple
+from training.losses.supcon import SupCon
+from training.losses.triplet import Triplet
 
 LOSSES: dict[str, type[nn.Module]] = {
+    "angular": Angular,
+    "arcface": ArcFace,
+    "circle": Circle,
+    "contrastive": Contrastive,
+    "cosface": CosFace,
+    "fastap": FastAP,
+    "histogram": Histogram,
+    "lifted": Lifted,
     "margin": Margin,
+    "multi-similarity": MultiSimilarity,
+    "n-pair": NPair,
+    "norm-softmax": NormSoftmax,
+    "nt-xent": NTXent,
+    "proxy-anchor": ProxyAnchor,
+    "proxy-nca": ProxyNCA,
+    "quadruplet": Quadruplet,
+    "recall-at-k": RecallAtK,
+    "snr-contrastive": SNRContrastive,
+    "snr-triplet": SNRTriplet,
+    "softtriple": SoftTriple,
+    "supcon": SupCon,
+    "triplet": Triplet,
 }

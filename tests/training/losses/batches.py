@@ -1,0 +1,64 @@
+"""Small batches and index loops for the oracles of the losses."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from training.losses import LOSSES
+from training.tuples import Triplets
+
+LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
+"""Classes of two, four, two and one sample, out of order."""
+DIM = 5
+
+
+def batch(seed: int, labels: list[int], normalised: bool = True) -> tuple[Tensor, Tensor]:
+    """Random embeddings float64 [n, DIM], unit rows where `normalised`, and labels int64 [n]."""
+    rows = torch.randn(len(labels), DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normalize(rows, dim=1) if normalised else rows, torch.tensor(labels)
+
+
+def create(name: str, classes: int, seed: int = 0) -> nn.Module:
+    """The loss of that name with its defaults, in float64."""
+    torch.manual_seed(seed)
+    sized = {"dim": DIM} if "dim" in inspect.signature(LOSSES[name]).parameters else {}
+    return LOSSES[name](classes=classes, **sized).double()
+
+
+def normalised(name: str) -> bool:
+    return bool(getattr(LOSSES[name], "normalised", True))
+
+
+def positives(labels: list[int], a: int) -> list[int]:
+    return [p for p in range(len(labels)) if p != a and labels[p] == labels[a]]
+
+
+def negatives(labels: list[int], a: int) -> list[int]:
+    return [n for n in range(len(labels)) if labels[n] != labels[a]]
+
+
+def all_triplets(labels: list[int]) -> list[tuple[int, int, int]]:
+    n = range(len(labels))
+    return [(a, p, x) for a in n for p in positives(labels, a) for x in negatives(labels, a)]
+
+
+def indices(triplets: list[tuple[int, int, int]]) -> Triplets:
+    return Triplets(*torch.tensor(triplets, dtype=torch.int64).reshape(-1, 3).T)
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.sqrt(((x - y) ** 2).sum()))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x**2).sum(-1, keepdims=True))
+
+
+def mean(values: list[float]) -> float:
+    """0 of no values."""
+    return sum(values) / max(1, len(values))

@@ -1,0 +1,132 @@
+"""What holds for every loss of the table: finite on any batch, its own gradient, blind to the order of the batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.losses.batches import DIM, LABELS, batch, create, normalised
+from training.losses import LOSSES
+from training.recipe import Objective
+from training.run import create_method
+from zoo.errors import RecipeError
+
+RANDOM = {"quadruplet"}
+"""Draws what it is not given."""
+BY_ORDER = {"n-pair", "angular"}
+"""Takes the first two samples of a class, in batch order."""
+CUT_GRADIENT = {"circle"}
+"""Part of the value passes no gradient; see its own test."""
+
+BATCHES = {
+    "one class": [0, 0, 0, 0],
+    "no positive": [0, 1, 2, 3],
+    "one positive pair": [0, 0, 1, 2],
+    "a class of one": [0, 0, 0, 1],
+    "two of each": [0, 1, 0, 1],
+    "one sample": [2],
+    "one pair alone": [1, 1],
+}
+ROWS = ("random", "duplicates", "zeros", "one zero", "flat", "opposite")
+
+
+def rows(kind: str, labels: list[int], unit: bool) -> Tensor:
+    embeddings = batch(1, labels, unit)[0]
+    if kind == "duplicates":
+        return embeddings[:1].repeat(len(labels), 1)
+    if kind == "zeros":
+        return torch.zeros_like(embeddings)
+    if kind == "one zero":
+        embeddings[0] = 0
+    if kind == "flat":
+        return torch.full_like(embeddings, DIM**-0.5)
+    if kind == "opposite":
+        return embeddings[:1] * (-1.0) ** torch.arange(len(labels))[:, None]
+    return embeddings
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_degenerate_batches_have_finite_values_and_gradients(name: str, dtype: torch.dtype) -> None:
+    loss = create(name, 4).to(dtype)
+    for labels in BATCHES.values():
+        for kind in ROWS:
+            embeddings = rows(kind, labels, normalised(name)).to(dtype).requires_grad_()
+            value = loss(embeddings, torch.tensor(labels))
+            assert value.shape == ()
+            gradients = torch.autograd.grad(value, [embeddings, *loss.parameters()], materialize_grads=True)
+            assert torch.isfinite(value), (labels, kind)
+            assert all(torch.isfinite(gradient).all() for gradient in gradients), (labels, kind)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_embeddings_on_their_class_vectors_have_finite_gradients(name: str) -> None:
+    loss = create(name, 2)
+    for vectors in loss.parameters():
+        if vectors.shape == (2, DIM):
+            embeddings = torch.nn.functional.normalize(vectors.detach(), dim=1).repeat(2, 1)
+            for rows in (embeddings, -embeddings):
+                rows.requires_grad_()
+                loss(rows, torch.tensor([0, 1, 0, 1])).backward()
+                assert rows.grad is not None
+                assert torch.isfinite(rows.grad).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - CUT_GRADIENT))
+@pytest.mark.parametrize("labels", [LABELS, [0, 0, 1, 2]])
+def test_gradients(name: str, labels: list[int]) -> None:
+    embeddings, y = batch(0, labels, normalised(name))
+    loss = create(name, 4)
+    state = {key: value.detach().requires_grad_() for key, value in loss.named_parameters()}
+
+    def value(e: Tensor, *parameters: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return torch.func.functional_call(loss, dict(zip(state, parameters, strict=True)), (e, y))
+
+    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), *state.values()))
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - RANDOM))
+def test_the_order_of_the_batch_does_not_matter(name: str) -> None:
+    embeddings, y = batch(2, LABELS, normalised(name))
+    loss = create(name, 4)
+    order = torch.tensor([6, 1, 0, 4, 3, 5, 2, 8, 7] if name in BY_ORDER else [3, 0, 8, 7, 5, 1, 6, 4, 2])
+    assert loss(embeddings[order], y[order]).item() == pytest.approx(loss(embeddings, y).item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_downhill_lowers_the_loss(name: str) -> None:
+    embeddings, y = batch(3, [0, 0, 0, 1, 1, 1, 2, 2, 2], normalised(name))
+    embeddings.requires_grad_()
+    loss = create(name, 3)
+    torch.manual_seed(0)
+    before = loss(embeddings, y)
+    (gradient,) = torch.autograd.grad(before, embeddings)
+    torch.manual_seed(0)
+    after = loss(embeddings - 1e-4 * gradient / gradient.norm(), y)
+    assert after < before
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+
+    def forward(self: nn.Module, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+        seen.extend([embeddings, embeddings @ embeddings.T])
+        return embeddings.sum()
+
+    monkeypatch.setattr(LOSSES[name], "forward", forward)
+    method = create_method(Objective(name), nn.ModuleDict({"embedding": nn.Linear(7, DIM)}), classes=4)
+    with torch.autocast("cpu", torch.bfloat16):
+        method.loss(3 * torch.randn(6, 7), torch.tensor([0, 0, 1, 1, 2, 3]))
+    embeddings, products = seen
+    assert torch.allclose(embeddings.norm(dim=1), torch.ones(6), atol=1e-5) == normalised(name)
+    assert products.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if not getattr(loss, "mined", True)])
+def test_a_miner_for_a_loss_without_tuples_is_refused(name: str) -> None:
+    heads = nn.ModuleDict({"embedding": nn.Linear(7, DIM)})
+    with pytest.raises(RecipeError, match=f"loss '{name}' takes no tuples"):
+        create_method(Objective(name, "distance-weighted"), heads, classes=4)

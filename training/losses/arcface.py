@@ -1,0 +1,42 @@
+"""ArcFace (Deng et al. 2019, Additive Angular Margin Loss for Deep Face Recognition, eq. 3)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from training.losses.proxies import class_vectors, cosines, own, target_cross_entropy
+
+
+class ArcFace(nn.Module):
+    """Cross entropy of scale * cos(theta_y + margin) against scale * cos(theta_j); theta: angles to class centres.
+
+    Beyond theta_y = pi - margin, where the cosine would rise again, cos(theta_y) - margin * sin(margin) keeps falling
+    (the authors' code). Constants of Roth et al. 2020, Revisiting, appendix A: scale 16, margin 0.5 rad, centres
+    learnt at rate 5e-4. clamped: negative cosines count as 0, as in the code published with it. (There the margin's
+    change is added to the logits of all classes alike, so that it has no effect: not copied.)
+    """
+
+    mined = False
+
+    def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
+        super().__init__()
+        self.scale, self.margin, self.clamped = scale, margin, clamped
+        self.centres = class_vectors(classes, dim)
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        similarities = cosines(embeddings, self.centres)
+        if self.clamped:
+            similarities = similarities.clamp(min=0)
+        targets = add_angle(own(similarities, labels), self.margin)
+        return target_cross_entropy(similarities, targets, labels, self.scale)
+
+
+def add_angle(cosine: Tensor, margin: float) -> Tensor:
+    """cos(theta + margin) from cos(theta), going on falling beyond theta = pi - margin. Finite gradient everywhere."""
+    sine = (1 - cosine.square()).clamp(min=torch.finfo(cosine.dtype).eps).sqrt()
+    turned = cosine * math.cos(margin) - sine * math.sin(margin)
+    return torch.where(cosine >= -math.cos(margin), turned, cosine - margin * math.sin(margin))

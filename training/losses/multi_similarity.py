@@ -1,0 +1,46 @@
+"""Multi-similarity loss (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from training import masked
+from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+
+
+class MultiSimilarity(nn.Module):
+    """1/alpha log(1 + sum_p exp(-alpha (s_ap - lambda))) + 1/beta log(1 + sum_n exp(beta (s_an - lambda))), s: cosines.
+
+    The mean over all samples as anchors; kept_only: over those that keep a positive and a negative pair, as in the
+    code published with Roth et al. 2020, Revisiting, whose constants (appendix A) these are. The paper's choice of
+    pairs is the miner multi-similarity; `base` is lambda.
+    """
+
+    def __init__(
+        self, classes: int, alpha: float = 2.0, beta: float = 40.0, base: float = 0.5, kept_only: bool = False
+    ) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.base, self.kept_only = alpha, beta, base, kept_only
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Pairs | Triplets | None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        positive, negative = _masks(labels, tuples)
+        excess = embeddings @ embeddings.T - self.base
+        pulled = softplus(masked.logsumexp(-self.alpha * excess, positive)) / self.alpha
+        pushed = softplus(masked.logsumexp(self.beta * excess, negative)) / self.beta
+        kept = positive.any(1) & negative.any(1)
+        return masked.mean(pulled + pushed, kept if self.kept_only else torch.ones_like(kept))
+
+
+def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:
+    """bool [b, b] twice: which pairs count as positive and which as negative."""
+    if tuples is None:
+        return positive_mask(labels), negative_mask(labels)
+    pairs = to_pairs(tuples)
+    positive = torch.zeros(len(labels), len(labels), dtype=torch.bool, device=labels.device)
+    negative = torch.zeros_like(positive)
+    positive[pairs.anchors_p, pairs.positives] = True
+    negative[pairs.anchors_n, pairs.negatives] = True
+    return positive, negative

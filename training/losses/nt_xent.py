@@ -1,0 +1,30 @@
+"""NT-Xent (Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations, eq. 1)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from training import masked
+from training.tuples import negative_mask, positive_mask
+
+
+class NTXent(nn.Module):
+    """Mean over positive pairs of -log(exp(s_ap / T) / (exp(s_ap / T) + sum_n exp(s_an / T))); s: cosines.
+
+    The paper has one positive an anchor; with several, each stands against the negatives alone. Temperature T 0.1:
+    the paper's best.
+    """
+
+    mined = False
+
+    def __init__(self, classes: int, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        logits = embeddings @ embeddings.T / self.temperature
+        anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
+        pushed = masked.logsumexp(logits, negative_mask(labels))
+        return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

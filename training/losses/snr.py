@@ -1,0 +1,91 @@
+"""Signal-to-noise ratio distance in triplet and contrastive form (Yuan et al. 2019, Signal-to-Noise Ratio: A Robust
+Distance Metric for Deep Metric Learning)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from training.hinges import hinges, triplet_hinges
+from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+
+
+class SNRTriplet(nn.Module):
+    """Mean over triplets of [d_ap - d_an + margin]+ plus nu * mean_i |sum_k phi_ik|.
+
+    d_ax = Var(phi_a - phi_x) / Var(phi_a), variances over the dimensions. Constants of Roth et al. 2020, Revisiting,
+    appendix A: margin 0.2, nu 0.005; the code published with it has nu 0 with distance-weighted mining. active_only:
+    the mean over the terms above zero only, as in that code (there NaN where none is: not copied).
+    """
+
+    def __init__(self, classes: int, margin: float = 0.2, nu: float = 0.005, active_only: bool = False) -> None:
+        super().__init__()
+        self.margin, self.nu, self.active_only = margin, nu, active_only
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
+        if tuples is None:
+            terms = triplet_hinges(snr_distances(embeddings), labels, self.margin)
+        else:
+            positive = snr_pair_distances(embeddings, tuples.anchors, tuples.positives)
+            negative = snr_pair_distances(embeddings, tuples.anchors, tuples.negatives)
+            terms = hinges(positive - negative + self.margin)
+        return terms.mean(self.active_only) + self.nu * off_centre(embeddings)
+
+
+class SNRContrastive(nn.Module):
+    """Mean over positive pairs of [d_ap - positive_margin]+ plus mean over negative pairs of [negative_margin - d_an]+
+    plus nu * mean_i |sum_k phi_ik|; d as in `SNRTriplet`, not symmetric.
+
+    Musgrave et al. 2020, Reality Check, searches both margins and nu, with active_only: means over the terms above
+    zero only.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        positive_margin: float = 0.0,
+        negative_margin: float = 1.0,
+        nu: float = 0.005,
+        active_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.positive_margin, self.negative_margin = positive_margin, negative_margin
+        self.nu, self.active_only = nu, active_only
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        if tuples is None:
+            distances = snr_distances(embeddings)
+            positive = distances.masked_select(positive_mask(labels))
+            negative = distances.masked_select(negative_mask(labels))
+        else:
+            pairs = to_pairs(tuples)
+            positive = snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives)
+            negative = snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives)
+        near, far = hinges(positive - self.positive_margin), hinges(self.negative_margin - negative)
+        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * off_centre(embeddings)
+
+
+def snr_distances(embeddings: Tensor) -> Tensor:
+    """[b, b]: Var(e_i - e_j) / Var(e_i) of rows [b, d], from one matrix product. A row without variance: 0."""
+    centred = embeddings - embeddings.mean(1, keepdim=True)
+    power = centred.square().sum(1)
+    noise = (power[:, None] + power - 2 * centred @ centred.T).clamp(min=0)
+    return noise * _inverse(power)[:, None]
+
+
+def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """[t]: Var(e_i - e_j) / Var(e_i) for index pairs, int64 [t]. A row i without variance: 0."""
+    centred = embeddings - embeddings.mean(1, keepdim=True)
+    return (centred[i] - centred[j]).square().sum(1) * _inverse(centred.square().sum(1))[i]
+
+
+def off_centre(embeddings: Tensor) -> Tensor:
+    """mean_i |sum_k e_ik|, a scalar: what keeps the mean over dimensions at zero, where the distance is blind to it."""
+    return embeddings.sum(1).abs().mean()
+
+
+def _inverse(power: Tensor) -> Tensor:
+    tiny = torch.finfo(power.dtype).eps
+    return torch.where(power > tiny, 1 / power.clamp(min=tiny), 0)

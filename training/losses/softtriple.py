@@ -1,0 +1,52 @@
+"""SoftTriple loss (Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from training.losses.proxies import class_vectors, own, target_cross_entropy
+
+
+class SoftTriple(nn.Module):
+    """Cross entropy of scale * (S_y - delta) against scale * S_j, plus tau times how far a class's centres spread.
+
+    S_c = sum_k softmax_k(phi.w_ck / gamma) phi.w_ck, over the `centres` unit vectors w_ck of class c. The spread is
+    the sum over a class's pairs s < t of sqrt(2 - 2 w_s.w_t), over classes * centres * (centres - 1). Constants of
+    Roth et al. 2020, Revisiting, appendix A. (The code published with it takes the softmax over classes, multiplies
+    by gamma and normalises the centres along the wrong axis: not copied.)
+    """
+
+    mined = False
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        centres: int = 2,
+        delta: float = 0.01,
+        gamma: float = 0.1,
+        scale: float = 8.0,
+        tau: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.delta, self.gamma, self.scale, self.tau = delta, gamma, scale, tau
+        # One slab a centre, so that the softmax over centres runs along rows in memory.
+        self.centres = nn.Parameter(class_vectors(centres * classes, dim).data.view(centres, classes, dim))
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        centres = normalize(self.centres, dim=2)
+        single = embeddings @ centres.transpose(1, 2)
+        similarities = ((single / self.gamma).softmax(0) * single).sum(0)
+        targets = own(similarities, labels) - self.delta
+        return target_cross_entropy(similarities, targets, labels, self.scale) + self.tau * spread(centres)
+
+
+def spread(centres: Tensor) -> Tensor:
+    """Sum of the distances between the centres of a class, each pair once, over classes k (k - 1), [k, classes, d]."""
+    k, classes, _ = centres.shape
+    s, t = torch.triu_indices(k, k, 1, device=centres.device)
+    # |w_s - w_t| = sqrt(2 - 2 w_s.w_t) for unit vectors, with gradient 0 where they coincide.
+    return torch.linalg.vector_norm(centres[s] - centres[t], dim=2).sum() / max(1, classes * k * (k - 1))

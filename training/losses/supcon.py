@@ -1,0 +1,31 @@
+"""Supervised contrastive loss (Khosla et al. 2020, Supervised Contrastive Learning, eq. 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from training import masked
+from training.tuples import positive_mask
+
+
+class SupCon(nn.Module):
+    """Mean over anchors, mean over their positives, of -log(exp(s_ap / T) / sum_{x != a} exp(s_ax / T)); s: cosines.
+
+    Anchors without a positive are left out. Temperature T 0.1: the paper.
+    """
+
+    mined = False
+
+    def __init__(self, classes: int, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        positive = positive_mask(labels)
+        others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        logits = embeddings @ embeddings.T / self.temperature
+        positives = positive.sum(1)
+        own = (logits * positive).sum(1) / positives.clamp(min=1)
+        return masked.mean(masked.logsumexp(logits, others) - own, positives > 0)
