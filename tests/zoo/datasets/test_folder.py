@@ -1,0 +1,136 @@
+"""Folders of images read as data sets, and data sets written as folders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from zoo.datasets import load
+from zoo.datasets.dataset import Dataset
+from zoo.datasets.export import export_folder, folder_names
+from zoo.datasets.folder import list_images
+from zoo.errors import DatasetError
+from zoo.images import open_image
+
+
+def fill(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (2, 2)).save(path, "PNG")
+    return root
+
+
+def names(root: Path) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in list_images(root)]
+
+
+def test_images_are_listed_sorted_at_any_depth_by_suffix(tmp_path: Path) -> None:
+    fill(
+        tmp_path, "b/2.png", "b/10.PNG", "a/x/1.jpeg", "a.png", "a/y.webp", "b/notes.txt", "a/.hidden.png", ".git/1.png"
+    )
+    assert names(tmp_path) == ["a/x/1.jpeg", "a/y.webp", "a.png", "b/10.PNG", "b/2.png"]
+
+
+def test_linked_folders_are_followed_but_loops_are_not(tmp_path: Path) -> None:
+    fill(tmp_path / "root", "a/1.png", "a/deep/2.png")
+    fill(tmp_path / "elsewhere", "3.png")
+    (tmp_path / "root" / "a" / "deep" / "up").symlink_to(tmp_path / "root")
+    (tmp_path / "root" / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root" / "c").symlink_to(tmp_path / "root" / "a")
+    (tmp_path / "root" / "d").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "root" / "e").symlink_to("e")
+    assert names(tmp_path / "root") == ["a/1.png", "a/deep/2.png", "b/3.png", "c/1.png", "c/deep/2.png"]
+
+
+def test_classes_are_the_images_folders(tmp_path: Path) -> None:
+    fill(tmp_path, "wren/1.png", "birds/wren/1.png", "birds/wren/2.png", "birds/3.png")
+    found = load("folder", "test", tmp_path)
+    assert found.classes == ("birds", "birds/wren", "wren")
+    assert list(found.sources) == ["birds/3.png", "birds/wren/1.png", "birds/wren/2.png", "wren/1.png"]
+    assert found.labels.tolist() == [0, 1, 1, 2]
+    assert found.labels.dtype == np.int64
+    assert list(found.images) == [tmp_path / source for source in found.sources]
+
+
+def test_subfolders_train_and_test_are_the_splits(tmp_path: Path) -> None:
+    fill(tmp_path, "train/a/1.png", "train/b/1.png", "test/c/1.png", "test/d/1.png", "test/d/2.png")
+    assert load("folder", "train", tmp_path).classes == ("a", "b")
+    assert load("folder", "test", str(tmp_path)).classes == ("c", "d")
+
+
+def test_without_both_the_whole_folder_is_either_split(tmp_path: Path) -> None:
+    fill(tmp_path, "test/1.png", "other/1.png")
+    assert load("folder", "train", tmp_path).classes == load("folder", "test", tmp_path).classes == ("other", "test")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "holds no images"),
+        (["a/notes.txt"], "holds no images"),
+        (["a/1.png", "b/1.png", "stray.png"], r"stray\.png has no class: put each image into a folder"),
+        (["a/1.png", "a/2.png"], "holds the single class 'a'; at least two"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(tmp_path: Path, files: list[str], message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        load("folder", "test", fill(tmp_path, *files))
+
+
+def test_a_folder_has_to_be_named_and_be_there(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="--data"):
+        load("folder", "test")
+    with pytest.raises(DatasetError, match=r"there is no folder .*nowhere"):
+        load("folder", "test", tmp_path / "nowhere")
+    fill(tmp_path, "a.png")
+    with pytest.raises(DatasetError, match=r"a\.png is not a folder"):
+        load("folder", "test", tmp_path / "a.png")
+
+
+def dataset(classes: tuple[str, ...], labels: list[int]) -> Dataset:
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (5, 4, 3), dtype=np.uint8) for _ in labels]
+    return Dataset("toy", "test", images, np.array(labels), classes, [str(i) for i in range(len(labels))])
+
+
+def test_a_data_set_written_out_reads_back_pixel_for_pixel(tmp_path: Path) -> None:
+    written = dataset(("Greek/character01", "Latin/character 01", "latin/character_01"), [2, 0, 1, 0, 2, 2])
+    read = load("folder", "test", export_folder(written, tmp_path / "out"))
+    assert read.classes == ("Greek/character01", "Latin/character_01", "latin/character_01-2")
+    assert list(read.sources) == [
+        "Greek/character01/0.png",
+        "Greek/character01/1.png",
+        "Latin/character_01/0.png",
+        "latin/character_01-2/0.png",
+        "latin/character_01-2/1.png",
+        "latin/character_01-2/2.png",
+    ]
+    order = [1, 3, 2, 0, 4, 5]
+    for path, i in zip(read.images, order, strict=True):
+        np.testing.assert_array_equal(np.asarray(open_image(path)), written.images[i])
+
+
+def test_a_full_folder_is_not_written_over(tmp_path: Path) -> None:
+    fill(tmp_path / "full", "keep.png")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match="exists already"):
+        export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "full")
+    with pytest.raises(DatasetError, match="exists already"):
+        export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "full" / "keep.png")
+    assert names(tmp_path / "full") == ["keep.png"]
+    assert names(export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "empty")) == ["a/0.png", "b/0.png"]
+
+
+@given(st.lists(st.text(st.sampled_from("aAbé Ա/\\.:+-_2\0\n")), min_size=1, max_size=12, unique=True))
+def test_folder_names_are_safe_and_different(classes: list[str]) -> None:
+    found = folder_names(classes)
+    assert len({name.casefold() for name in found}) == len(classes)
+    for name in found:
+        assert all(re.fullmatch(r"[A-Za-z0-9_()-][A-Za-z0-9_.()-]*", part) for part in name.split("/"))

@@ -1,0 +1,293 @@
+"""Glyphs: the same pictures always, factors that are true, and no two classes, nor two splits, that look alike."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import features
+
+from zoo.datasets import glyphs, glyphs_alphabet, glyphs_fonts, load
+from zoo.datasets.dataset import Dataset
+from zoo.datasets.glyphs_alphabet import THRESHOLD, Candidate
+from zoo.datasets.glyphs_fonts import FACES
+from zoo.datasets.glyphs_render import COLOURS, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, coverage
+from zoo.errors import DatasetError, MissingDependencyError
+
+PLAIN = Style(0, 0.0, 0.6, (0.0, 0.0), 0, 5, False, 0, 5.0)
+
+
+@pytest.fixture(scope="module")
+def test_split() -> Dataset:
+    return load("glyphs", "test")
+
+
+def digest(pictures: Sequence[np.ndarray]) -> str:
+    return hashlib.sha256(b"".join(picture.tobytes() for picture in pictures)).hexdigest()
+
+
+# -- what is in it
+
+
+def test_splits_hold_whole_scripts() -> None:
+    split_of = {}
+    for split in ("train", "test"):
+        for character in glyphs.characters(split):
+            assert split_of.setdefault(character.script, split) == split
+            assert character.text not in split_of
+    assert {script for script, split in split_of.items() if split == "test"} == {
+        "Greek",
+        "Armenian",
+        "Georgian",
+        "Lao",
+        "Hebrew",
+    }
+    assert len(glyphs.characters("train")) >= 350
+    assert len(glyphs.characters("test")) >= 120
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_classes_have_their_own_readable_names(split: str) -> None:
+    found = load("glyphs", split)
+    assert len(set(found.classes)) == len(found.classes) == len(found) // 20
+    for name, character in zip(found.classes, glyphs.characters(split), strict=True):
+        assert name.replace("-", "").isalnum()
+        assert name.isascii()
+        assert name.startswith(character.script.lower().removesuffix("s"))
+    np.testing.assert_array_equal(found.labels, np.arange(len(found)) // 20)
+
+
+def test_names_and_sources_say_which_character(test_split: Dataset) -> None:
+    at = test_split.classes.index("armenian-capital-za")
+    assert test_split.sources[at * 20 + 7] == f"glyphs/test/U+{ord('Զ'):04X}/07"
+    assert len(set(test_split.sources)) == len(test_split)
+
+
+# -- the same pictures always
+
+
+def test_a_picture_does_not_depend_on_what_was_drawn_before(test_split: Dataset) -> None:
+    order = np.random.default_rng(0).permutation(len(test_split))[:60]
+    alone = {int(i): load("glyphs", "test").images[int(i)] for i in order[:5]}
+    drawn = {int(i): test_split.images[int(i)] for i in order}
+    for i, picture in alone.items():
+        np.testing.assert_array_equal(picture, drawn[i])
+    with ThreadPoolExecutor(8) as pool:
+        for i, picture in zip(drawn, pool.map(lambda i: test_split.images[i], drawn), strict=True):
+            np.testing.assert_array_equal(picture, drawn[i])
+
+
+def test_another_process_draws_the_same(test_split: Dataset) -> None:
+    code = (
+        "import hashlib, sys; from zoo.datasets import load; images = load('glyphs', 'test').images;"
+        "print(hashlib.sha256(b''.join(images[i].tobytes() for i in range(0, 2000, 41))).hexdigest());"
+        "print('matplotlib' in sys.modules, 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert said == [digest(test_split.images[0:2000:41]), "False", "False"]
+
+
+def test_pictures_depend_on_seed_character_and_instance_alone(test_split: Dataset) -> None:
+    few, other = glyphs.load("test", instances=3), glyphs.load("test", seed=1)
+    for label in (0, 40, len(few.classes) - 1):
+        assert digest(few.images[label * 3 : label * 3 + 3]) == digest(test_split.images[label * 20 : label * 20 + 3])
+        assert digest([other.images[label * 20]]) != digest([test_split.images[label * 20]])
+    assert len({digest([picture]) for picture in test_split.images[:60]}) == 60
+
+
+def test_images_are_a_sequence(test_split: Dataset) -> None:
+    images = test_split.images
+    assert len(images) == len(test_split) == 20 * len(test_split.classes)
+    assert images[0].shape == (SIZE, SIZE, 3)
+    assert images[0].dtype == np.uint8
+    np.testing.assert_array_equal(images[-1], images[len(images) - 1])
+    assert len(images[-3:]) == 3
+    with pytest.raises(IndexError):
+        images[len(images)]
+    assert glyphs.load("test", size=64).images[5].shape == (64, 64, 3)
+
+
+# -- factors that are true
+
+
+def test_factors_span_their_ranges_evenly() -> None:
+    factors = load("glyphs", "train").factors
+    n = len(factors["face"])
+    for name, size in {"face": len(FACES), "ink": 8, "background": 8, "inverted": 2, "pattern": len(PATTERNS)}.items():
+        counts = np.bincount(factors[name], minlength=size)
+        assert counts.min() > 0
+        if name != "face":  # faces lack characters, the others are uniform: 5 standard deviations
+            assert abs(counts - n / size).max() < 5 * np.sqrt(n / size)
+    assert (factors["ink"] != factors["background"]).all()
+    assert abs(factors["angle"]).max() <= MAX_ANGLE
+    assert abs(factors["angle"].mean()) < 1
+    assert 0.55 <= factors["scale"].min() < 0.56 < 0.79 < factors["scale"].max() <= 0.8
+
+
+def test_faces_are_ones_that_have_the_character(test_split: Dataset) -> None:
+    for i, character in enumerate(glyphs.characters("test")):
+        assert set(test_split.factors["face"][i * 20 : i * 20 + 20]) <= set(character.faces)
+        assert len(character.faces) >= 4
+        assert glyphs.scripts()[test_split.factors["script"][i * 20]] == character.script
+
+
+def test_colours_are_the_ones_named(test_split: Dataset) -> None:
+    f = test_split.factors
+    for i in range(0, len(test_split), 53):
+        style = test_split.images.style(i)  # type: ignore[attr-defined]
+        cover = coverage(glyphs.characters("test")[i // 20].text, style)
+        picture = test_split.images[i].astype(np.float64)
+        inverted = int(f["inverted"][i])
+        ink = PALETTE[COLOURS[f["ink"][i]]][inverted]
+        background = PALETTE[COLOURS[f["background"][i]]][1 - inverted]
+        full = picture[cover > 0.99]
+        # Noise averages out over n pixels; clipping at 0 and 255 moves a channel by a few grey levels.
+        np.testing.assert_allclose(full.mean(0), ink, atol=6 + 3 * 14 / np.sqrt(len(full)))
+        np.testing.assert_allclose(picture[cover == 0].mean(0), background, atol=21)
+
+
+def test_the_angle_is_counter_clockwise_and_in_degrees() -> None:
+    for angle in (-15.0, -4.0, 0.0, 9.0, 15.0):
+        cover = coverage("ǀ", replace(PLAIN, angle=angle), size=200)
+        y, x = np.nonzero(cover > 0.5)
+        axis = np.linalg.eigh(np.cov(x, -y))[1][:, 1]
+        turned = np.degrees(np.arctan2(axis[1], axis[0])) % 180 - 90
+        assert turned == pytest.approx(angle, abs=0.5)
+
+
+@pytest.mark.parametrize("character", ["Ж", "ᐁ", "Ա", "ǀ"])
+def test_scale_is_the_longer_side_and_nothing_is_ever_cut(character: str) -> None:
+    for angle in (-15.0, 0.0, 15.0):
+        for shift in ((0.0, 0.0), (1.0, 1.0), (-1.0, 1.0)):
+            style = replace(PLAIN, scale=0.8, angle=angle, shift=shift)
+            cover = coverage(character, style, size=120)
+            middle = coverage(character, replace(style, shift=(0.0, 0.0)), size=120)
+            assert cover.sum() == pytest.approx(middle.sum(), rel=0.01)
+            if angle == 0:
+                y, x = np.nonzero(cover > 0.5)
+                assert max(np.ptp(x), np.ptp(y)) + 1 == pytest.approx(0.8 * 120, abs=12)
+
+
+def test_ink_stands_out_in_grey(test_split: Dataset) -> None:
+    for tones in PALETTE.values():
+        dark, light = (np.array(tone) @ (0.299, 0.587, 0.114) for tone in tones)
+        assert dark < 100
+        assert light > 190
+
+
+# -- characters that look alike
+
+
+@pytest.fixture(scope="module")
+def recomputed() -> tuple[list[Candidate], np.ndarray]:
+    found = glyphs_alphabet.candidates()
+    return found, glyphs_alphabet.similarities(found)
+
+
+def frozen() -> set[tuple[str, str]]:
+    return {(split, character.text) for split in ("train", "test") for character in glyphs.characters(split)}
+
+
+def test_the_frozen_alphabet_is_what_its_rule_gives(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
+    found, similarity = recomputed
+    assert glyphs.alphabet()["threshold"] == THRESHOLD
+    kept = glyphs_alphabet.choose(similarity)
+    if features.version("freetype2") == glyphs.alphabet()["freetype"]:
+        assert glyphs_alphabet.describe_alphabet([found[i] for i in kept]) == glyphs.alphabet()
+    # Another FreeType draws edges a little differently, which moves a similarity in its third place.
+    texts = {text for _, text in frozen()}
+    chosen = [i for i, candidate in enumerate(found) if candidate.text in texts]
+    rest = [i for i in range(len(found)) if i not in set(chosen)]
+    assert len(chosen) == len(texts)
+    among = similarity[np.ix_(chosen, chosen)] - np.eye(len(chosen))
+    assert among.max() < THRESHOLD + 0.005
+    assert similarity[np.ix_(rest, chosen)].max(axis=1).min() >= THRESHOLD - 0.005
+
+
+def test_known_look_alikes_are_found(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
+    found, similarity = recomputed
+    at = {candidate.text: i for i, candidate in enumerate(found)}
+    # A of three scripts; small and capital letters; a letter that is another one turned; italics; ancestors.
+    for a, b in ["AА", "AΑ", "АΑ", "cC", "oO", "sS", "vV", "ǀᐟ", "ǀᐠ", "тm", "Vν", "aα", "TͲ", "un", "ßβ"]:
+        assert similarity[at[a], at[b]] >= THRESHOLD, a + b
+        assert len({a, b} & {text for _, text in frozen()}) < 2
+    for a, b in ["EF", "hn", "PR", "bp", "dp", "69", "ԱԲ", "გდ", "אש"]:
+        assert similarity[at[a], at[b]] < THRESHOLD, a + b
+
+
+def test_likeness_by_turning_is_found_by_turning_alone() -> None:
+    def descriptions(text: str) -> np.ndarray:
+        drawn = [glyphs_fonts.ink(text, face) for face in FACES[:4]]
+        return np.stack([glyphs_alphabet.description(glyphs_alphabet.normalised(ink)) for ink in drawn])
+
+    upright = descriptions("ǀ") @ descriptions("ᐟ").T
+    assert upright.max() < 0.3
+    alike = glyphs_alphabet.similarities([Candidate("ǀ", "", (0, 1, 2, 3)), Candidate("ᐟ", "", (0, 1, 2, 3))])
+    assert alike[0, 1] == alike[1, 0] > 0.95
+
+
+def test_normalised_glyphs_have_the_same_place_and_size() -> None:
+    for text in ("C", "c", "ǀ", "Ж", "ᐧ"):
+        weight = np.asarray(glyphs_alphabet.normalised(glyphs_fonts.ink(text, "DejaVuSans")), dtype=np.float64)
+        weight /= weight.sum()
+        y, x = np.mgrid[:32, :32] + 0.5
+        cx, cy = (weight * x).sum(), (weight * y).sum()
+        radius = np.sqrt((weight * ((x - cx) ** 2 + (y - cy) ** 2)).sum())
+        assert (cx, cy) == pytest.approx((16, 16), abs=0.2)
+        assert radius == pytest.approx(16 / 2.2, rel=0.05)
+
+
+def test_candidates_are_plain_letters_and_digits(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
+    for candidate in recomputed[0]:
+        assert not unicodedata.decomposition(candidate.text)
+        assert candidate.text.isalnum()
+        assert len(candidate.faces) >= 4
+    texts = {candidate.text for candidate in recomputed[0]}
+    assert {"A", "я", "Ω", "Ա", "ა", "ກ", "א", "7"} <= texts
+    assert not {"Ä", "ё", "ά", "²", "½", "(", "ﬁ"} & texts
+
+
+def test_of_a_chain_of_look_alikes_every_other_one_is_kept() -> None:
+    chain = np.array([[1, 0.9, 0.1, 0.1], [0.9, 1, 0.9, 0.1], [0.1, 0.9, 1, 0.8], [0.1, 0.1, 0.8, 1]])
+    assert glyphs_alphabet.choose(chain, 0.85) == [0, 2, 3]
+    assert glyphs_alphabet.choose(chain, 0.8) == [0, 2]
+    assert glyphs_alphabet.choose(chain, 0.95) == [0, 1, 2, 3]
+
+
+# -- fonts
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"dml-zoo\[train\]"):
+        load("glyphs", "test")
+
+
+def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for face in FACES:
+        shutil.copyfile(glyphs_fonts.font_file(face), tmp_path / f"{face}.ttf")
+    monkeypatch.setattr(glyphs_fonts, "font_folder", lambda: tmp_path)
+    assert len(load("glyphs", "test")) > 0
+    with (tmp_path / "DejaVuSerif-Bold.ttf").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(DatasetError, match=r"DejaVuSerif-Bold\.ttf has sha256 [0-9a-f]{64}, not"):
+        load("glyphs", "test")
+    (tmp_path / "DejaVuSerif-Bold.ttf").unlink()
+    with pytest.raises(DatasetError, match=r"DejaVuSerif-Bold\.ttf is missing"):
+        load("glyphs", "test")
+
+
+def test_a_glyph_is_framed_by_two_empty_pixels() -> None:
+    ink = glyphs_fonts.ink("Ж", "STIXGeneral")
+    assert ink.mode == "L"
+    assert ink.getbbox() == (2, 2, ink.width - 2, ink.height - 2)

@@ -1,0 +1,36 @@
+"""The table of data sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from zoo.datasets import DATASETS, load
+from zoo.errors import DatasetError
+
+
+def test_the_table_names_the_loaders() -> None:
+    assert set(DATASETS) == {"glyphs", "omniglot", "folder"}
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "message"),
+    [
+        ("omniglt", "test", "no data set 'omniglt'. Did you mean 'omniglot'? Known: glyphs, omniglot, folder."),
+        ("xyz", "test", "no data set 'xyz'. Known: glyphs, omniglot, folder."),
+        ("glyphs", "tset", "no split 'tset'. Did you mean 'test'? Known: train, test."),
+        ("glyphs", "", "no split ''. Known: train, test."),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, message: str) -> None:
+    with pytest.raises(DatasetError) as error:
+        load(name, split)
+    assert str(error.value) == message
+
+
+def test_importing_the_table_imports_no_data_set() -> None:
+    code = "import sys, zoo.datasets; print([m for m in sys.modules if m.startswith(('zoo.datasets.', 'matplotlib'))])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"glyphs", "omniglot", "folder", "download", "matplotlib"} & set(loaded.replace("'", ".").split("."))

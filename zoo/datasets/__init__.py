@@ -1,0 +1,52 @@
+"""Data sets by name: `load("glyphs", "test")`. The table is explicit; each loader is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.errors import DatasetError, nearest
+
+if TYPE_CHECKING:
+    from zoo.datasets.dataset import Dataset
+
+Loader = Callable[[str, "str | Path | None"], "Dataset"]
+"""`(split, data) -> Dataset`; `data` is a folder to look in first, or None."""
+
+
+def _glyphs(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.glyphs import load
+
+    return load(split, data)
+
+
+def _omniglot(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.omniglot import load
+
+    return load(split, data)
+
+
+def _folder(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.folder import load
+
+    return load(split, data)
+
+
+DATASETS: dict[str, Loader] = {"glyphs": _glyphs, "omniglot": _omniglot, "folder": _folder}
+"""Every data set that has a name. A new one is one file and one line here."""
+
+
+def load(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
+    """One split ("train" or "test") of the data set `name`.
+
+    `data`: the folder to look in first, before `ZOO_DATA` and the download cache; for "folder" it is the data set.
+    Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
+    """
+    from zoo.datasets.dataset import SPLITS
+
+    if name not in DATASETS:
+        raise DatasetError(f"no data set {name!r}.{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
+    if split not in SPLITS:
+        raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
+    return DATASETS[name](split, data)

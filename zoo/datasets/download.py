@@ -1,0 +1,157 @@
+"""Fetching one published file: resumed where it broke off, checked against its SHA-256, whole or not there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from zoo.errors import DatasetError
+from zoo.files import sha256_of
+
+_CHUNK = 2**16
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file as its publisher offers it: name, size in bytes and SHA-256."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class InterruptedTransferError(Exception):
+    """The transfer ended early; what has come so far is kept."""
+
+
+def fetch(
+    file: PublishedFile,
+    url: str,
+    folder: Path,
+    attempts: int = 4,
+    pause: float = 1.0,
+    timeout: float = 30.0,
+    progress: bool = True,
+) -> Path:
+    """Download `url` to `folder / file.name` and return that path; a file that is there already is returned as it is.
+
+    What has come is kept in a `.part` file, so that the next attempt, or the next run, asks only for the rest.
+    Tried `attempts` times, `pause` seconds apart (doubled each time); `timeout` is for each wait on the network.
+    Two processes may ask for the same file: the second waits for the first. Raises `DatasetError`.
+    """
+    target = folder / file.name
+    with _lock(folder / f".{file.name}.lock"):
+        if target.exists():
+            return target
+        part = folder / f"{file.name}.part"
+        _transfer(file, url, part, attempts, pause, timeout, progress)
+        _check(file, url, part)
+        part.replace(target)
+    return target
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Held by one process at a time; the file stays, because removing it would let a third process in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("w")
+    except OSError as error:
+        raise DatasetError(
+            f"{path.parent} cannot be written to: {error.strerror}. Set ZOO_HOME to a folder that can."
+        ) from None
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _transfer(
+    file: PublishedFile, url: str, part: Path, attempts: int, pause: float, timeout: float, progress: bool
+) -> None:
+    """Fill `part` to the file's size, or raise `DatasetError`."""
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(pause * 2 ** (attempt - 1))
+        try:
+            _append(file, url, part, timeout, progress)
+            return
+        except urllib.error.HTTPError as error:
+            if error.code == 416:
+                part.unlink(missing_ok=True)  # more is here than the server has: start anew
+            elif error.code < 500 and error.code not in (408, 429):
+                raise DatasetError(
+                    f"{url} could not be downloaded: the server says {error.code} {error.reason}."
+                ) from None
+            reason = f"the server says {error.code} {error.reason}"
+        except (OSError, HTTPException, InterruptedTransferError) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+    raise DatasetError(f"{url} could not be downloaded in {attempts} attempts: {reason}.")
+
+
+def _append(file: PublishedFile, url: str, part: Path, timeout: float, progress: bool) -> None:
+    """One request for what is still missing."""
+    have = part.stat().st_size if part.exists() else 0
+    if have == file.size:
+        return
+    if have > file.size:
+        part.unlink()
+        have = 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        start = _start_of(response, have, file)
+        with part.open("r+b" if start else "wb") as out:
+            out.seek(start)
+            _copy(response, out, file, progress)
+
+
+def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
+    """Where in the file the body begins: at `have` if the server resumes, else at 0.
+
+    Raises `DatasetError` where the server's file has another size, so that two files are never spliced into one.
+    """
+    if response.status == 206:
+        span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        resumes = span.startswith(f"{have}-")
+    else:
+        total, resumes = response.headers.get("Content-Length", ""), False
+    if total.isdigit() and int(total) != file.size:
+        raise DatasetError(
+            f"{response.url} has {int(total):,} bytes, not the {file.size:,} of the published {file.name}."
+        )
+    if response.status == 206 and not resumes:
+        raise InterruptedTransferError("the server sent another part of the file than the one asked for")
+    return have if resumes else 0
+
+
+def _copy(response: HTTPResponse, out: BinaryIO, file: PublishedFile, progress: bool) -> None:
+    """Append the body to `out`, to the disk too, and raise `InterruptedTransferError` if it ends early."""
+    hidden = None if progress else True  # None: shown on a terminal only
+    with tqdm(desc=file.name, total=file.size, initial=out.tell(), unit="B", unit_scale=True, disable=hidden) as bar:
+        while out.tell() < file.size and (chunk := response.read(min(_CHUNK, file.size - out.tell()))):
+            out.write(chunk)
+            bar.update(len(chunk))
+    out.flush()
+    os.fsync(out.fileno())
+    if out.tell() < file.size:
+        raise InterruptedTransferError(f"the connection ended after {out.tell():,} of {file.size:,} bytes")
+
+
+def _check(file: PublishedFile, url: str, part: Path) -> None:
+    found = sha256_of(part)
+    if found != file.sha256:
+        part.unlink()
+        raise DatasetError(
+            f"{url} is not the published {file.name}: its sha256 is {found}, expected {file.sha256}. "
+            "What was downloaded has been deleted; run again, or get the file from another place."
+        )

@@ -1,0 +1,79 @@
+"""A plain folder of images as a data set: an image's class is the folder that it lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.errors import DatasetError
+from zoo.images import SUFFIXES
+
+
+def load(split: str, data: str | Path | None = None) -> Dataset:
+    """The folder `data`; classes are the images' folders relative to it ("birds/wren"), sorted, nested or not.
+
+    If `data` has the subfolders `train` and `test`, the one asked for is the data set; otherwise all of `data` is,
+    whichever split is asked for. Raises `DatasetError` for a missing or empty folder, images outside any class, and
+    a single class.
+    """
+    if data is None:
+        raise DatasetError("the data set 'folder' needs to know which one: name it with --data.")
+    root = Path(data).expanduser()
+    if all((root / name).is_dir() for name in SPLITS):
+        root = root / split
+    paths = list_images(root)
+    names = [path.relative_to(root).as_posix() for path in paths]
+    labels, classes = _classes(root, names)
+    return Dataset(name="folder", split=split, images=paths, labels=labels, classes=classes, sources=names)
+
+
+def list_images(root: str | Path) -> list[Path]:
+    """Every image under `root`, by suffix, sorted by path; hidden files and folders are left out.
+
+    Linked folders are followed, except one that leads back to a folder it lies in.
+    Raises `DatasetError` for a folder that is missing or can't be read; without images the list is empty.
+    """
+    root = Path(root).expanduser()
+    if not root.exists():
+        raise DatasetError(f"there is no folder {root}.")
+    if not root.is_dir():
+        raise DatasetError(f"{root} is not a folder.")
+    return sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts)
+
+
+def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """The images under `folder`; `above` are the real paths of the folders that led here."""
+    real = folder.resolve()
+    if real in above:
+        return
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.") from None
+    for path in entries:
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _walk(path, (*above, real))
+        elif path.suffix.lower() in SUFFIXES and path.is_file():
+            yield path
+
+
+def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels, int64 [n], and class names."""
+    if not names:
+        raise DatasetError(f"{root} holds no images ({', '.join(sorted(SUFFIXES))}).")
+    folders = [name.rpartition("/")[0] for name in names]
+    if "" in folders:
+        stray = names[folders.index("")]
+        raise DatasetError(
+            f"{root / stray} has no class: put each image into a folder named as its class, {root}/CLASS/."
+        )
+    classes = tuple(sorted(set(folders)))
+    if len(classes) == 1:
+        raise DatasetError(f"{root} holds the single class {classes[0]!r}; at least two are needed.")
+    index = {name: i for i, name in enumerate(classes)}
+    return np.array([index[name] for name in folders], dtype=np.int64), classes

@@ -1,0 +1,198 @@
+"""Which characters make up the data set `glyphs`: `python -m zoo.datasets.glyphs_alphabet` writes glyphs.json.
+
+Candidates are the letters and digits of each script that at least four faces have, without diacritics. Every face's
+glyph is brought to one position and size by its moments (centroid in the middle, root-mean-square radius fixed), so
+that a small c equals a capital C, and described by the gradients of its picture, which follow its outline. Two
+characters look alike where the cosine between those descriptions reaches THRESHOLD for any two of their faces with
+one of them turned by up to twice the angle that pictures are turned by. Of characters that look alike, in one split
+or across both, only the first is kept: so nothing of test is seen in training under another name.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageFilter, features
+
+from zoo.datasets.glyphs import ALPHABET
+from zoo.datasets.glyphs_fonts import FACES, font_file, ink
+from zoo.datasets.glyphs_render import MAX_ANGLE
+from zoo.files import sha256_of, write_json
+
+THRESHOLD = 0.805
+"""Cosine from which two glyphs count as alike. Set by eye: just above it lie T and archaic Greek sampi, V and nu,
+B and R, p and P, beta and B; well below it E and F (0.77), K and k (0.69), h and n (0.64), P and R (0.57)."""
+
+MIN_FACES = 4
+TURNS = (0.0, MAX_ANGLE * 2 / 3, MAX_ANGLE * 4 / 3, MAX_ANGLE * 2)
+"""Degrees between two glyphs at which they are compared, to either side."""
+
+SCRIPTS = {
+    "Digits": ("train", "DIGIT"),
+    "Latin": ("train", "LATIN"),
+    "Cyrillic": ("train", "CYRILLIC"),
+    "Greek": ("test", "GREEK"),
+    "Armenian": ("test", "ARMENIAN"),
+    "Georgian": ("test", "GEORGIAN"),
+    "Lao": ("test", "LAO"),
+    "Hebrew": ("test", "HEBREW"),
+    "Arabic": ("train", "ARABIC"),
+    "Canadian": ("train", "CANADIAN"),
+}
+"""Script -> its split and how the Unicode names of its characters begin, in the order in which they are kept.
+
+Of the training scripts the familiar ones come before those of test, the others after: each gives way where it must.
+"""
+
+_GRID = 32  # pixels of a normalised glyph's side
+_REACH = 2.2  # half of that side in root-mean-square radii
+
+
+@dataclass(frozen=True)
+class Candidate:
+    text: str
+    script: str
+    faces: tuple[int, ...]
+
+
+def candidates() -> list[Candidate]:
+    """All letters and digits that could be classes, script by script, by code point."""
+    coverage = _coverage()
+    return [
+        Candidate(chr(code), script, faces)
+        for script, (_, prefix) in SCRIPTS.items()
+        for code, faces in sorted(coverage.items())
+        if len(faces) >= MIN_FACES and _is_plain(chr(code), prefix)
+    ]
+
+
+def _coverage() -> dict[int, tuple[int, ...]]:
+    """Code point -> the faces that have it."""
+    from fontTools.ttLib import TTFont
+
+    faces: dict[int, list[int]] = {}
+    for i, face in enumerate(FACES):
+        with TTFont(font_file(face), lazy=True) as font:
+            for code in font.getBestCmap():
+                faces.setdefault(code, []).append(i)
+    return {code: tuple(found) for code, found in faces.items()}
+
+
+def _is_plain(text: str, prefix: str) -> bool:
+    """Whether it is a letter or digit of that script that isn't another one with a mark, or a form of another one."""
+    name = unicodedata.name(text, "")
+    return (
+        name.startswith(prefix + " ")
+        and " WITH " not in name
+        and not unicodedata.decomposition(text)
+        and unicodedata.category(text) in ("Lu", "Ll", "Lo", "Nd")
+    )
+
+
+def normalised(glyph: Image.Image) -> Image.Image:
+    """The glyph with its centroid in the middle and its root-mean-square radius fixed: `_GRID` x `_GRID`, mode L."""
+    weight = np.asarray(glyph, dtype=np.float64)
+    total = weight.sum()
+    y, x = np.mgrid[: glyph.height, : glyph.width] + 0.5
+    cx, cy = (weight * x).sum() / total, (weight * y).sum() / total
+    reach = _REACH * np.sqrt((weight * ((x - cx) ** 2 + (y - cy) ** 2)).sum() / total)
+    margin = int(max(reach - cx, reach - cy, cx + reach - glyph.width, cy + reach - glyph.height, 0)) + 2
+    framed = Image.new("L", (glyph.width + 2 * margin, glyph.height + 2 * margin))
+    framed.paste(glyph, (margin, margin))
+    left, top = cx + margin - reach, cy + margin - reach
+    box = (left, top, left + 2 * reach, top + 2 * reach)
+    return framed.resize((_GRID, _GRID), Image.Resampling.BILINEAR, box=box)
+
+
+def description(glyph: Image.Image) -> np.ndarray:
+    """Unit vector of a normalised glyph's gradients, float32 [_GRID * _GRID / 2]."""
+    smooth = np.asarray(glyph.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.float32)
+    down, right = np.gradient(smooth)
+    gradients = np.stack([down, right])[:, ::2, ::2].ravel()
+    return gradients / np.linalg.norm(gradients)
+
+
+def similarities(found: Sequence[Candidate]) -> np.ndarray:
+    """How alike each two candidates look at most, over faces and turns: float32 [n, n]."""
+    shapes, rows = _shapes(found)
+    turned = [np.stack([description(s.rotate(t, Image.Resampling.BILINEAR)) for s in shapes]) for t in TURNS]
+    order = np.concatenate(rows)
+    starts = np.cumsum([0] + [len(row) for row in rows])
+    best = np.empty((len(found), len(found)), dtype=np.float32)
+    # A few candidates at a time against all: ten thousand glyphs by ten thousand would take gigabytes.
+    for first in range(0, len(found), 32):
+        ends = starts[first : first + 33]
+        own = order[ends[0] : ends[-1]]
+        cosine = np.maximum.reduce([vectors[own] @ turned[0].T for vectors in turned])
+        cosine = np.maximum.reduceat(cosine, ends[:-1] - ends[0], axis=0)
+        best[first : first + 32] = np.maximum.reduceat(cosine[:, order], starts[:-1], axis=1)
+    # a turned to the left against b is b turned to the right against a.
+    return np.maximum(best, best.T)
+
+
+def _shapes(found: Sequence[Candidate]) -> tuple[list[Image.Image], list[list[int]]]:
+    """The different normalised glyphs and, for each candidate, which of them are its own.
+
+    Characters of several scripts often share one outline, so a tenth of the glyphs need not be compared.
+    """
+    shapes: list[Image.Image] = []
+    known: dict[bytes, int] = {}
+    rows = []
+    for candidate in found:
+        row = set()
+        for face in candidate.faces:
+            shape = normalised(ink(candidate.text, FACES[face]))
+            key = shape.tobytes()
+            if key not in known:
+                known[key] = len(shapes)
+                shapes.append(shape)
+            row.add(known[key])
+        rows.append(sorted(row))
+    return shapes, rows
+
+
+def choose(similarity: np.ndarray, threshold: float = THRESHOLD) -> list[int]:
+    """Indices of the candidates to keep: in order, each that looks like none of those kept before it."""
+    kept: list[int] = []
+    for i in range(len(similarity)):
+        if similarity[i, kept].max(initial=-1) < threshold:
+            kept.append(i)
+    return kept
+
+
+def describe_alphabet(kept: Sequence[Candidate]) -> dict[str, object]:
+    """What glyphs.json holds."""
+    groups: dict[tuple[str, tuple[int, ...]], str] = {}
+    for candidate in kept:
+        key = (candidate.script, candidate.faces)
+        groups[key] = groups.get(key, "") + candidate.text
+    return {
+        "threshold": THRESHOLD,
+        "turns": list(TURNS),
+        "freetype": features.version("freetype2"),
+        "fonts": {face: sha256_of(font_file(face)) for face in FACES},
+        "groups": [
+            {"split": SCRIPTS[script][0], "script": script, "faces": list(faces), "characters": text}
+            for (script, faces), text in groups.items()
+        ],
+    }
+
+
+def counts(kept: Sequence[Candidate]) -> Mapping[str, int]:
+    """Characters kept per split."""
+    splits = [SCRIPTS[candidate.script][0] for candidate in kept]
+    return {split: splits.count(split) for split in ("train", "test")}
+
+
+def main() -> None:
+    found = candidates()
+    kept = [found[i] for i in choose(similarities(found))]
+    write_json(ALPHABET, describe_alphabet(kept))
+    print(f"{ALPHABET}: {counts(kept)} of {len(found)} candidates")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""How one picture of the data set `glyphs` is drawn: a style of independent factors, then ink over a background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import cos, pi, radians, sin
+
+import numpy as np
+from PIL import Image
+
+from zoo.datasets.glyphs_fonts import FACES, ink
+
+SIZE = 40
+"""Side of a picture in pixels."""
+
+MAX_ANGLE = 15.0
+"""Glyphs are turned by at most this many degrees to either side; look-alikes were looked for within twice that."""
+
+SCALES = (0.55, 0.8)
+"""Range of the upright glyph's longer side, relative to the picture's side."""
+
+MAX_SHIFT = 0.6
+"""Glyphs lie off the middle by at most this part of the free room, in x and in y."""
+
+PALETTE = {
+    "red": ((150, 20, 30), (250, 190, 185)),
+    "orange": ((150, 65, 0), (255, 205, 150)),
+    "yellow": ((110, 90, 0), (250, 235, 140)),
+    "green": ((0, 95, 35), (180, 235, 170)),
+    "cyan": ((0, 85, 100), (165, 235, 240)),
+    "blue": ((25, 45, 160), (185, 205, 255)),
+    "purple": ((105, 20, 130), (230, 190, 250)),
+    "grey": ((55, 55, 55), (225, 225, 225)),
+}
+"""Colour name -> its dark and its light tone as RGB. Ink and background have different colours and opposite tones."""
+
+COLOURS = tuple(PALETTE)
+"""Names of the colours; the factors `ink` and `background` are indices into them."""
+
+PATTERNS = ("plain", "gradient", "stripes", "checks", "clouds")
+"""Kinds of background; the factor `pattern` is an index into them."""
+
+_TONES = np.array(list(PALETTE.values()), dtype=np.float32)  # [colour, dark or light, RGB]
+_SUPERSAMPLING = 2
+_PATTERN_DEPTH = 20.0  # grey levels to either side
+
+
+@dataclass(frozen=True)
+class Style:
+    """All that a picture's look depends on beside its character.
+
+    face, ink, background, pattern: indices into FACES, COLOURS, COLOURS, PATTERNS. angle: degrees, counter-clockwise.
+    scale: longer side of the upright glyph relative to the picture's side. shift: x and y as a part of the free room,
+    -1 to 1. inverted: light ink on dark ground. noise: standard deviation in grey levels.
+    """
+
+    face: int
+    angle: float
+    scale: float
+    shift: tuple[float, float]
+    ink: int
+    background: int
+    inverted: bool
+    pattern: int
+    noise: float
+
+
+def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
+    """A random style; every factor is uniform and independent of the others (ink and background differ)."""
+    ink_colour = int(rng.integers(len(COLOURS)))
+    return Style(
+        face=faces[int(rng.integers(len(faces)))],
+        angle=float(rng.uniform(-MAX_ANGLE, MAX_ANGLE)),
+        scale=float(rng.uniform(*SCALES)),
+        shift=(float(rng.uniform(-MAX_SHIFT, MAX_SHIFT)), float(rng.uniform(-MAX_SHIFT, MAX_SHIFT))),
+        ink=ink_colour,
+        background=int(ink_colour + 1 + rng.integers(len(COLOURS) - 1)) % len(COLOURS),
+        inverted=bool(rng.random() < 0.5),
+        pattern=int(rng.integers(len(PATTERNS))),
+        noise=float(rng.uniform(2, 14)),
+    )
+
+
+def render(character: str, style: Style, rng: np.random.Generator, size: int = SIZE) -> np.ndarray:
+    """The picture as uint8 [size, size, 3]; `rng` draws the background's pattern and the noise."""
+    cover = coverage(character, style, size)[..., None]
+    ground = _TONES[style.background, int(not style.inverted)] + _PATTERN_DEPTH * _pattern(style.pattern, rng, size)
+    picture = ground + cover * (_TONES[style.ink, int(style.inverted)] - ground)
+    picture += style.noise * rng.standard_normal((size, size, 1), dtype=np.float32)
+    return np.clip(np.rint(picture), 0, 255).astype(np.uint8)
+
+
+def coverage(character: str, style: Style, size: int = SIZE) -> np.ndarray:
+    """How much of each pixel is ink, float32 [size, size] in 0..1: the glyph turned, scaled and shifted, never cut."""
+    glyph = ink(character, FACES[style.face])
+    fine = size * _SUPERSAMPLING
+    scale = style.scale * fine / max(glyph.size)
+    c, s = cos(radians(style.angle)), sin(radians(style.angle))
+    width, height = (
+        scale * (abs(c) * glyph.width + abs(s) * glyph.height),
+        scale * (abs(s) * glyph.width + abs(c) * glyph.height),
+    )
+    x, y = fine / 2 + style.shift[0] * (fine - width) / 2, fine / 2 + style.shift[1] * (fine - height) / 2
+    # Pillow maps output pixels back to input pixels: undo the shift, then the turn and the scale.
+    a, b = c / scale, -s / scale
+    matrix = (a, b, glyph.width / 2 - a * x - b * y, -b, a, glyph.height / 2 + b * x - a * y)
+    turned = glyph.transform((fine, fine), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
+    return np.asarray(turned.reduce(_SUPERSAMPLING), dtype=np.float32) / 255
+
+
+def _pattern(kind: int, rng: np.random.Generator, size: int) -> np.ndarray:
+    """A background's brightness, float32 [size, size, 1] or a scalar array, within -1..1."""
+    name = PATTERNS[kind]
+    if name == "plain":
+        return np.zeros(1, dtype=np.float32)
+    if name == "clouds":
+        return _clouds(rng, size)
+    angle, phase, frequency = rng.uniform(0, pi), rng.uniform(0, 2 * pi), rng.uniform(2.5, 5)
+    along, across = _rotated_axes(size, angle)
+    if name == "gradient":
+        field = along
+    elif name == "stripes":
+        field = np.sign(np.sin(pi * frequency * along + phase))
+    else:
+        field = np.sign(np.sin(pi * frequency * along + phase) * np.sin(pi * frequency * across + phase))
+    return field[..., None].astype(np.float32)
+
+
+def _rotated_axes(size: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Two perpendicular coordinates of every pixel, -1..1 across the picture for an upright angle."""
+    line = np.linspace(-1, 1, size, dtype=np.float32)
+    x, y = line[None, :], line[:, None]
+    return cos(angle) * x + sin(angle) * y, cos(angle) * y - sin(angle) * x
+
+
+def _clouds(rng: np.random.Generator, size: int) -> np.ndarray:
+    coarse = Image.fromarray(rng.uniform(-1, 1, (5, 5)).astype(np.float32))
+    return np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC))[..., None]

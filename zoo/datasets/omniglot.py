@@ -1,0 +1,156 @@
+"""Omniglot, small sets: handwritten characters, 20 drawers each (Lake, Salakhutdinov, Tenenbaum, Science 2015).
+
+Split by alphabet, so that test characters are of alphabets never seen in training: train = all of background set
+"small 1" (5 alphabets, 136 characters), test = the alphabets that only "small 2" has (3 alphabets, 106 characters).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from zipfile import ZipFile
+
+import numpy as np
+
+from zoo.datasets.dataset import Dataset
+from zoo.datasets.download import PublishedFile, fetch
+from zoo.errors import DatasetError
+from zoo.files import sha256_of
+from zoo.images import ImageLike
+from zoo.paths import data_roots, download_cache
+
+BASE_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+DRAWERS = 20
+
+_TRAIN = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
+_TEST = ("Japanese_(katakana)", "Sanskrit", "Tagalog")
+ALPHABETS = _TRAIN + _TEST
+"""The factor `alphabet` is an index into these."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a split comes from: a file, the alphabets taken from it, and how many characters those have together."""
+
+    file: PublishedFile
+    alphabets: tuple[str, ...]
+    characters: int
+
+    @property
+    def folder(self) -> str:
+        """The zip's only top folder, and its name once extracted."""
+        return self.file.name.removesuffix(".zip")
+
+
+SOURCES = {
+    "train": Source(
+        PublishedFile(
+            "images_background_small1.zip",
+            1319022,
+            "f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
+        ),
+        _TRAIN,
+        136,
+    ),
+    "test": Source(
+        PublishedFile(
+            "images_background_small2.zip",
+            1580917,
+            "3ccaa407515a8778e5d0861875af38b17e418f301ad5bb3b5a6b65d901a41c7f",
+        ),
+        _TEST,
+        106,
+    ),
+}
+
+
+def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -> Dataset:
+    """One split: 105 x 105 black-on-white PNG, classes "Alphabet/characterNN", sorted.
+
+    Taken from the zip file or its extracted folder in `data`, `ZOO_DATA` or the download cache, else downloaded from
+    `base_url` into the cache. Factors: `alphabet` (index into ALPHABETS) and `drawer` (1 to 20).
+    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    """
+    source = SOURCES[split]
+    images = _read(source, data, base_url)
+    names = sorted(images)
+    parts = [PurePosixPath(name).parts for name in names]
+    classes = sorted({f"{alphabet}/{character}" for _, alphabet, character, _ in parts})
+    index = {name: i for i, name in enumerate(classes)}
+    return Dataset(
+        name="omniglot",
+        split=split,
+        images=[images[name] for name in names],
+        labels=np.array([index[f"{alphabet}/{character}"] for _, alphabet, character, _ in parts], dtype=np.int64),
+        classes=tuple(classes),
+        sources=names,
+        factors={
+            "alphabet": np.array([ALPHABETS.index(alphabet) for _, alphabet, _, _ in parts], dtype=np.int64),
+            "drawer": np.array([int(Path(file).stem.rpartition("_")[2]) for *_, file in parts], dtype=np.int64),
+        },
+    )
+
+
+def _read(source: Source, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
+    """The split's images by name, `<root>/<alphabet>/<character>/<file>.png`."""
+    roots = data_roots(data)
+    for root in roots:
+        if (root / source.file.name).is_file():
+            return _from_zip(root / source.file.name, source)
+        if (root / source.folder).is_dir():
+            return _from_folder(root / source.folder, source)
+    return _from_zip(_download(source.file, roots, base_url), source)
+
+
+def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path:
+    url = f"{base_url}/{file.name}"
+    try:
+        return fetch(file, url, download_cache())
+    except DatasetError as error:
+        raise DatasetError(
+            f"Omniglot's {file.name} is in none of {', '.join(map(str, roots))}, and fetching it failed: {error} "
+            f"Get it from {url} on another machine, put it into one of these folders (or name its folder with --data), "
+            "and run again."
+        ) from None
+
+
+def _from_zip(path: Path, source: Source) -> dict[str, ImageLike]:
+    found = sha256_of(path)
+    if found != source.file.sha256:
+        raise DatasetError(
+            f"{path} is not the published {source.file.name}: its sha256 is {found}, expected {source.file.sha256}. "
+            "Delete it, and it will be fetched again."
+        )
+    # A few hundred bytes an image: all of them are read at once, and no open file is shared between threads.
+    with ZipFile(path) as archive:
+        images = {name: archive.read(name) for name in archive.namelist() if _belongs(name, source)}
+    return _complete(images, source, path)
+
+
+def _from_folder(folder: Path, source: Source) -> dict[str, ImageLike]:
+    files = {f"{source.folder}/{path.relative_to(folder).as_posix()}": path for path in folder.glob("*/*/*.png")}
+    return _complete({name: path for name, path in files.items() if _belongs(name, source)}, source, folder)
+
+
+def _belongs(name: str, source: Source) -> bool:
+    """Whether `name` is an image of one of the split's alphabets."""
+    parts = PurePosixPath(name).parts
+    return (
+        len(parts) == 4
+        and parts[1] in source.alphabets
+        and re.fullmatch(r"character\d\d", parts[2]) is not None
+        and re.fullmatch(r"\d{4}_\d\d\.png", parts[3]) is not None
+    )
+
+
+def _complete(images: Mapping[str, ImageLike], source: Source, where: Path) -> dict[str, ImageLike]:
+    """The images, or `DatasetError` where some are missing or too many."""
+    characters = len({PurePosixPath(name).parent for name in images})
+    if characters != source.characters or len(images) != source.characters * DRAWERS:
+        raise DatasetError(
+            f"{where} holds {len(images)} images of {characters} characters of {', '.join(source.alphabets)}; "
+            f"expected {source.characters * DRAWERS} of {source.characters}. Put {source.file.name} in its place."
+        )
+    return dict(images)
