@@ -8,8 +8,10 @@ from torch import Tensor
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
-    difference: Tensor = torch.linalg.vector_norm(embeddings[i] - embeddings[j], dim=1)
-    return difference
+    # index_select, because its backward is several times as fast as that of embeddings[i].
+    difference = embeddings.index_select(0, i) - embeddings.index_select(0, j)
+    distances: Tensor = torch.linalg.vector_norm(difference, dim=1)
+    return distances
 
 
 def unit_distances(embeddings: Tensor) -> Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -19,8 +18,9 @@ from training.augmentation import augment
 from training.data import TrainingData
 from training.losses import LOSSES
 from training.methods import METHODS
-from training.miners import MINERS
+from training.miners import create_miner
 from training.recipe import Objective, Recipe, Schedule
+from training.tables import make
 from zoo.errors import RecipeError, TrainingError, nearest
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk
 
@@ -118,11 +118,11 @@ class Run:
 def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> Any:
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
     sizes = {"classes": classes, "dim": sum(cast(nn.Linear, head).out_features for head in heads.values())}
-    loss = _make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
+    loss = make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     if objective.miner and not getattr(loss, "mined", True):
         raise RecipeError(f"loss {objective.loss!r} takes no tuples: leave objective.miner out.")
-    miner = _make(MINERS, "miner", objective.miner, objective.miner_args) if objective.miner else None
-    return _make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
+    miner = create_miner(objective.miner, objective.miner_args) if objective.miner else None
+    return make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
 
 
 def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
@@ -152,19 +152,6 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     if done < schedule.warmup:
         return 0.04 + 0.96 * done / schedule.warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
-
-
-def _make(
-    table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
-) -> Any:
-    """The class of that name, made with `args` and with those of `offered` that it takes."""
-    if name not in table:
-        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
-    taken = inspect.signature(table[name]).parameters
-    try:
-        return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
-    except TypeError as error:
-        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
 
 
 def _optimizer(recipe: Recipe, network: nn.Module, method: nn.Module) -> torch.optim.Optimizer:

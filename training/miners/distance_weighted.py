@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from training.distances import unit_distances
+from training.miners.drawing import draw, prefer
 from training.tuples import Triplets, negative_mask, positive_mask
 
 
@@ -22,34 +22,24 @@ class DistanceWeighted:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
-        weights = self.weights(embeddings, labels)
-        positives = positive_mask(labels) & (weights.sum(1) > 0)[:, None]
-        anchors, others = positives.nonzero(as_tuple=True)
-        if len(anchors) == 0:
-            return Triplets(anchors, others, others)
-        counts = positives.sum(1)
-        # Rows without a draw get a uniform one that nobody reads: multinomial refuses rows of zeros.
-        drawn = torch.multinomial(weights + (counts == 0)[:, None], int(counts.max()), replacement=True)
-        nth_of_anchor = positives.cumsum(1)[anchors, others] - 1
-        return Triplets(anchors, others, drawn[anchors, nth_of_anchor])
-
-    def weights(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """float32 [b, b]: the weight of drawing j as negative of i; the largest of a row is 1, rows may be all 0."""
-        distances = unit_distances(embeddings.detach().float())
         negatives = negative_mask(labels)
-        log_weights = -log_density(distances.clamp(min=self.nearest), embeddings.shape[1])
+        anchors, positives = (positive_mask(labels) & negatives.any(1)[:, None]).nonzero(as_tuple=True)
+        return Triplets(anchors, positives, draw(self.weights(embeddings, negatives), anchors))
+
+    def weights(self, embeddings: Tensor, candidates: Tensor) -> Tensor:
+        """float32 [b, b]: the weight of drawing j for i among the candidates, bool [b, b]; a row's largest is 1.
+
+        Rows without candidates are 0. Where all candidates lie beyond the cut they weigh the same.
+        """
+        distances = unit_distances(embeddings.detach().float())
         if self.farthest is not None:
-            near = negatives & (distances <= self.farthest)
-            beyond = negatives & ~near.any(1, keepdim=True)
-            # Where all negatives lie beyond the cut, they are drawn evenly (as in the authors' code).
-            log_weights = torch.where(beyond, torch.zeros_like(log_weights), log_weights)
-            negatives = near | beyond
-        log_weights = log_weights.masked_fill(~negatives, -torch.inf)
-        largest = log_weights.amax(1, keepdim=True)
-        return torch.where(negatives, (log_weights - largest).exp(), torch.zeros_like(log_weights))
+            candidates = prefer(candidates & (distances <= self.farthest), candidates)
+        log_weights = -log_density(distances.clamp(self.nearest, self.farthest), embeddings.shape[1])
+        largest = (log_weights - 1e30 * ~candidates).amax(1, keepdim=True)
+        return (log_weights - largest).clamp(-80, 0).exp() * candidates  # below e^-80 exp is slow
 
 
 def log_density(distances: Tensor, dim: int) -> Tensor:
     """log q(d) up to a constant: distances in (0, 2] between random points of the unit sphere in `dim` dimensions."""
     squared = distances.square()
-    return (dim - 2) * distances.log() + (dim - 3) / 2 * (1 - squared / 4).clamp(min=1e-8).log()
+    return (dim - 2) / 2 * squared.log() + (dim - 3) / 2 * (1 - squared / 4).clamp(min=1e-8).log()

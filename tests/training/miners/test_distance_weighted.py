@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from training.miners.distance_weighted import DistanceWeighted
+from training.tuples import negative_mask
 
 
 def rows(n: int, dim: int, seed: int = 0) -> Tensor:
@@ -45,7 +46,8 @@ def test_weights_follow_the_density(dim: int, cut: float | None) -> None:
     labels = [0, 0, 1, 1, 2, 2, 3, 3]
     embeddings = rows(8, dim)
     embeddings[1] = normalize(embeddings[2] + 0.2 * embeddings[1], dim=0)  # a near negative pair: the clamp at 0.5
-    weights = DistanceWeighted(farthest=cut).weights(embeddings, torch.tensor(labels)).double().numpy()
+    negatives = negative_mask(torch.tensor(labels))
+    weights = DistanceWeighted(farthest=cut).weights(embeddings, negatives).double().numpy()
     for i in range(8):
         expected = naive_probabilities(embeddings.double().numpy(), labels, i, cut)
         if expected.any():
@@ -74,12 +76,12 @@ def test_every_positive_pair_is_mined_once() -> None:
 
 def test_beyond_the_cut_negatives_are_drawn_evenly() -> None:
     embeddings = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [-0.9, 0.435, 0.0]])
-    weights = DistanceWeighted().weights(normalize(embeddings, dim=1), torch.tensor([0, 0, 1, 2]))
+    weights = DistanceWeighted().weights(normalize(embeddings, dim=1), negative_mask(torch.tensor([0, 0, 1, 2])))
     assert weights[0].tolist() == [0, 0, 1, 1]
 
 
 def test_large_dimensions_do_not_overflow() -> None:
-    weights = DistanceWeighted().weights(rows(64, 2048), torch.arange(32).repeat_interleave(2))
+    weights = DistanceWeighted().weights(rows(64, 2048), negative_mask(torch.arange(32).repeat_interleave(2)))
     assert torch.isfinite(weights).all()
     assert (weights.amax(1) == 1).all()
 

@@ -1,0 +1,131 @@
+"""What holds for every miner on every batch, however degenerate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.miners.batches import complete, rows
+from training.miners import MINERS, create_miner
+from training.miners.distance_weighted import DistanceWeighted
+from training.miners.drawing import draw
+from training.miners.hard import Hard
+from training.miners.inter_class import InterClass
+from training.miners.intra_class import IntraClass
+from training.miners.multi_similarity import MultiSimilarity
+from training.miners.random import Random
+from training.miners.rho import Rho
+from training.miners.semihard import Semihard
+from training.miners.softhard import Softhard
+from zoo.errors import RecipeError
+
+ANY_LABELS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
+KINDS = st.sampled_from(["random", "equal", "zero"])
+
+
+@pytest.mark.parametrize("miner", [Random(), Semihard(), Softhard(), Hard(), DistanceWeighted()])
+@settings(max_examples=40, deadline=None)
+@given(labels=ANY_LABELS, kind=KINDS)
+def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels: list[int], kind: str) -> None:
+    y = torch.tensor(labels)
+    anchors, positives, negatives = miner(rows(len(labels), kind=kind), y)
+    assert anchors.dtype == positives.dtype == negatives.dtype == torch.int64
+    assert (y[anchors] == y[positives]).all()
+    assert (anchors != positives).all()
+    assert (y[anchors] != y[negatives]).all()
+    assert set(anchors.tolist()) == set(complete(labels))
+    assert isinstance(miner, DistanceWeighted) or len(anchors) == len(complete(labels))
+
+
+@settings(max_examples=40, deadline=None)
+@given(labels=ANY_LABELS, kind=KINDS)
+def test_pairs_are_valid(labels: list[int], kind: str) -> None:
+    y = torch.tensor(labels)
+    anchors_p, positives, anchors_n, negatives = MultiSimilarity()(rows(len(labels), kind=kind), y)
+    assert (y[anchors_p] == y[positives]).all()
+    assert (anchors_p != positives).all()
+    assert (y[anchors_n] != y[negatives]).all()
+    assert {*anchors_p.tolist(), *anchors_n.tolist()} <= set(complete(labels))
+    if kind != "random":  # all pairs are equally hard
+        assert set(anchors_p.tolist()) == set(anchors_n.tolist()) == set(complete(labels))
+
+
+@pytest.mark.parametrize("positive", ["random", "nearest"])
+@pytest.mark.parametrize("negative", ["distance-weighted", "semihard", "random"])
+@settings(max_examples=25, deadline=None)
+@given(labels=ANY_LABELS, kind=KINDS)
+def test_inter_class_triplets_have_three_classes(positive: str, negative: str, labels: list[int], kind: str) -> None:
+    y = torch.tensor(labels)
+    triplets = InterClass(positive, negative)(rows(len(labels), kind=kind), y)
+    assert len(triplets.anchors) == (len(labels) if len(set(labels)) > 2 else 0)
+    assert all(len({labels[i] for i in triplet}) == 3 for triplet in zip(*(f.tolist() for f in triplets), strict=True))
+
+
+@pytest.mark.parametrize("by_distance", [True, False])
+@settings(max_examples=40, deadline=None)
+@given(labels=ANY_LABELS, kind=KINDS)
+def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: list[int], kind: str) -> None:
+    able = [i for i, label in enumerate(labels) if labels.count(label) >= 3]
+    miner = IntraClass(by_distance)
+    if not able:
+        most = max(labels.count(label) for label in labels)
+        with pytest.raises(RecipeError, match=f"no class has more than {most} in this batch"):
+            miner(rows(len(labels), kind=kind), torch.tensor(labels))
+        return
+    triplets = miner(rows(len(labels), kind=kind), torch.tensor(labels))
+    assert triplets.anchors.tolist() == able
+    for a, p, n in zip(*(field.tolist() for field in triplets), strict=True):
+        assert labels[a] == labels[p] == labels[n]
+        assert len({a, p, n}) == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4), min_size=1, max_size=6))
+def test_weights_of_zero_are_never_drawn(weights: list[list[float]]) -> None:
+    w = torch.tensor(weights)
+    able = (w * 2**30).long().sum(1).nonzero()[:, 0].repeat_interleave(20)
+    assert (w[able, draw(w, able)] > 0).all()
+
+
+def test_draws_follow_the_weights() -> None:
+    torch.manual_seed(0)
+    w = torch.tensor([[0.0, 1.0, 0.25, 0.0], [1.0, 1.0, 1.0, 1e-12]])
+    drawn = draw(w, torch.tensor([0, 1]).repeat_interleave(20_000)).reshape(2, -1)
+    for row in (0, 1):
+        share = torch.bincount(drawn[row], minlength=4) / 20_000
+        assert torch.allclose(share, w[row] / w[row].sum(), atol=0.02)
+
+
+def test_wrappers_are_made_from_names() -> None:
+    rho = create_miner("rho", {"probability": 0.4, "miner": "semihard", "miner_args": {"margin": 0.3}})
+    assert isinstance(rho.miner, Semihard)
+    assert rho.miner.margin == 0.3
+    assert isinstance(create_miner("rho", {"probability": 0.4}).miner, DistanceWeighted)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: create_miner("semi-hard", {}), "Did you mean 'semihard'"),
+        (lambda: create_miner("rho", {"probability": 0.1, "miner": "hrad"}), "Did you mean 'hard'"),
+        (lambda: create_miner("rho", {}), "does not take these arguments.*probability"),
+        (lambda: create_miner("hard", {"margin": 1}), "does not take these arguments"),
+        (lambda: Rho(1.5), r"lies in 0\.\.1, not at 1\.5"),
+        (lambda: InterClass(positive="hard"), "positive random or nearest .* not 'hard'"),
+    ],
+)
+def test_impossible_miners_are_refused(make: Callable[[], Any], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        make()
+
+
+def test_every_miner_of_the_table_is_tested_here() -> None:
+    assert set(MINERS) == {
+        *("random", "semihard", "softhard", "hard", "distance-weighted", "multi-similarity"),
+        *("inter-class", "intra-class", "rho"),
+    }

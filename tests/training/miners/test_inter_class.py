@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.miners.batches import LABELS, distance, negatives_of, rows, shares
+from training.miners.distance_weighted import DistanceWeighted
+from training.miners.inter_class import InterClass
+
+EMBEDDINGS, Y = rows(len(LABELS), seed=4), torch.tensor(LABELS)
+
+
+def mine(miner: InterClass, times: int = 2500) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.cat([torch.stack(miner(EMBEDDINGS, Y)) for _ in range(times)], dim=1)
+
+
+def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
+    drawn = mine(InterClass())
+    for a in (0, 9):
+        of_anchor = drawn[:, drawn[0] == a]
+        shares(of_anchor[1], negatives_of(LABELS, a))
+        p = 3 if a == 0 else 6
+        negatives = of_anchor[2, of_anchor[1] == p]
+        remaining = torch.tensor([label not in (LABELS[a], LABELS[p]) for label in LABELS])
+        weights = DistanceWeighted().weights(EMBEDDINGS, remaining.expand(10, 10))[a].double()
+        share = torch.bincount(negatives, minlength=10) / len(negatives)
+        np.testing.assert_allclose(share, weights / weights.sum(), atol=0.12)
+        assert set(negatives.tolist()) == set(weights.nonzero()[:, 0].tolist())
+
+
+@pytest.mark.parametrize("negative", ["semihard", "random"])
+def test_the_other_set_ups(negative: str) -> None:
+    drawn = mine(InterClass("nearest", negative, margin=0.3), 800)
+    for a in range(len(LABELS)):
+        p = min(negatives_of(LABELS, a), key=lambda j: distance(EMBEDDINGS, a, j))
+        assert (drawn[1, drawn[0] == a] == p).all()
+        d_ap = distance(EMBEDDINGS, a, p)
+        remaining = [n for n in negatives_of(LABELS, a) if LABELS[n] != LABELS[p]]
+        semihard = [n for n in remaining if d_ap < distance(EMBEDDINGS, a, n) < d_ap + 0.3]
+        shares(drawn[2, drawn[0] == a], (semihard or remaining) if negative == "semihard" else remaining)
+
+
+def test_without_constraints_any_three_samples_form_a_triplet() -> None:
+    torch.manual_seed(0)
+    miner = InterClass(negative="random")
+    drawn = torch.cat([torch.stack(miner(EMBEDDINGS, torch.arange(10))) for _ in range(800)], dim=1)
+    of_anchor = drawn[:, drawn[0] == 0]
+    shares(of_anchor[1], list(range(1, 10)))
+    shares(of_anchor[2, of_anchor[1] == 5], [1, 2, 3, 4, 6, 7, 8, 9])

@@ -1,0 +1,26 @@
+"""Multi-similarity mining (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting, section 4.1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from training.tuples import Pairs, negative_mask, positive_mask
+
+
+class MultiSimilarity:
+    """The pairs that are hard by `epsilon`: s_an > min_p s_ap - epsilon, and s_ap < max_n s_an + epsilon."""
+
+    def __init__(self, epsilon: float = 0.1) -> None:
+        self.epsilon = epsilon
+
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Pairs:
+        """Pairs of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        embeddings = embeddings.detach().float()
+        similarities = embeddings @ embeddings.T
+        positives, negatives = positive_mask(labels), negative_mask(labels)
+        lowest = similarities.masked_fill(~positives, torch.inf).amin(1, keepdim=True)
+        highest = similarities.masked_fill(~negatives, -torch.inf).amax(1, keepdim=True)
+        kept_positives = positives & (similarities < highest + self.epsilon)
+        kept_negatives = negatives & (similarities > lowest - self.epsilon)
+        return Pairs(*kept_positives.nonzero(as_tuple=True), *kept_negatives.nonzero(as_tuple=True))

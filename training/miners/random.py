@@ -1,0 +1,18 @@
+"""Random triplets, the baseline "(R)" of Roth et al. 2020, Revisiting, table 2."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from training.miners.drawing import draw, rows_of
+from training.tuples import Triplets, negative_mask, positive_mask
+
+
+class Random:
+    """One triplet an anchor: any positive, any negative."""
+
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        """Triplets of labels int64 [b]; none for anchors without a positive or a negative."""
+        positives, negatives = positive_mask(labels), negative_mask(labels)
+        anchors = rows_of(positives, negatives)
+        return Triplets(anchors, draw(positives, anchors), draw(negatives, anchors))

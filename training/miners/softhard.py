@@ -1,0 +1,28 @@
+"""Softhard triplets, "(H)" of Roth et al. 2020, Revisiting, table 2 (Roth & Brattoli 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from training.distances import unit_distances
+from training.miners.drawing import draw, prefer, rows_of
+from training.tuples import Triplets, negative_mask, positive_mask
+
+
+class Softhard:
+    """One triplet an anchor: a positive beyond the nearest negative, a negative nearer than the farthest positive.
+
+    Either is drawn evenly among those, and among all where there is none.
+    """
+
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        distances = unit_distances(embeddings.detach().float())
+        positives, negatives = positive_mask(labels), negative_mask(labels)
+        anchors = rows_of(positives, negatives)
+        farthest = distances.masked_fill(~positives, -torch.inf).amax(1, keepdim=True)
+        nearest = distances.masked_fill(~negatives, torch.inf).amin(1, keepdim=True)
+        hard_positives = prefer(positives & (distances > nearest), positives)
+        hard_negatives = prefer(negatives & (distances < farthest), negatives)
+        return Triplets(anchors, draw(hard_positives, anchors), draw(hard_negatives, anchors))

@@ -1,0 +1,25 @@
+"""Losses, miners, samplers and methods are found by name in explicit tables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.errors import RecipeError, nearest
+
+
+def make(
+    table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+) -> Any:
+    """What the table has under that name, made with `args` and with those of `offered` that it takes.
+
+    Raises `RecipeError` for an unknown name, naming the nearest, and for arguments that do not fit.
+    """
+    if name not in table:
+        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    taken = inspect.signature(table[name]).parameters
+    try:
+        return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
+    except TypeError as error:
+        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
