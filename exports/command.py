@@ -13,19 +13,14 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    import json
-
-    from zoo.errors import missing
+    from exports.export import export
+    from zoo.cli.output import print_json
     from zoo.registry import find
 
-    try:
-        from exports.export import export
-    except ModuleNotFoundError as error:
-        raise missing(error.name or "torch", "export") from None
     folder = find(args.model)
     parity = export(folder)
     if args.json:
-        print(json.dumps({"folder": str(folder), "parity": {parity.variant: parity.to_json()}}, indent=2))
+        print_json({"folder": str(folder), "parity": {parity.variant: parity.to_json()}})
     else:
         print(
             f"{folder / 'onnx' / 'model.onnx'}: cosine to torch at least {parity.min_cosine:.7f} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 
 from zoo.cli.command import Command
@@ -25,23 +24,18 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from training.api import resolve, train_model
+    from zoo.cli.output import print_json
 
     recipe = resolve(args.name, args.settings, args.seed, args.rename)
     if args.show:
-        _print_json(recipe.to_json())
+        print_json(recipe.to_json())
         return 0
     outcome = train_model(recipe, args.data, args.device, args.restart, progress=not args.quiet)
     if args.json:
-        _print_json(outcome.to_json())
+        print_json(outcome.to_json())
     else:
-        print(outcome.summary(), file=sys.stdout)
+        print(outcome.summary())
     return 0
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, indent=2))
 
 
 COMMAND = Command(

@@ -49,13 +49,17 @@ def reference(folder: Path, pixels: np.ndarray) -> np.ndarray:
     x = torch.from_numpy(pixels).double().permute(0, 3, 1, 2) / 255
     x = (x - torch.tensor(how.mean).double().reshape(1, 3, 1, 1)) / torch.tensor(how.std).double().reshape(1, 3, 1, 1)
     for block in range(4):
-        p = {k.removeprefix(f"blocks.{block}."): v.double() for k, v in trunk.items() if k.startswith(f"blocks.{block}.")}
+        p = {
+            k.removeprefix(f"blocks.{block}."): v.double() for k, v in trunk.items() if k.startswith(f"blocks.{block}.")
+        }
         x = torch.conv2d(x, p["0.weight"], padding=1)
         mean, var = p["1.running_mean"].reshape(1, -1, 1, 1), p["1.running_var"].reshape(1, -1, 1, 1)
         x = (x - mean) / (var + 1e-5).sqrt() * p["1.weight"].reshape(1, -1, 1, 1) + p["1.bias"].reshape(1, -1, 1, 1)
         x = x.clamp(min=0)
-        x = x.reshape(*x.shape[:2], x.shape[2] // 2, 2, x.shape[3] // 2, 2).amax((3, 5)) if x.shape[2] % 2 == 0 else (
-            torch.max_pool2d(x, 2)
+        x = (
+            x.reshape(*x.shape[:2], x.shape[2] // 2, 2, x.shape[3] // 2, 2).amax((3, 5))
+            if x.shape[2] % 2 == 0
+            else (torch.max_pool2d(x, 2))
         )
     x = x.mean((2, 3))
     parts = [x @ heads[f"{name}.weight"].double().T + heads[f"{name}.bias"].double() for name in ("first", "second")]
@@ -121,7 +125,9 @@ except zoo.ZooError as error:
 def test_timm_loads_the_trunk_from_the_folder(exported: Path) -> None:
     trunk = timm.create_model(f"local-dir:{exported}", pretrained=True, num_classes=0).eval()
     weights = load_file(exported / "model.safetensors")
-    assert {name: tuple(t.shape) for name, t in trunk.state_dict().items()} == {n: tuple(t.shape) for n, t in weights.items()}
+    assert {name: tuple(t.shape) for name, t in trunk.state_dict().items()} == {
+        n: tuple(t.shape) for n, t in weights.items()
+    }
     assert all(torch.equal(tensor, weights[name]) for name, tensor in trunk.state_dict().items())
 
 
@@ -207,7 +213,9 @@ def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch
 
 
 def test_what_is_not_there_is_answered_with_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"no model 'margin-conv4-glyps'\. Did you mean 'margin-conv4-glyphs'.*local zoo"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"no model 'margin-conv4-glyps'\. Did you mean 'margin-conv4-glyphs'.*local zoo"
+    ):
         find("margin-conv4-glyps")
     with pytest.raises(HubError, match="some-org/nothing is not in the Hub's cache"):
         find("some-org/nothing")

@@ -21,7 +21,7 @@ class SPC:
         classes, start = np.unique(labels, return_counts=True)
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
-                f"batch.size ({size}) must be a multiple of batch.per_class ({per_class}) x batch.together ({together})."
+                f"batch.size ({size}) must be a multiple of batch.per_class x batch.together ({per_class} x {together})."
             )
         if len(classes) % together:
             raise RecipeError(

@@ -21,8 +21,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zoo` with the given arguments (default: those of the process) and return its exit status.
 
-    A `ZooError` becomes one message on stderr and the error's `exit_code`; any other exception is a bug and keeps its
-    traceback.
+    A `ZooError` becomes one message on stderr and the error's `exit_code`, an `OSError` one and 1; any other exception
+    is a bug and keeps its traceback.
     """
     try:
         status = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
@@ -38,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has gone (`zoo list | head -1`); what is still buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except OSError as error:
+        # A full disk, a folder that may not be written to: the machine's state, which a traceback would not explain.
+        print(f"zoo: error: {error}", file=sys.stderr)
+        return ZooError.exit_code
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -15,15 +15,15 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    import json
     from dataclasses import asdict
 
+    from zoo.cli.output import print_json
     from zoo.registry import find
     from zoo.verify import verify
 
     checks = list(verify(find(args.model)))
     if args.json:
-        print(json.dumps([asdict(check) for check in checks], indent=2))
+        print_json([asdict(check) for check in checks])
     else:
         for check in checks:
             print(f"{MARKS[check.ok]:<12}{check.name:<34}{check.detail}")
