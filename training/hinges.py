@@ -42,9 +42,9 @@ def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
     ranked = distances.masked_fill(~positive, torch.inf).topk(int(positives.max()), dim=1, largest=False).values
     with torch.no_grad():
         passed = torch.searchsorted(ranked, distances - margin, right=True)
-        violated = (positives - passed).masked_fill(~negative, 0)
-        places = torch.zeros(len(ranked), ranked.shape[1] + 1, dtype=torch.int64, device=ranked.device)
-        violating = places.scatter_add(1, passed, negative.long()).cumsum(1)[:, :-1]
+        violated = (positives - passed).masked_fill(~negative, 0).to(distances.dtype)
+        places = ranked.new_zeros(len(ranked), ranked.shape[1] + 1)
+        violating = places.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
         active = violated.sum()
     total = (violating * ranked.masked_fill(ranked.isinf(), 0)).sum() - (violated * distances).sum() + margin * active
     return Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum())

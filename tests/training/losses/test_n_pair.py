@@ -1,0 +1,63 @@
+"""N-pair loss against loops and pytorch-metric-learning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pytorch_metric_learning import distances, losses, regularizers
+
+from tests.training.losses.batches import LABELS, batch, mean, negatives
+from training.losses.n_pair import NPair, choose_pairs
+
+
+def naive(e: np.ndarray, pairs: list[tuple[int, int]], candidates: list[list[int]]) -> float:
+    return mean(
+        [
+            math.log(1 + sum(math.exp(e[a] @ e[n] - e[a] @ e[p]) for n in others))
+            for (a, p), others in zip(pairs, candidates, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("squared_norm", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_loop_and_pytorch_metric_learning(seed: int, squared_norm: bool) -> None:
+    embeddings, y = batch(seed, LABELS, normalised=False)
+    pairs = [(0, 2), (1, 4), (3, 7)]
+    candidates = [[4, 7], [2, 7], [2, 4]]
+    e = embeddings.numpy()
+    length = mean([float(x @ x) ** (1 if squared_norm else 0.5) for x in e])
+    got = NPair(4, nu=0.01, squared_norm=squared_norm)(embeddings, y).item()
+    assert got == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
+    theirs = losses.NPairsLoss(
+        distance=distances.DotProductSimilarity(normalize_embeddings=False),
+        embedding_regularizer=regularizers.LpRegularizer(power=2 if squared_norm else 1),
+        embedding_reg_weight=0.01,
+    )
+    assert got == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+
+
+def test_all_samples_are_anchors_against_all_of_other_classes() -> None:
+    labels = [0, 1, 2, 1, 0, 3]
+    embeddings, y = batch(4, labels, normalised=False)
+    pairs = [(0, 4), (1, 3), (3, 1), (4, 0)]
+    expected = naive(embeddings.numpy(), pairs, [negatives(labels, a) for a, _ in pairs])
+    assert NPair(4, nu=0, all_samples=True)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_positive_of_an_anchor_is_any_of_its_class() -> None:
+    y = torch.tensor(LABELS)
+    torch.manual_seed(0)
+    drawn = set()
+    for _ in range(50):
+        pairs = choose_pairs(y, all_samples=True)
+        drawn |= {(int(a), int(p)) for a, p in zip(pairs.anchors, pairs.positives, strict=True)}
+    assert drawn == {(a, p) for a in range(9) for p in range(9) if a != p and LABELS[a] == LABELS[p]}
+
+
+def test_long_embeddings_do_not_overflow() -> None:
+    embeddings, y = batch(5, LABELS, normalised=False)
+    assert torch.isfinite(NPair(4)(1e4 * embeddings.float(), y))

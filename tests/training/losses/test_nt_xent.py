@@ -1,0 +1,31 @@
+"""NT-Xent against loops and pytorch-metric-learning."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pytorch_metric_learning import losses
+
+from tests.training.losses.batches import LABELS, batch, mean, negatives, positives
+from training.losses.nt_xent import NTXent
+from training.losses.supcon import SupCon
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: float) -> None:
+    embeddings, y = batch(seed, LABELS)
+    near = (embeddings.numpy() @ embeddings.numpy().T / temperature).__array__()
+    terms = []
+    for a in range(9):
+        others = sum(math.exp(near[a, n]) for n in negatives(LABELS, a))
+        terms += [-math.log(math.exp(near[a, p]) / (math.exp(near[a, p]) + others)) for p in positives(LABELS, a)]
+    ours = NTXent(4, temperature)(embeddings, y).item()
+    assert ours == pytest.approx(mean(terms), abs=1e-12)
+    assert ours == pytest.approx(losses.NTXentLoss(temperature)(embeddings, y).item(), abs=1e-9)
+
+
+def test_with_one_positive_it_is_supcon() -> None:
+    embeddings, y = batch(3, [0, 1, 2, 1, 0, 2])
+    assert NTXent(3)(embeddings, y).item() == pytest.approx(SupCon(3)(embeddings, y).item(), abs=1e-12)

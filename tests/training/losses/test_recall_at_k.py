@@ -1,0 +1,63 @@
+"""Recall@k surrogate against loops and hand calculation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.losses.batches import LABELS, batch, mean, positives
+from training.losses import recall_at_k
+from training.losses.recall_at_k import RecallAtK
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def naive(s: np.ndarray, ks: tuple[int, ...], warm: tuple[float, ...], rank_temperature: float) -> float:
+    recalls = []
+    for q in range(len(LABELS)):
+        own = positives(LABELS, q)
+        ranks = [
+            1 + sum(sigmoid((s[q, z] - s[q, x]) / rank_temperature) for z in range(len(LABELS)) if z not in (q, x))
+            for x in own
+        ]
+        for k, temperature in zip(ks, warm, strict=True):
+            if own:
+                found = min(k, sum(sigmoid((k - rank) / temperature) for rank in ranks))
+                recalls.append(found / min(k, len(own)))
+    return 1 - mean(recalls)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_loop(seed: int) -> None:
+    embeddings, y = batch(seed, LABELS)
+    s = embeddings.numpy() @ embeddings.numpy().T
+    got = RecallAtK(4, (1, 2, 4), rank_temperature=0.1)(embeddings, y)
+    assert got.item() == pytest.approx(naive(s, (1, 2, 4), (1, 1, 1), 0.1), abs=1e-12)
+    # The authors' code: the recall temperature is k.
+    got = RecallAtK(4, (1, 2, 4), (1, 2, 4), 0.05)(embeddings, y)
+    assert got.item() == pytest.approx(naive(s, (1, 2, 4), (1, 2, 4), 0.05), abs=1e-12)
+
+
+def test_chunks_do_not_change_value_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for chunk in (2**20, 30, 1):
+        monkeypatch.setattr(recall_at_k, "CHUNK", chunk)
+        embeddings, y = batch(3, LABELS)
+        embeddings.requires_grad_()
+        value = RecallAtK(4)(embeddings, y)
+        results.append((value, *torch.autograd.grad(value, embeddings)))
+    for value, gradient in results[1:]:
+        assert value.item() == pytest.approx(results[0][0].item(), abs=1e-14)
+        assert torch.allclose(gradient, results[0][1], atol=1e-14)
+
+
+def test_the_query_is_no_rival_of_its_positives() -> None:
+    # Two classes, each at one end of the line: the only positive of every query has rank 1, so its recall at 1 is
+    # sigmoid(0). In the authors' code the query itself comes first and leaves sigmoid(-1).
+    rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+    assert RecallAtK(2, k=(1,))(rows, torch.tensor([0, 0, 1, 1])).item() == pytest.approx(0.5, abs=1e-6)
