@@ -16,11 +16,11 @@ class Hinges(NamedTuple):
 
     total: Tensor
     active: Tensor
-    count: Tensor
+    number: Tensor
 
     def mean(self, active_only: bool) -> Tensor:
         """Mean over all terms, or over those above zero; 0 where there are none."""
-        return self.total / (self.active if active_only else self.count).clamp(min=1)
+        return self.total / (self.active if active_only else self.number).clamp(min=1)
 
 
 def hinges(values: Tensor) -> Hinges:

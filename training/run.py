@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -119,10 +120,22 @@ def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> A
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
     sizes = {"classes": classes, "dim": sum(cast(nn.Linear, head).out_features for head in heads.values())}
     loss = make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
-    if objective.miner and not getattr(loss, "mined", True):
-        raise RecipeError(f"loss {objective.loss!r} takes no tuples: leave objective.miner out.")
     miner = create_miner(objective.miner, objective.miner_args) if objective.miner else None
+    if miner:
+        _check_tuples(objective, loss, miner)
     return make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
+
+
+def _check_tuples(objective: Objective, loss: nn.Module, miner: Any) -> None:
+    """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
+    gives = get_type_hints(type(miner).__call__)["return"]
+    takes = [kind for kind in get_args(get_type_hints(type(loss).forward)["tuples"]) if kind is not NoneType]
+    if gives not in takes:
+        named = " or ".join(kind.__name__.lower() for kind in takes)
+        advice = f"{named}: choose another miner" if named else "no tuples: leave objective.miner out"
+        raise RecipeError(
+            f"miner {objective.miner!r} gives {gives.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
+        )
 
 
 def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:

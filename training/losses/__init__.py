@@ -1,7 +1,7 @@
 """Losses by name. Each is a module called as `loss(embeddings [b, d], labels [b], tuples=None) -> scalar`.
 
 Made with the number of classes and, where the constructor has `dim`, the embeddings' dimension. Embeddings are unit
-rows unless the class says `normalised = False`; a class with `mined = False` takes no tuples.
+rows unless the class says `normalised = False`. The annotation of `tuples` says which tuples a loss takes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ class Angular(nn.Module):
     """
 
     normalised = False
-    mined = False
 
     def __init__(
         self,

@@ -19,8 +19,6 @@ class ArcFace(nn.Module):
     change is added to the logits of all classes alike, so that it has no effect: not copied.)
     """
 
-    mined = False
-
     def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
         super().__init__()
         self.scale, self.margin, self.clamped = scale, margin, clamped

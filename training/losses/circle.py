@@ -16,8 +16,6 @@ class Circle(nn.Module):
     negative are left out. Constants of the paper for fine-grained retrieval: margin m 0.4, gamma 80.
     """
 
-    mined = False
-
     def __init__(self, classes: int, margin: float = 0.4, gamma: float = 80.0) -> None:
         super().__init__()
         self.margin, self.gamma = margin, gamma

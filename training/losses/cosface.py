@@ -13,8 +13,6 @@ class CosFace(nn.Module):
     Constants of the paper: scale 64, margin 0.35 (Musgrave et al. 2020, Reality Check, searches both).
     """
 
-    mined = False
-
     def __init__(self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35) -> None:
         super().__init__()
         self.scale, self.margin = scale, margin

@@ -16,8 +16,6 @@ class FastAP(nn.Module):
     bins + 1 nodes of [0, 4], H+ its cumulative sum and H that of all other samples. 10 bins: the authors' code.
     """
 
-    mined = False
-
     def __init__(self, classes: int, bins: int = 10) -> None:
         super().__init__()
         self.bins = bins

@@ -15,8 +15,6 @@ class Histogram(nn.Module):
     bins call 65 nodes 64 bins.)
     """
 
-    mined = False
-
     def __init__(self, classes: int, nodes: int = 65) -> None:
         super().__init__()
         self.nodes = nodes

@@ -20,7 +20,6 @@ class Lifted(nn.Module):
     """
 
     normalised = False
-    mined = False
 
     def __init__(self, classes: int, margin: float = 1.0, nu: float = 0.005, squared_norm: bool = True) -> None:
         super().__init__()

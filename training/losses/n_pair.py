@@ -23,7 +23,6 @@ class NPair(nn.Module):
     """
 
     normalised = False
-    mined = False
 
     def __init__(self, classes: int, nu: float = 0.005, all_samples: bool = False, squared_norm: bool = True) -> None:
         super().__init__()

@@ -15,8 +15,6 @@ class NormSoftmax(nn.Module):
     2e-3).
     """
 
-    mined = False
-
     def __init__(self, classes: int, dim: int, temperature: float = 0.05) -> None:
         super().__init__()
         self.temperature = temperature

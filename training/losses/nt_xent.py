@@ -16,8 +16,6 @@ class NTXent(nn.Module):
     the paper's best.
     """
 
-    mined = False
-
     def __init__(self, classes: int, temperature: float = 0.1) -> None:
         super().__init__()
         self.temperature = temperature

@@ -17,8 +17,6 @@ class ProxyAnchor(nn.Module):
     Constants of the paper: alpha 32, delta 0.1; proxies from normal numbers of variance 2 / classes (its code).
     """
 
-    mined = False
-
     def __init__(self, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
         super().__init__()
         self.alpha, self.delta = alpha, delta

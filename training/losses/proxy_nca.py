@@ -18,8 +18,6 @@ class ProxyNCA(nn.Module):
     2020, Reality Check, whose scale is s^2.
     """
 
-    mined = False
-
     def __init__(self, classes: int, dim: int, scale: float = 3.0, positive_in_denominator: bool = False) -> None:
         super().__init__()
         if classes < 2:

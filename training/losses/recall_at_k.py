@@ -25,8 +25,6 @@ class RecallAtK(nn.Module):
     equal to k (give one for each k). (There the query ranks before its own positives: not copied.)
     """
 
-    mined = False
-
     def __init__(
         self,
         classes: int,

@@ -18,8 +18,6 @@ class SoftTriple(nn.Module):
     by gamma and normalises the centres along the wrong axis: not copied.)
     """
 
-    mined = False
-
     def __init__(
         self,
         classes: int,

@@ -15,8 +15,6 @@ class SupCon(nn.Module):
     Anchors without a positive are left out. Temperature T 0.1: the paper.
     """
 
-    mined = False
-
     def __init__(self, classes: int, temperature: float = 0.1) -> None:
         super().__init__()
         self.temperature = temperature

@@ -125,8 +125,16 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
     assert products.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if not getattr(loss, "mined", True)])
-def test_a_miner_for_a_loss_without_tuples_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("loss", "miner", "message"),
+    [
+        ("arcface", "distance-weighted", "loss 'arcface' takes no tuples: leave objective.miner out"),
+        ("margin", "multi-similarity", "gives pairs, but loss 'margin' takes triplets: choose another miner"),
+        ("quadruplet", "multi-similarity", "takes quadruplets or triplets"),
+    ],
+)
+def test_a_loss_refuses_a_miner_of_other_tuples(loss: str, miner: str, message: str) -> None:
     heads = nn.ModuleDict({"embedding": nn.Linear(7, DIM)})
-    with pytest.raises(RecipeError, match=f"loss '{name}' takes no tuples"):
-        create_method(Objective(name, "distance-weighted"), heads, classes=4)
+    with pytest.raises(RecipeError, match=message):
+        create_method(Objective(loss, miner), heads, classes=4)
+    create_method(Objective("multi-similarity", miner), heads, classes=4)
