@@ -42,7 +42,7 @@ function card(item) {
   button.dataset.id = item.id;
   button.title = item.source;
   const words = element("div", "words");
-  words.append(element("span", item.label ? "label" : "label none", item.label || "no label"));
+  words.append(named(item.label));
   let spoken = item.label || item.source;
   if (item.similarity !== undefined) {
     words.append(likeness(item.similarity));
@@ -54,6 +54,17 @@ function card(item) {
   const place = element("li");
   place.append(button);
   return place;
+}
+
+/** A label; of one with folders in it, as Greek/alpha, the last part stands out. */
+function named(label) {
+  if (!label) return element("span", "label none", "no label");
+  const parts = label.split("/");
+  const name = element("span", "label", parts.pop());
+  if (!parts.length) return name;
+  const whole = element("div", "nested");
+  whole.append(element("span", "folder", parts.join(" / ")), name);
+  return whole;
 }
 
 function likeness(similarity) {
