@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from tqdm.auto import tqdm
 from training import state
 from training.data import TrainingData
 from training.log import Log
+from training.memory import embed_features, embed_samples
 from training.recipe import Recipe
 from training.run import Run, embed, steps_per_epoch
-from training.samplers import SAMPLERS
-from zoo.errors import RecipeError, nearest
+from training.samplers import SAMPLERS, Sampler
+from training.tables import make
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
@@ -47,11 +48,13 @@ def train(
     """
     if restart:
         shutil.rmtree(folder, ignore_errors=True)
-    sampler = _sampler(recipe, data)
+    sampler = create_sampler(recipe, data)
     steps = steps_per_epoch(recipe, data)
-    run = Run(recipe, data.classes, steps * recipe.schedule.epochs, device)
+    run = Run(recipe, data.classes, steps * recipe.schedule.epochs, device, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
+    elif run.memory is not None:
+        run.memory[:] = embed_samples(run, data)
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at)
     with tqdm(total=steps * recipe.schedule.epochs, initial=steps * resumed_at, disable=not progress) as bar:
@@ -64,16 +67,21 @@ def train(
     return Trained(run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at)
 
 
-def _epoch(run: Run, data: TrainingData, batches: Any, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _epoch(
+    run: Run, data: TrainingData, batches: Iterable[np.ndarray], show: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Train one epoch, validate, keep what is best; the epoch's record for the log."""
     started = time.perf_counter()
     run.network.train()
     losses: list[Tensor] = []
     images = 0
     for indices in batches:
-        losses.append(run.step(*data.batch(indices, run.device)))
+        loss, features = run.step(*data.batch(indices, run.device))
+        if run.memory is not None:
+            run.memory[indices] = embed_features(run, features)
+        losses.append(loss)
         images += len(indices)
-        show({"loss": losses[-1]})
+        show({"loss": loss})
     trained = time.perf_counter()
     run.epoch += 1
     validation = validate(run, data)
@@ -98,13 +106,12 @@ def validate(run: Run, data: TrainingData) -> dict[str, float]:
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
 
 
-def _sampler(recipe: Recipe, data: TrainingData) -> Any:
-    name = recipe.batch.sampler
-    if name not in SAMPLERS:
-        raise RecipeError(f"there is no sampler {name!r}.{nearest(name, SAMPLERS)} Known: {', '.join(SAMPLERS)}.")
-    return SAMPLERS[name](
-        np.asarray(data.labels), recipe.batch.size, recipe.batch.per_class, recipe.seed, recipe.batch.together
-    )
+def create_sampler(recipe: Recipe, data: TrainingData) -> Sampler:
+    """The recipe's sampler. Raises `RecipeError` where the data cannot give such batches."""
+    batch = recipe.batch
+    offered = {"labels": data.labels, "size": batch.size, "per_class": batch.per_class, "seed": recipe.seed}
+    sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
+    return sampler
 
 
 def _display(bar: Any, log: Log) -> Callable[[dict[str, Any]], None]:

@@ -81,16 +81,15 @@ class Objective:
 
 @dataclass(frozen=True)
 class Batch:
-    """How a batch is drawn: `size` images by `sampler`, `per_class` of each class.
+    """How a batch is drawn: `size` images by `sampler`, `per_class` of each class (but by spc-r, which looks at none).
 
-    together: classes that come into a batch as one, as the quarter turns of one character (data.turns 4), which are
-    each other's hardest negatives.
+    args: further arguments of the sampler, as `together` of spc.
     """
 
     size: int = 112
     sampler: str = "spc"
     per_class: int = 2
-    together: int = 1
+    args: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from training.data import TrainingData
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.miners import create_miner
-from training.recipe import Objective, Recipe, Schedule
+from training.recipe import Augmentation, Objective, Recipe, Schedule
 from training.tables import make
 from zoo.errors import RecipeError, TrainingError, nearest
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk
@@ -34,13 +34,18 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 class Run:
-    """Network, method, optimiser, schedule and average of one training run."""
+    """Network, method, optimiser, schedule and average of one training run, and the memory of its sampler if any.
 
-    def __init__(self, recipe: Recipe, classes: int, steps: int, device: torch.device) -> None:
+    memory: the current embeddings of all training samples, float32 [n, dim].
+    """
+
+    def __init__(
+        self, recipe: Recipe, classes: int, steps: int, device: torch.device, memory: np.ndarray | None = None
+    ) -> None:
         if recipe.precision not in ("fp32", "bf16"):
             raise RecipeError(f"precision is fp32 or bf16, not {recipe.precision!r}.")
         torch.manual_seed(recipe.seed)
-        self.recipe, self.device = recipe, device
+        self.recipe, self.device, self.memory = recipe, device, memory
         trunk = create_trunk(recipe.backbone.architecture, recipe.preprocessing.channels, recipe.backbone.args)
         heads = create_heads(recipe.heads, int(trunk.num_features))  # type: ignore[arg-type]
         self.network = Network(trunk, heads).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -54,14 +59,20 @@ class Run:
         self.mean = torch.tensor(how.mean, device=device).reshape(1, -1, 1, 1)
         self.std = torch.tensor(how.std, device=device).reshape(1, -1, 1, 1)
 
-    def step(self, images: Tensor, turns: Tensor, labels: Tensor) -> Tensor:
-        """One update from images [b, c, side, side] in 0..1; the loss, detached. Raises where it is not finite."""
-        recipe = self.recipe
+    def features(self, images: Tensor, turns: Tensor, augmentation: Augmentation) -> Tensor:
+        """Pooled features [b, f] of images [b, c, side, side] in 0..1, turned by `turns` [b] quarters and augmented."""
         with torch.no_grad():
-            images = augment(images, turns, recipe.augmentation, recipe.preprocessing.crop)
+            images = augment(images, turns, augmentation, self.recipe.preprocessing.crop)
             images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            loss = self.method.loss(self.network.trunk(images), labels)
+        with self.autocast():
+            features: Tensor = self.network.trunk(images)
+        return features
+
+    def step(self, images: Tensor, turns: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One update; the loss and the features [b, f] that gave it, detached. Raises where the loss is not finite."""
+        features = self.features(images, turns, self.recipe.augmentation)
+        with self.autocast():
+            loss = self.method.loss(features, labels)
         if not torch.isfinite(loss):
             raise TrainingError(
                 f"the loss became {loss.item()} in epoch {self.epoch + 1}. Lower optimizer.lr; the last checkpoint "
@@ -73,7 +84,10 @@ class Run:
         self.schedule.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
-        return loss.detach()
+        return loss.detach(), features.detach()
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
     @property
     def evaluated(self) -> Network:
@@ -102,6 +116,7 @@ class Run:
             "average": None if self.average is None else self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.last_epoch,
+            "memory": None if self.memory is None else torch.from_numpy(self.memory),
             "random": state.random_state(),
         }
 
@@ -113,6 +128,8 @@ class Run:
             self.average.load_state_dict(saved["average"])
         self.schedule.last_epoch = saved["schedule"]
         self.optimizer.load_state_dict(saved["optimizer"])
+        if self.memory is not None:
+            self.memory[:] = saved["memory"].numpy()
         state.set_random_state(saved["random"])
 
 

@@ -32,7 +32,10 @@ class Network(nn.Module):
         self.trunk, self.heads = trunk, heads
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.trunk(images)
+        return self.embed(self.trunk(images))
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Pooled features [n, f] to unit embeddings [n, dim]."""
         if not self.heads:
             return normalize(features, dim=1)
         return normalize(torch.cat([normalize(head(features), dim=1) for head in self.heads.values()], dim=1), dim=1)

@@ -78,10 +78,12 @@ def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyph
     assert curve(other.log) != curve(first.log)
 
 
+@pytest.mark.parametrize("batch", [Batch(32, "spc", 4), Batch(32, "frd", 4, {"pool": 100})])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, small_glyphs: training_data.TrainingData, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_glyphs: training_data.TrainingData, monkeypatch: pytest.MonkeyPatch, batch: Batch
 ) -> None:
-    whole = train(toy(), small_glyphs, tmp_path / "whole", CPU, progress=False)
+    recipe = toy(batch=batch)
+    whole = train(recipe, small_glyphs, tmp_path / "whole", CPU, progress=False)
     saved = state.save
 
     def stop_after_two(value: dict[str, Any], path: Path) -> None:
@@ -91,9 +93,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 
     monkeypatch.setattr(state, "save", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
-        train(toy(), small_glyphs, tmp_path / "cut", CPU, progress=False)
+        train(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
-    rest = train(toy(), small_glyphs, tmp_path / "cut", CPU, progress=False)
+    rest = train(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 2
     assert curve(rest.log) == curve(whole.log)
     assert rest.best_epoch == whole.best_epoch

@@ -31,7 +31,8 @@ class DistanceWeighted:
 
         Rows without candidates are 0. Where all candidates lie beyond the cut they weigh the same.
         """
-        distances = unit_distances(embeddings.detach().float())
+        # Embeddings that are not finite are for the loss to report, not for the miner to fail on.
+        distances = unit_distances(embeddings.detach().float()).nan_to_num(2.0)
         if self.farthest is not None:
             candidates = prefer(candidates & (distances <= self.farthest), candidates)
         log_weights = -log_density(distances.clamp(self.nearest, self.farthest), embeddings.shape[1])

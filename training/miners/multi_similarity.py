@@ -21,6 +21,7 @@ class MultiSimilarity:
         positives, negatives = positive_mask(labels), negative_mask(labels)
         lowest = similarities.masked_fill(~positives, torch.inf).amin(1, keepdim=True)
         highest = similarities.masked_fill(~negatives, -torch.inf).amax(1, keepdim=True)
-        kept_positives = positives & (similarities < highest + self.epsilon)
-        kept_negatives = negatives & (similarities > lowest - self.epsilon)
+        # "not easy" instead of "hard" keeps pairs that are not finite, for the loss to report.
+        kept_positives = positives & ~(similarities >= highest + self.epsilon)
+        kept_negatives = negatives & ~(similarities <= lowest - self.epsilon)
         return Pairs(*kept_positives.nonzero(as_tuple=True), *kept_negatives.nonzero(as_tuple=True))

@@ -19,7 +19,7 @@ def margin_conv4_omniglot() -> Recipe:
         preprocessing=Preprocessing(40, 40, "L", "bilinear", mean=(0.92,), std=(0.2,)),
         objective=Objective("margin", "distance-weighted", {"beta": 1.2, "margin": 0.2}),
         augmentation=Augmentation(15, 1.22, 1.22, 0.25, 0.1, elastic=0.1, thicken=0.3, background=1.0),
-        batch=Batch(128, "spc", 4, together=4),
+        batch=Batch(128, "spc", 4, {"together": 4}),
         optimizer=Optimizer("adamw", 3e-3, 1e-4),
         schedule=Schedule(15, 100, "one-cycle", average=0.998),
         precision="bf16",

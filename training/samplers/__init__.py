@@ -1,9 +1,38 @@
-"""Batch samplers by name, made as `sampler(labels, size, per_class, seed)`; they give `epoch(number, batches)`."""
+"""Batch samplers by name.
+
+Made with `labels` int64 [n], `size`, `per_class`, `seed` and `dim`, as far as they take them, and the recipe's
+`batch.args`. A sampler that chooses by embeddings has an array `memory`, float32 [n, dim], into which the loop writes
+those of all samples at first and those of a batch after each step; it is part of the checkpoint.
+"""
 
 from __future__ import annotations
 
-from training.samplers.spc import SPC
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-SAMPLERS: dict[str, type[SPC]] = {
+import numpy as np
+
+from training.samplers.class_weighted import ClassWeighted
+from training.samplers.ddm import DDM
+from training.samplers.frd import FRD
+from training.samplers.greedy_coreset import GreedyCoreset
+from training.samplers.spc import SPC
+from training.samplers.spc_r import SPCR
+
+
+class Sampler(Protocol):
+    """Draws batches. What it draws depends on its arguments, the epoch and the memory, where it has one, alone."""
+
+    def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
+        """`batches` index arrays, int64 [size], of epoch `number`."""
+
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "spc": SPC,
+    "spc-r": SPCR,
+    "m-per-class": SPC,  # the same draw, under the name of Musgrave et al. 2020, A Metric Learning Reality Check
+    "class-weighted": ClassWeighted,
+    "greedy-coreset": GreedyCoreset,
+    "ddm": DDM,
+    "frd": FRD,
 }

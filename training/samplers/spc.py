@@ -12,21 +12,20 @@ from zoo.errors import RecipeError
 class SPC:
     """Batches of `size` samples: size / per_class different classes, `per_class` samples of each.
 
-    Classes are drawn in groups of `together` neighbouring labels. Samples of a class are drawn without replacement
-    while it has enough, else with. The draw depends on the seed and the epoch alone, so that a resumed run sees the
-    batches that it would have seen.
+    Classes are drawn in groups of `together` neighbouring labels, as the quarter turns of one character (data.turns
+    4), which are each other's hardest negatives. Samples of a class are drawn without replacement while it has enough,
+    else with. The draw depends on the seed and the epoch alone, so that a resumed run sees the batches that it would
+    have seen.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:
         classes, start = np.unique(labels, return_counts=True)
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
-                f"batch.size ({size}) must be a multiple of batch.per_class x batch.together ({per_class} x {together})."
+                f"batch.size ({size}) must be a multiple of batch.per_class x together ({per_class} x {together})."
             )
         if len(classes) % together:
-            raise RecipeError(
-                f"batch.together ({together}) must divide the number of training classes ({len(classes)})."
-            )
+            raise RecipeError(f"together ({together}) must divide the number of training classes ({len(classes)}).")
         if size // per_class > len(classes):
             raise RecipeError(
                 f"a batch of {size} with {per_class} a class needs {size // per_class} classes; the training classes "

@@ -11,9 +11,11 @@ LABELS = [0, 0, 0, 1, 1, 2, 2, 2, 2, 3]
 
 
 def rows(n: int, dim: int = 6, seed: int = 0, kind: str = "random") -> Tensor:
-    """Unit rows [n, dim]; `equal`: n times the same; `zero`: all 0."""
+    """Unit rows [n, dim]; `equal`: n times the same; `zero`: all 0; `nan`: all NaN."""
     random = normalize(torch.randn(n, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
-    return {"random": random, "equal": random[:1].repeat(n, 1), "zero": torch.zeros(n, dim)}[kind]
+    return {"random": random, "equal": random[:1].repeat(n, 1), "zero": torch.zeros(n, dim), "nan": random * torch.nan}[
+        kind
+    ]
 
 
 def distance(embeddings: Tensor, i: int, j: int) -> float:

@@ -1,0 +1,24 @@
+"""What the samplers' tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from training.samplers import SAMPLERS, Sampler
+from training.tables import make
+
+
+def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:
+    """As the loop makes it, with a memory of random unit rows where it has one."""
+    offered = {"labels": labels, "size": size, "per_class": per_class, "seed": seed, "dim": 8}
+    made: Any = make(SAMPLERS, "sampler", name, args, offered)
+    if hasattr(made, "memory"):
+        made.memory[:] = unit_rows(len(labels), 8)
+    return made
+
+
+def unit_rows(n: int, dim: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,0 +1,124 @@
+"""What holds for every batch sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.samplers.drawn import sampler, unit_rows
+from training.samplers import SAMPLERS
+from training.samplers.classes import Classes
+from zoo.errors import RecipeError
+
+BY_CLASS = [name for name in SAMPLERS if name != "spc-r"]
+BY_MEMORY = ["greedy-coreset", "ddm", "frd"]
+
+
+@pytest.mark.parametrize("name", BY_CLASS)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
+def test_batches_have_k_different_samples_a_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes) - 3, np.arange(classes) % most + 1))
+    in_batch = max(1, classes // 2)
+    for batch in sampler(name, labels, in_batch * k, k, seed).epoch(0, 3):
+        assert batch.dtype == np.int64
+        values, counts = np.unique(labels[batch], return_counts=True)
+        assert len(values) == in_batch
+        assert (counts == k).all()
+        for value in values:
+            different = len(set(batch[labels[batch] == value].tolist()))
+            assert different == k or (labels == value).sum() < k
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_draw_depends_on_seed_epoch_and_memory_alone(name: str) -> None:
+    labels = np.repeat(np.arange(10), 5)
+    drawn = [
+        [batch.tolist() for batch in sampler(name, labels, 8, 2, seed).epoch(epoch, 3)]
+        for seed, epoch in ((1, 4), (1, 4), (1, 5), (2, 4))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert drawn[0] != drawn[3]
+    first: Any = sampler(name, labels, 8, 2, 1)
+    if hasattr(first, "memory"):
+        first.memory[:] = unit_rows(50, 8, seed=1)
+        assert [batch.tolist() for batch in first.epoch(4, 3)] != drawn[0]
+
+
+@pytest.mark.parametrize("name", BY_MEMORY)
+def test_what_is_written_between_two_batches_counts_for_the_second(name: str) -> None:
+    labels = np.repeat(np.arange(10), 5)
+    drawn = []
+    for rewrite in (False, True):
+        made: Any = sampler(name, labels, 8, 2)
+        batches = made.epoch(0, 6)
+        first = next(batches).tolist()
+        if rewrite:
+            made.memory[:] = unit_rows(50, 8, seed=1)
+        drawn.append((first, [batch.tolist() for batch in batches]))
+    assert drawn[0][0] == drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]
+
+
+@pytest.mark.parametrize("name", BY_MEMORY)
+@pytest.mark.parametrize("kind", ["zero", "equal"])
+def test_a_collapsed_memory_still_gives_batches(name: str, kind: str) -> None:
+    made: Any = sampler(name, np.repeat(np.arange(6), 4), 12, 3)
+    made.memory[:] = 0 if kind == "zero" else unit_rows(1, 8)
+    for batch in made.epoch(0, 5):
+        assert len(set(batch.tolist())) == 12
+
+
+@pytest.mark.parametrize("name", BY_CLASS)
+@pytest.mark.parametrize(
+    ("size", "per_class", "match"), [(9, 2, "multiple"), (8, 2, "needs 4 classes; the training classes are 3")]
+)
+def test_what_the_data_cannot_satisfy_is_refused(name: str, size: int, per_class: int, match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        sampler(name, np.array([0, 0, 1, 1, 2]), size, per_class)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "match"),
+    [
+        ("greedy-coreset", {"pool": 0}, "pool has at least 1"),
+        ("ddm", {"pool": 1}, "pool of 2"),
+        ("frd", {"candidates": 0}, "1 or more candidates"),
+        ("frd", {"together": 2}, "does not take these arguments"),
+        ("gc", {}, "Known: .*greedy-coreset"),
+    ],
+)
+def test_impossible_arguments_are_refused(name: str, args: dict[str, Any], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        sampler(name, np.repeat(np.arange(4), 4), 4, 2, **args)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 99))
+def test_samples_and_classmates_are_of_the_class_and_different(labels: list[int], count: int, seed: int) -> None:
+    y, draw = np.array(labels), np.random.default_rng(seed)
+    classes = Classes(y)
+    values = np.unique(y)
+    for value, row in zip(values, classes.samples(np.arange(len(classes)), count, draw), strict=True):
+        assert (y[row] == value).all()
+        assert len(set(row.tolist())) == count or count > labels.count(value)
+    for i, row in enumerate(classes.classmates(np.arange(len(y)), count, draw)):
+        assert (y[row] == y[i]).all()
+        alone = labels.count(labels[i]) == 1
+        assert alone or i not in row
+        assert len(set(row.tolist())) == count or count > labels.count(labels[i]) - 1
+
+
+def test_each_sample_comes_equally_often_to_each_place() -> None:
+    classes, draw = Classes(np.zeros(5)), np.random.default_rng(0)
+    rows = classes.samples(np.zeros(20_000, np.int64), 3, draw)
+    mates = classes.classmates(np.full(20_000, 2), 2, draw)
+    for place in range(3):
+        np.testing.assert_allclose(np.bincount(rows[:, place]) / 20_000, 0.2, atol=0.015)
+    for place in range(2):
+        np.testing.assert_allclose(np.bincount(mates[:, place]) / 20_000, [0.25, 0.25, 0, 0.25, 0.25], atol=0.015)

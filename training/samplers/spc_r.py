@@ -1,0 +1,33 @@
+"""SPC-R: random batches with one sure positive pair (Roth et al. 2020, Revisiting, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from training.samplers.classes import Classes
+from zoo.errors import RecipeError
+
+
+class SPCR:
+    """Batches of `size` different samples drawn evenly from all, the last of which shares its label with another."""
+
+    def __init__(self, labels: np.ndarray, size: int, seed: int) -> None:
+        self.classes, self.size, self.seed = Classes(labels), size, seed
+        self.paired = np.flatnonzero(self.classes.sizes[self.classes.of] > 1)
+        if not 2 <= size <= len(labels) or len(self.paired) == 0:
+            raise RecipeError(
+                f"spc-r draws between 2 and all {len(labels)} training samples, not {size}, and needs a class with two "
+                f"({len(self.classes)} classes have {len(self.paired)} such samples)."
+            )
+
+    def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
+        """`batches` index arrays, int64 [size], of epoch `number`."""
+        draw = np.random.default_rng((self.seed, number))
+        for _ in range(batches):
+            first = draw.choice(self.paired, 1)
+            last = self.classes.classmates(first, 1, draw)[0]
+            others = draw.choice(len(self.classes.of), self.size, replace=False)
+            others = others[(others != first) & (others != last)]
+            yield np.concatenate([first, others[: self.size - 2], last])
