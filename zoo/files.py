@@ -41,15 +41,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill; it takes the place of `path` when the block ends well, else is removed."""
+def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary folder to fill; it takes the place of `path` when the block ends well, else is removed.
+
+    `durable=False` leaves out the fsync of every file, for folders of many that can be made again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     retired = temporary.with_name(temporary.name + ".old")
     try:
         yield temporary
         temporary.chmod(0o755)
-        for file in temporary.rglob("*"):
+        for file in temporary.rglob("*") if durable else ():
             _fsync(file)
         # A folder cannot be renamed over a full one, so the old one steps aside first and comes back on failure.
         if path.exists():

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 
@@ -105,13 +106,16 @@ def _missing(error: ModuleNotFoundError) -> MissingDependencyError | None:
 
 
 def _extra_of(module: str) -> str | None:
-    """The first of this distribution's extras that brings the module; `faiss` comes as faiss-cpu or faiss-gpu."""
+    """The smallest of this distribution's extras that brings the module; `faiss` comes as faiss-cpu or faiss-gpu."""
     try:
         requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return None
-    pattern = re.compile(rf"{re.escape(module)}(-\w+)*\s*[^\w-].*extra\s*==\s*['\"](\w+)['\"]")
-    return next((match[2] for line in requirements if (match := pattern.match(line))), None)
+    pattern = re.compile(r"([\w-]+).*extra\s*==\s*['\"](\w+)['\"]")
+    pairs = [match.groups() for line in requirements if (match := pattern.match(line))]
+    sizes = Counter(extra for _, extra in pairs)
+    brings = [extra for name, extra in pairs if re.fullmatch(rf"{re.escape(module)}(-\w+)*", name)]
+    return min(brings, key=lambda extra: sizes[extra], default=None)
 
 
 def _overview(commands: dict[str, EntryPoint]) -> str:

@@ -25,7 +25,7 @@ def export_folder(dataset: Dataset, directory: str | Path) -> Path:
     folders = folder_names(dataset.classes)
     digits = len(str(np.bincount(dataset.labels).max() - 1))
     counts = [0] * len(folders)
-    with atomic_folder(target) as temporary:
+    with atomic_folder(target, durable=False) as temporary:
         for image, label in zip(dataset.images, dataset.labels.tolist(), strict=True):
             path = temporary / folders[label] / f"{counts[label]:0{digits}d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
