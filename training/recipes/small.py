@@ -40,7 +40,7 @@ def margin_conv4_glyphs() -> Recipe:
         augmentation=Augmentation(8, 1.1, translate=0.06, contrast=0.2, brightness=0.1, oversample=1),
         batch=Batch(128, "spc", 4),
         optimizer=Optimizer("adamw", 3e-3, 1e-4),
-        schedule=Schedule(8, 100, "one-cycle", average=0.99),
+        schedule=Schedule(15, 100, "one-cycle", average=0.995),
         precision="bf16",
         sources=(WU_2017,),
     )
