@@ -52,8 +52,11 @@ def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        for file in temporary.rglob("*") if durable else ():
-            _fsync(file)
+        for file in temporary.rglob("*"):
+            # Some writers make files that their owner alone may read.
+            file.chmod(0o755 if file.is_dir() else 0o644)
+            if durable:
+                _fsync(file)
         # A folder cannot be renamed over a full one, so the old one steps aside first and comes back on failure.
         if path.exists():
             path.replace(retired)

@@ -34,7 +34,9 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in target.iterdir()] == ["old"]
     with atomic_folder(target) as temporary:
         (temporary / "new").write_text("2")
+        (temporary / "new").chmod(0o600)
     assert [p.name for p in target.iterdir()] == ["new"]
+    assert (target / "new").stat().st_mode & 0o777 == 0o644
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 

@@ -1,0 +1,45 @@
+"""The checkpoints that come with the package are what their cards and results say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.paths import SHIPPED
+from zoo.registry import find, recipes
+from zoo.verify import verify
+
+FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/card.json"))
+
+
+def test_there_are_some_and_they_are_small() -> None:
+    assert "margin-conv4-glyphs" in [folder.name for folder in FOLDERS]
+    assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) <= 8_000_000
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Path) -> None:
+    assert find(folder.name) == folder
+    assert zoo.info(folder.name).status == "shipped"
+    assert folder.name in recipes(), "a shipped model is trained by the project's own recipe"
+    assert {check.name: check.ok for check in verify(folder)} == {
+        "sha256 model.safetensors": True,
+        "sha256 heads.safetensors": True,
+        "sha256 onnx/model.onnx": True,
+        "golden torch fp32": True,
+        "golden onnx fp32": True,
+    }
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_its_scores_are_measured_again(folder: Path) -> None:
+    (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "onnx"]
+    again = zoo.evaluate(zoo.load(folder.name, runtime="onnx"), result["dataset"], split=result["split"])
+    assert again.queries == result["queries"]
+    for name, value in result["metrics"].items():
+        low, high = result["intervals"][name]
+        assert low <= value <= high
+        # Rounding on another processor may turn a query or two; the interval is far wider than that.
+        assert again.metrics[name] == pytest.approx(value, abs=0.002), name
