@@ -1,9 +1,12 @@
-"""Euclidean distances between rows, with gradients that stay finite where two rows coincide."""
+"""Products and Euclidean distances of rows; gradients stay finite where two rows coincide."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -18,6 +21,53 @@ def unit_distances(embeddings: Tensor) -> Tensor:
     """|e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
     with torch.no_grad():
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
+
+
+def products(embeddings: Tensor) -> Tensor:
+    """e_i . e_j of rows [b, d] as [b, b]; the cosines of unit rows."""
+    result: Tensor = _Products.apply(embeddings)
+    return result
+
+
+def distances(embeddings: Tensor) -> Tensor:
+    """|e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
+    result: Tensor = _Distances.apply(embeddings)
+    return result
+
+
+class _Products(torch.autograd.Function):
+    """The matrix is symmetric, so that its gradient takes one more product instead of two."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        ctx.save_for_backward(embeddings)
+        return embeddings @ embeddings.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (embeddings,) = ctx.saved_tensors
+        return (grad + grad.T) @ embeddings
+
+
+class _Distances(torch.autograd.Function):
+    """As `_Products`: d_ij moves e_i along (e_i - e_j) / d_ij, and e_j against it."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        lengths = embeddings.square().sum(1)
+        squared = torch.addmm(lengths[:, None] + lengths, embeddings, embeddings.T, alpha=-2)
+        result = squared.clamp_(min=0).sqrt_().fill_diagonal_(0)
+        ctx.save_for_backward(embeddings, result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        embeddings, result = ctx.saved_tensors
+        pull = (grad / result).masked_fill_(result == 0, 0)
+        pull = pull + pull.T
+        return embeddings * pull.sum(1, keepdim=True) - pull @ embeddings
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:

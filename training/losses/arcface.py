@@ -6,8 +6,9 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from training.losses.proxies import class_vectors, cosines, own, target_cross_entropy
+from training.losses.proxies import class_vectors, own_cosines, shifted_cross_entropy
 
 
 class ArcFace(nn.Module):
@@ -26,11 +27,11 @@ class ArcFace(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        similarities = cosines(embeddings, self.centres)
+        centres = normalize(self.centres, dim=1)
+        logits, own = self.scale * embeddings @ centres.T, own_cosines(embeddings, centres, labels)
         if self.clamped:
-            similarities = similarities.clamp(min=0)
-        targets = add_angle(own(similarities, labels), self.margin)
-        return target_cross_entropy(similarities, targets, labels, self.scale)
+            logits, own = logits.clamp(min=0), own.clamp(min=0)
+        return shifted_cross_entropy(logits, labels, self.scale * (add_angle(own, self.margin) - own))
 
 
 def add_angle(cosine: Tensor, margin: float) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from training.distances import pair_distances
+from training.distances import distances, pair_distances
 from training.hinges import hinges
 from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
@@ -27,9 +26,9 @@ class Contrastive(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
-            distances = torch.cdist(embeddings, embeddings)
-            positive = distances.masked_select(positive_mask(labels))
-            negative = distances.masked_select(negative_mask(labels))
+            every = distances(embeddings)
+            positive = every.masked_select(positive_mask(labels))
+            negative = every.masked_select(negative_mask(labels))
         else:
             pairs = to_pairs(tuples)
             positive = pair_distances(embeddings, pairs.anchors_p, pairs.positives)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from training.losses.proxies import class_vectors, cosines, own, target_cross_entropy
+from training.losses.proxies import class_vectors, shifted_cross_entropy
 
 
 class CosFace(nn.Module):
@@ -20,5 +21,5 @@ class CosFace(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        similarities = cosines(embeddings, self.centres)
-        return target_cross_entropy(similarities, own(similarities, labels) - self.margin, labels, self.scale)
+        logits = self.scale * embeddings @ normalize(self.centres, dim=1).T
+        return shifted_cross_entropy(logits, labels, -self.scale * self.margin)

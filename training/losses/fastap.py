@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from training import masked
+from training.distances import products
 from training.histograms import pair_kinds, soft_histograms
 
 
@@ -23,7 +24,7 @@ class FastAP(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         kinds = pair_kinds(labels)
-        squared = 2 - 2 * embeddings @ embeddings.T
+        squared = 2 - 2 * products(embeddings)
         positive, negative, _ = soft_histograms(squared, kinds, self.bins + 1, 0, 4).unbind(1)
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(squared.dtype).eps)
         relatives = (kinds == 0).sum(1)

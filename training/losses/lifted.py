@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from training import masked
-from training.distances import mean_norm
+from training.distances import distances, mean_norm
 from training.tuples import negative_mask, positive_mask
 
 
@@ -28,8 +27,8 @@ class Lifted(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
         positive, negative = positive_mask(labels), negative_mask(labels)
-        distances = torch.cdist(embeddings, embeddings)
-        pulled = masked.logsumexp(distances, positive)
-        pushed = masked.logsumexp(self.margin - distances, negative)
+        every = distances(embeddings)
+        pulled = masked.logsumexp(every, positive)
+        pushed = masked.logsumexp(self.margin - every, negative)
         lifted = masked.mean(relu(pulled + pushed), positive.any(1) & negative.any(1))
         return lifted + self.nu * mean_norm(embeddings, self.squared_norm)

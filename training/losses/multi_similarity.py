@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.distances import products
 from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
 
@@ -27,7 +28,7 @@ class MultiSimilarity(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Pairs | Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         positive, negative = _masks(labels, tuples)
-        excess = embeddings @ embeddings.T - self.base
+        excess = products(embeddings) - self.base
         pulled = softplus(masked.logsumexp(-self.alpha * excess, positive)) / self.alpha
         pushed = softplus(masked.logsumexp(self.beta * excess, negative)) / self.beta
         kept = positive.any(1) & negative.any(1)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.distances import products
 from training.tuples import negative_mask, positive_mask
 
 
@@ -22,7 +23,7 @@ class NTXent(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        logits = embeddings @ embeddings.T / self.temperature
+        logits = products(embeddings) / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
         pushed = masked.logsumexp(logits, negative_mask(labels))
         return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 
 def class_vectors(classes: int, dim: int) -> nn.Parameter:
@@ -12,16 +12,20 @@ def class_vectors(classes: int, dim: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
 
 
-def cosines(embeddings: Tensor, vectors: Tensor) -> Tensor:
-    """[b, classes]: cosines of unit embeddings [b, d] with vectors [classes, d] of any length."""
-    return embeddings @ normalize(vectors, dim=1).T
+def own_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
+    """[b]: cosine of each unit embedding [b, d] with its own class's unit vector, of [classes, d]."""
+    return (embeddings * vectors.index_select(0, labels)).sum(1)
 
 
-def target_cross_entropy(similarities: Tensor, targets: Tensor, labels: Tensor, scale: float) -> Tensor:
-    """Mean cross entropy of scale * similarities [b, classes], that of the own class replaced by targets [b]."""
-    return cross_entropy(scale * similarities.scatter(1, labels[:, None], targets[:, None]), labels)
+def shift_own(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
+    """logits [b, classes] with `shift`, [b] or one number, added to that of each sample's own class; IN PLACE.
+
+    In place, because no matrix of b x classes then has to be copied, neither here nor for the gradient.
+    """
+    column = torch.as_tensor(shift, dtype=logits.dtype, device=logits.device).expand(len(logits))
+    return logits.scatter_add_(1, labels[:, None], column[:, None])
 
 
-def own(similarities: Tensor, labels: Tensor) -> Tensor:
-    """[b]: the similarity of each sample with its own class, from [b, classes]."""
-    return similarities.gather(1, labels[:, None]).squeeze(1)
+def shifted_cross_entropy(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
+    """Mean cross entropy of logits [b, classes] after `shift_own`."""
+    return cross_entropy(shift_own(logits, labels, shift), labels)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import normalize, softplus
 
-from training import masked
-from training.losses.proxies import cosines
+from training.losses.proxies import own_cosines, shift_own
 
 
 class ProxyAnchor(nn.Module):
@@ -24,8 +23,15 @@ class ProxyAnchor(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        similarities = cosines(embeddings, self.proxies)
-        positive = one_hot(labels, len(self.proxies)).bool()
-        pulled = softplus(masked.logsumexp(-self.alpha * (similarities - self.delta), positive, dim=0))
-        pushed = softplus(masked.logsumexp(self.alpha * (similarities + self.delta), ~positive, dim=0))
-        return masked.mean(pulled, positive.any(0)) + pushed.mean()
+        scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
+        own = self.alpha * self.delta - own_cosines(scaled, proxies, labels)
+        # Own samples fall out; not by -inf, whose column of a class that has the whole batch has no gradient.
+        others = shift_own(scaled @ proxies.T, labels, torch.finfo(own.dtype).min / 2) + self.alpha * self.delta
+        return softplus(logsumexp_by_class(own, labels)).mean() + softplus(others.logsumexp(0)).mean()
+
+
+def logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:
+    """log of the sum of exp(values) over each class's samples, for the classes in the batch; values and labels [b]."""
+    present, rows = labels.unique(return_inverse=True)
+    top = values.detach().new_full(present.shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")
+    return top + torch.zeros_like(top).index_add(0, rows, (values - top[rows]).exp()).log()

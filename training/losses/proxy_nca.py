@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
-from training.losses.proxies import cosines, own
+from training.losses.proxies import own_cosines, shift_own
 from zoo.errors import RecipeError
 
 
@@ -28,8 +28,9 @@ class ProxyNCA(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         # -|s phi - s p|^2 = 2 s^2 phi.p - 2 s^2 for unit vectors; the constant cancels.
-        logits = 2 * self.scale**2 * cosines(embeddings, self.proxies)
+        scaled, proxies = 2 * self.scale**2 * embeddings, normalize(self.proxies, dim=1)
+        logits = scaled @ proxies.T
         if self.positive_in_denominator:
             return cross_entropy(logits, labels)
-        others = logits.scatter(1, labels[:, None], -torch.inf)
-        return (others.logsumexp(1) - own(logits, labels)).mean()
+        others = shift_own(logits, labels, -torch.inf).logsumexp(1)
+        return (others - own_cosines(scaled, proxies, labels)).mean()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from training import masked
+from training.distances import products
 from training.tuples import positive_mask
 
 CHUNK = 2**20
@@ -39,7 +40,7 @@ class RecallAtK(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Memory O(b^2), time O(positive pairs * b)."""
         positive = positive_mask(labels)
         queries, positives = positive.nonzero(as_tuple=True)
-        similarities = (embeddings @ embeddings.T).fill_diagonal_(-torch.inf)
+        similarities = products(embeddings).fill_diagonal_(-torch.inf)
         ranks = SmoothRanks.apply(similarities, queries, positives, self.rank_temperature)
         k = torch.tensor(self.k, device=ranks.device, dtype=ranks.dtype)
         within = torch.sigmoid((k - ranks[:, None]) / torch.tensor(self.recall_temperature).to(k))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from training.distances import products
 from training.hinges import hinges, triplet_hinges
 from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
@@ -71,7 +72,7 @@ def snr_distances(embeddings: Tensor) -> Tensor:
     """[b, b]: Var(e_i - e_j) / Var(e_i) of rows [b, d], from one matrix product. A row without variance: 0."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
     power = centred.square().sum(1)
-    noise = (power[:, None] + power - 2 * centred @ centred.T).clamp(min=0)
+    noise = (power[:, None] + power - 2 * products(centred)).clamp(min=0)
     return noise * _inverse(power)[:, None]
 
 

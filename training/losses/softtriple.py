@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.losses.proxies import class_vectors, own, target_cross_entropy
+from training.losses.proxies import class_vectors, shifted_cross_entropy
 
 
 class SoftTriple(nn.Module):
@@ -36,10 +36,9 @@ class SoftTriple(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         centres = normalize(self.centres, dim=2)
-        single = embeddings @ centres.transpose(1, 2)
-        similarities = ((single / self.gamma).softmax(0) * single).sum(0)
-        targets = own(similarities, labels) - self.delta
-        return target_cross_entropy(similarities, targets, labels, self.scale) + self.tau * spread(centres)
+        single = embeddings / self.gamma @ centres.transpose(1, 2)
+        logits = self.scale * self.gamma * (single.softmax(0) * single).sum(0)
+        return shifted_cross_entropy(logits, labels, -self.scale * self.delta) + self.tau * spread(centres)
 
 
 def spread(centres: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from training import masked
+from training.distances import products
 from training.tuples import positive_mask
 
 
@@ -23,7 +24,7 @@ class SupCon(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         positive = positive_mask(labels)
         others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        logits = embeddings @ embeddings.T / self.temperature
+        logits = products(embeddings) / self.temperature
         positives = positive.sum(1)
         own = (logits * positive).sum(1) / positives.clamp(min=1)
         return masked.mean(masked.logsumexp(logits, others) - own, positives > 0)

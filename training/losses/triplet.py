@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from training.distances import pair_distances
+from training.distances import distances, pair_distances
 from training.hinges import hinges, triplet_hinges
 from training.tuples import Triplets
 
@@ -25,11 +24,10 @@ class Triplet(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
         if tuples is None:
-            distances = self._power(torch.cdist(embeddings, embeddings))
-            return triplet_hinges(distances, labels, self.margin).mean(self.active_only)
+            return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
         positive = self._power(pair_distances(embeddings, tuples.anchors, tuples.positives))
         negative = self._power(pair_distances(embeddings, tuples.anchors, tuples.negatives))
         return hinges(positive - negative + self.margin).mean(self.active_only)
 
-    def _power(self, distances: Tensor) -> Tensor:
-        return distances.square() if self.squared else distances
+    def _power(self, values: Tensor) -> Tensor:
+        return values.square() if self.squared else values
