@@ -11,10 +11,8 @@ from torch.autograd.function import once_differentiable
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
-    # index_select, because its backward is several times as fast as that of embeddings[i].
-    difference = embeddings.index_select(0, i) - embeddings.index_select(0, j)
-    distances: Tensor = torch.linalg.vector_norm(difference, dim=1)
-    return distances
+    result: Tensor = _PairDistances.apply(embeddings, i, j)
+    return result
 
 
 def unit_distances(embeddings: Tensor) -> Tensor:
@@ -68,6 +66,26 @@ class _Distances(torch.autograd.Function):
         pull = (grad / result).masked_fill_(result == 0, 0)
         pull = pull + pull.T
         return embeddings * pull.sum(1, keepdim=True) - pull @ embeddings
+
+
+class _PairDistances(torch.autograd.Function):
+    """A third of the passes over [t, d] that autograd would make."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        difference = embeddings.index_select(0, i).sub_(embeddings.index_select(0, j))
+        result: Tensor = torch.linalg.vector_norm(difference, dim=1)
+        ctx.save_for_backward(difference, result, i, j)
+        ctx.rows = len(embeddings)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        difference, result, i, j = ctx.saved_tensors
+        pull = difference * (grad / result).masked_fill_(result == 0, 0)[:, None]
+        moved = pull.new_zeros(ctx.rows, pull.shape[1])
+        return moved.index_add_(0, i, pull).index_add_(0, j, pull, alpha=-1), None, None
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:

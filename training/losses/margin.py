@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
 
-from training.distances import pair_distances
+from training.distances import distances, pair_distances
+from training.hinges import hinges
 from training.tuples import Triplets, negative_mask, positive_mask
 
 
@@ -27,16 +27,14 @@ class Margin(nn.Module):
 
         Zero, with zero gradients, where no term is above zero.
         """
-        positives, negatives = _pairs(labels, tuples)
-        above = relu(pair_distances(embeddings, *positives) - self.beta[labels[positives[0]]] + self.margin)
-        below = relu(self.beta[labels[negatives[0]]] - pair_distances(embeddings, *negatives) + self.margin)
-        active = (above > 0).sum() + (below > 0).sum()
-        return (above.sum() + below.sum()) / active.clamp(min=1)
-
-
-def _pairs(labels: Tensor, tuples: Triplets | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """(anchor, other) index pairs of the positive and of the negative terms."""
-    if tuples is not None:
-        return (tuples.anchors, tuples.positives), (tuples.anchors, tuples.negatives)
-    positives, negatives = positive_mask(labels).nonzero(as_tuple=True), negative_mask(labels).nonzero(as_tuple=True)
-    return (positives[0], positives[1]), (negatives[0], negatives[1])
+        if tuples is None:
+            # d - beta of the row's class
+            every = distances(embeddings) - self.beta[labels][:, None]
+            positive = every.masked_select(positive_mask(labels))
+            negative = every.masked_select(negative_mask(labels))
+        else:
+            beta = self.beta[labels[tuples.anchors]]
+            positive = pair_distances(embeddings, tuples.anchors, tuples.positives) - beta
+            negative = pair_distances(embeddings, tuples.anchors, tuples.negatives) - beta
+        near, far = hinges(positive + self.margin), hinges(self.margin - negative)
+        return (near.total + far.total) / (near.active + far.active).clamp(min=1)
