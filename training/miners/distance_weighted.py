@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.distances import unit_distances
 from training.miners.drawing import draw, prefer
 from training.tuples import Triplets, negative_mask, positive_mask
 
@@ -31,16 +30,19 @@ class DistanceWeighted:
 
         Rows without candidates are 0. Where all candidates lie beyond the cut they weigh the same.
         """
-        # Embeddings that are not finite are for the loss to report, not for the miner to fail on.
-        distances = unit_distances(embeddings.detach().float()).nan_to_num(2.0)
+        unit = embeddings.detach().float()
+        # In place where it can be, for fresh memory takes longer than the arithmetic. Embeddings that are not finite
+        # are for the loss to report, not for the miner to fail on.
+        squared = (2 - 2 * unit @ unit.T).nan_to_num_(4.0)
         if self.farthest is not None:
-            candidates = prefer(candidates & (distances <= self.farthest), candidates)
-        log_weights = -log_density(distances.clamp(self.nearest, self.farthest), embeddings.shape[1])
+            candidates = prefer(candidates & (squared <= self.farthest**2), candidates)
+        squared.clamp_(self.nearest**2, (self.farthest or 2.0) ** 2)
+        log_weights = log_density(squared, unit.shape[1]).neg_()
         largest = (log_weights - 1e30 * ~candidates).amax(1, keepdim=True)
-        return (log_weights - largest).clamp(-80, 0).exp() * candidates  # below e^-80 exp is slow
+        return log_weights.sub_(largest).clamp_(-80, 0).exp_().mul_(candidates)  # below e^-80 exp is slow
 
 
-def log_density(distances: Tensor, dim: int) -> Tensor:
-    """log q(d) up to a constant: distances in (0, 2] between random points of the unit sphere in `dim` dimensions."""
-    squared = distances.square()
-    return (dim - 2) / 2 * squared.log() + (dim - 3) / 2 * (1 - squared / 4).clamp(min=1e-8).log()
+def log_density(squared: Tensor, dim: int) -> Tensor:
+    """log q(d) up to a constant, from squared distances in (0, 4] of random points of the unit sphere in `dim`."""
+    toward_opposite = (1 - squared / 4).clamp_(min=1e-8).log_()
+    return squared.log().mul_((dim - 2) / 2).add_(toward_opposite, alpha=(dim - 3) / 2)
