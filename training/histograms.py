@@ -15,15 +15,18 @@ def pair_kinds(labels: Tensor) -> Tensor:
     return negative_mask(labels).long().fill_diagonal_(2)
 
 
-def soft_histograms(values: Tensor, kinds: Tensor, nodes: int, lowest: float, highest: float) -> Tensor:
+def soft_histograms(values: Tensor, kinds: Tensor, nodes: int, first: float, last: float) -> Tensor:
     """Histograms [r, KINDS, nodes] of the rows of values [r, m], one for each kind, int64 [r, m].
 
-    The nodes are evenly spaced from lowest to highest; values beyond count as the end. A value between two nodes
-    adds to either the share that grows linearly from 0 at the other node to 1 at itself. O(r m) for any node count.
+    The nodes are evenly spaced from first to last, also downwards; values beyond count as the end. A value between
+    two nodes adds to either the share that grows linearly from 0 at the other node to 1 at itself. O(r m) for any
+    number of nodes.
     """
-    position = ((values - lowest) * ((nodes - 1) / (highest - lowest))).clamp(0, nodes - 1)
-    left = position.detach().long().clamp(max=nodes - 2)
-    share = position - left
-    bins = kinds * nodes + left
-    histograms = values.new_zeros(len(values), KINDS * nodes)
-    return histograms.scatter_add(1, bins, 1 - share).scatter_add(1, bins + 1, share).view(-1, KINDS, nodes)
+    position = ((values - first) * ((nodes - 1) / (last - first))).clamp(0, nodes - 1)
+    earlier = position.detach().long().clamp_(max=nodes - 2)
+    bins = (kinds * nodes).add_(earlier)
+    empty = values.new_zeros(len(values), KINDS * nodes)
+    counts = empty.scatter_add(1, bins, empty.new_ones(()).expand_as(values)).view(-1, KINDS, nodes)
+    # Of a bin's count this much falls to its later node; the last node begins no bin.
+    passed_on = empty.scatter_add(1, bins, position - earlier).view(-1, KINDS, nodes)
+    return counts - passed_on + passed_on.roll(1, dims=2)

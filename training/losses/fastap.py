@@ -24,9 +24,9 @@ class FastAP(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         kinds = pair_kinds(labels)
-        squared = 2 - 2 * products(embeddings)
-        positive, negative, _ = soft_histograms(squared, kinds, self.bins + 1, 0, 4).unbind(1)
-        nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(squared.dtype).eps)
+        # Squared distances from 0 to 4 are cosines from 1 to -1.
+        positive, negative, _ = soft_histograms(products(embeddings), kinds, self.bins + 1, 1, -1).unbind(1)
+        nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
         relatives = (kinds == 0).sum(1)
         precision = (positive * positive.cumsum(1) / nearer).sum(1) / relatives.clamp(min=1)
         return masked.mean(1 - precision, relatives > 0)

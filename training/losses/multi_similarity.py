@@ -28,11 +28,12 @@ class MultiSimilarity(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Pairs | Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         positive, negative = _masks(labels, tuples)
-        excess = products(embeddings) - self.base
-        pulled = softplus(masked.logsumexp(-self.alpha * excess, positive)) / self.alpha
-        pushed = softplus(masked.logsumexp(self.beta * excess, negative)) / self.beta
+        cosines = products(embeddings)
+        pulled = masked.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
+        pushed = masked.logsumexp(self.beta * cosines, negative) - self.beta * self.base
+        terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta
         kept = positive.any(1) & negative.any(1)
-        return masked.mean(pulled + pushed, kept if self.kept_only else torch.ones_like(kept))
+        return masked.mean(terms, kept if self.kept_only else torch.ones_like(kept))
 
 
 def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:

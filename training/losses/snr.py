@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.distances import products
 from training.hinges import hinges, triplet_hinges
 from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
@@ -71,9 +70,11 @@ class SNRContrastive(nn.Module):
 def snr_distances(embeddings: Tensor) -> Tensor:
     """[b, b]: Var(e_i - e_j) / Var(e_i) of rows [b, d], from one matrix product. A row without variance: 0."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
-    power = centred.square().sum(1)
-    noise = (power[:, None] + power - 2 * products(centred)).clamp(min=0)
-    return noise * _inverse(power)[:, None]
+    power = centred.square().sum(1, keepdim=True)
+    one = torch.ones_like(power)
+    # (|c_i|^2 + |c_j|^2 - 2 c_i.c_j) / |c_i|^2, the powers as two more dimensions of the product.
+    left = torch.cat([-2 * centred, power, one], 1) * _inverse(power)
+    return left @ torch.cat([centred, one, power], 1).T
 
 
 def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
