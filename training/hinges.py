@@ -23,10 +23,11 @@ class Hinges(NamedTuple):
         return self.total / (self.active if active_only else self.number).clamp(min=1)
 
 
-def hinges(values: Tensor) -> Hinges:
-    """[x]+ of every value."""
-    terms = relu(values)
-    return Hinges(terms.sum(), (terms > 0).sum(), torch.tensor(terms.numel(), device=terms.device))
+def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
+    """[x]+ of every value, or of those of the mask, bool and of the same shape."""
+    terms = relu(values) if mask is None else relu(values) * mask
+    number = torch.tensor(terms.numel(), device=terms.device) if mask is None else mask.sum()
+    return Hinges(terms.sum(), (terms > 0).sum(), number)
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:

@@ -27,11 +27,10 @@ class Contrastive(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
             every = distances(embeddings)
-            positive = every.masked_select(positive_mask(labels))
-            negative = every.masked_select(negative_mask(labels))
+            near = hinges(every - self.positive_margin, positive_mask(labels))
+            far = hinges(self.negative_margin - every, negative_mask(labels))
         else:
             pairs = to_pairs(tuples)
-            positive = pair_distances(embeddings, pairs.anchors_p, pairs.positives)
-            negative = pair_distances(embeddings, pairs.anchors_n, pairs.negatives)
-        near, far = hinges(positive - self.positive_margin), hinges(self.negative_margin - negative)
+            near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
+            far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
         return near.mean(self.active_only) + far.mean(self.active_only)

@@ -30,11 +30,10 @@ class Margin(nn.Module):
         if tuples is None:
             # d - beta of the row's class
             every = distances(embeddings) - self.beta[labels][:, None]
-            positive = every.masked_select(positive_mask(labels))
-            negative = every.masked_select(negative_mask(labels))
+            near = hinges(every + self.margin, positive_mask(labels))
+            far = hinges(self.margin - every, negative_mask(labels))
         else:
             beta = self.beta[labels[tuples.anchors]]
-            positive = pair_distances(embeddings, tuples.anchors, tuples.positives) - beta
-            negative = pair_distances(embeddings, tuples.anchors, tuples.negatives) - beta
-        near, far = hinges(positive + self.margin), hinges(self.margin - negative)
+            near = hinges(pair_distances(embeddings, tuples.anchors, tuples.positives) - beta + self.margin)
+            far = hinges(beta - pair_distances(embeddings, tuples.anchors, tuples.negatives) + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

@@ -56,14 +56,13 @@ class SNRContrastive(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
-            distances = snr_distances(embeddings)
-            positive = distances.masked_select(positive_mask(labels))
-            negative = distances.masked_select(negative_mask(labels))
+            every = snr_distances(embeddings)
+            near = hinges(every - self.positive_margin, positive_mask(labels))
+            far = hinges(self.negative_margin - every, negative_mask(labels))
         else:
             pairs = to_pairs(tuples)
-            positive = snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives)
-            negative = snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives)
-        near, far = hinges(positive - self.positive_margin), hinges(self.negative_margin - negative)
+            near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
+            far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
         return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * off_centre(embeddings)
 
 
