@@ -30,7 +30,7 @@ def recipe() -> Recipe:
     )
 
 
-def noise(n: int = 300) -> TrainingData:
+def noise(n: int = 120) -> TrainingData:
     squares = torch.randint(0, 256, (n, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return TrainingData(squares, np.arange(n) % 30, 30, 1, None, [])
 

@@ -19,7 +19,7 @@ BY_MEMORY = ["greedy-coreset", "ddm", "frd"]
 
 
 @pytest.mark.parametrize("name", BY_CLASS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_batches_have_k_different_samples_a_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes) - 3, np.arange(classes) % most + 1))
