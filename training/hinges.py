@@ -26,7 +26,7 @@ class Hinges(NamedTuple):
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """[x]+ of every value, or of those of the mask, bool and of the same shape."""
     terms = relu(values) if mask is None else relu(values) * mask
-    number = torch.tensor(terms.numel(), device=terms.device) if mask is None else mask.sum()
+    number = torch.full((), terms.numel(), device=terms.device) if mask is None else mask.sum()
     return Hinges(terms.sum(), (terms > 0).sum(), number)
 
 

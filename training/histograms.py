@@ -23,7 +23,8 @@ def soft_histograms(values: Tensor, kinds: Tensor, nodes: int, first: float, las
     number of nodes.
     """
     position = ((values - first) * ((nodes - 1) / (last - first))).clamp(0, nodes - 1)
-    earlier = position.detach().long().clamp_(max=nodes - 2)
+    # Clamped from below too: a value that is not a number has to come out as one, not as an index out of range.
+    earlier = position.detach().long().clamp_(0, nodes - 2)
     bins = (kinds * nodes).add_(earlier)
     empty = values.new_zeros(len(values), KINDS * nodes)
     counts = empty.scatter_add(1, bins, empty.new_ones(()).expand_as(values)).view(-1, KINDS, nodes)

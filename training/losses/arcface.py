@@ -23,7 +23,7 @@ class ArcFace(nn.Module):
     def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
         super().__init__()
         self.scale, self.margin, self.clamped = scale, margin, clamped
-        self.centres = class_vectors(classes, dim)
+        self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""

@@ -17,7 +17,7 @@ class CosFace(nn.Module):
     def __init__(self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35) -> None:
         super().__init__()
         self.scale, self.margin = scale, margin
-        self.centres = class_vectors(classes, dim)
+        self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""

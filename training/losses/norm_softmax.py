@@ -18,7 +18,7 @@ class NormSoftmax(nn.Module):
     def __init__(self, classes: int, dim: int, temperature: float = 0.05) -> None:
         super().__init__()
         self.temperature = temperature
-        self.centres = class_vectors(classes, dim)
+        self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 
-def class_vectors(classes: int, dim: int) -> nn.Parameter:
-    """[classes, dim], uniform within +-1/sqrt(dim), as in the code published with Roth et al. 2020."""
-    return nn.Parameter(torch.empty(classes, dim).uniform_(-(dim**-0.5), dim**-0.5))
+def class_vectors(*shape: int) -> Tensor:
+    """Random rows to start from, [..., dim], uniform within +-1/sqrt(dim), as in the code of Roth et al. 2020."""
+    bound = shape[-1] ** -0.5
+    return torch.empty(shape).uniform_(-bound, bound)
 
 
 def own_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:

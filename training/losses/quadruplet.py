@@ -61,7 +61,7 @@ def draw_outside(labels: Tensor, first: Tensor, second: Tensor) -> Tensor:
     high_size = high_size.masked_fill(low == high, 0)
     room = len(labels) - low_size - high_size
     # A place among the samples left, moved past the two blocks that are left out.
-    place = (torch.rand(room.shape, device=labels.device) * room).long()
+    place = torch.randint(2**62, room.shape, device=labels.device) % room.clamp(min=1)
     place = place + torch.where(place >= low_start, low_size, 0)
     place = place + torch.where(place >= high_start, high_size, 0)
     return torch.where(room > 0, by_class[place.clamp(max=len(labels) - 1)], -1)

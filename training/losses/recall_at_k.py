@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from training import masked
 from training.distances import products
 from training.tuples import positive_mask
+from zoo.errors import RecipeError
 
 CHUNK = 2**20
 """Comparisons that are held at a time."""
@@ -26,6 +27,9 @@ class RecallAtK(nn.Module):
     equal to k (give one for each k). (There the query ranks before its own positives: not copied.)
     """
 
+    k: Tensor
+    recall_temperature: Tensor
+
     def __init__(
         self,
         classes: int,
@@ -34,7 +38,11 @@ class RecallAtK(nn.Module):
         rank_temperature: float = 0.01,
     ) -> None:
         super().__init__()
-        self.k, self.recall_temperature, self.rank_temperature = k, recall_temperature, rank_temperature
+        if isinstance(recall_temperature, Sequence) and len(recall_temperature) != len(k):
+            raise RecipeError(f"recall_temperature is one number or one for each of the {len(k)} values of k.")
+        self.rank_temperature = rank_temperature
+        self.register_buffer("k", torch.tensor(k, dtype=torch.float32), persistent=False)
+        self.register_buffer("recall_temperature", torch.tensor(recall_temperature), persistent=False)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Memory O(b^2), time O(positive pairs * b)."""
@@ -42,11 +50,10 @@ class RecallAtK(nn.Module):
         queries, positives = positive.nonzero(as_tuple=True)
         similarities = products(embeddings).fill_diagonal_(-torch.inf)
         ranks = SmoothRanks.apply(similarities, queries, positives, self.rank_temperature)
-        k = torch.tensor(self.k, device=ranks.device, dtype=ranks.dtype)
-        within = torch.sigmoid((k - ranks[:, None]) / torch.tensor(self.recall_temperature).to(k))
-        found = within.new_zeros(len(labels), len(k)).index_add(0, queries, within)
+        within = torch.sigmoid((self.k - ranks[:, None]) / self.recall_temperature)
+        found = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
         relatives = positive.sum(1)
-        recall = torch.minimum(found, k) / torch.minimum(relatives[:, None], k).clamp(min=1)
+        recall = torch.minimum(found, self.k) / torch.minimum(relatives[:, None], self.k).clamp(min=1)
         return masked.mean(1 - recall.mean(1), relatives > 0)
 
 

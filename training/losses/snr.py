@@ -79,7 +79,8 @@ def snr_distances(embeddings: Tensor) -> Tensor:
 def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """[t]: Var(e_i - e_j) / Var(e_i) for index pairs, int64 [t]. A row i without variance: 0."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
-    return (centred[i] - centred[j]).square().sum(1) * _inverse(centred.square().sum(1))[i]
+    noise = (centred.index_select(0, i) - centred.index_select(0, j)).square().sum(1)
+    return noise * _inverse(centred.square().sum(1)).index_select(0, i)
 
 
 def off_centre(embeddings: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ class SoftTriple(nn.Module):
     ) -> None:
         super().__init__()
         self.delta, self.gamma, self.scale, self.tau = delta, gamma, scale, tau
-        # One slab a centre, so that the softmax over centres runs along rows in memory.
-        self.centres = nn.Parameter(class_vectors(centres * classes, dim).data.view(centres, classes, dim))
+        # The first axis counts a class's centres, so that the softmax over them runs along rows in memory.
+        self.centres = nn.Parameter(class_vectors(centres, classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""

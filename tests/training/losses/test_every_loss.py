@@ -61,6 +61,14 @@ def test_degenerate_batches_have_finite_values_and_gradients(name: str, dtype: t
 
 
 @pytest.mark.parametrize("name", LOSSES)
+def test_what_is_not_a_number_stays_visible(name: str) -> None:
+    # The loop stops at a loss that is not finite; nothing else may fail first, and nothing may hide it.
+    embeddings, y = batch(1, [0, 0, 0, 1, 1, 2], normalised(name))
+    embeddings[1] = torch.nan
+    assert not torch.isfinite(create(name, 4)(embeddings, y))
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_embeddings_on_their_class_vectors_have_finite_gradients(name: str) -> None:
     loss = create(name, 2)
     for vectors in loss.parameters():

@@ -11,6 +11,7 @@ import torch
 from tests.training.losses.batches import LABELS, batch, mean, positives
 from training.losses import recall_at_k
 from training.losses.recall_at_k import RecallAtK
+from zoo.errors import RecipeError
 
 
 def sigmoid(x: float) -> float:
@@ -61,3 +62,8 @@ def test_the_query_is_no_rival_of_its_positives() -> None:
     # sigmoid(0). In the authors' code the query itself comes first and leaves sigmoid(-1).
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
     assert RecallAtK(2, k=(1,))(rows, torch.tensor([0, 0, 1, 1])).item() == pytest.approx(0.5, abs=1e-6)
+
+
+def test_temperatures_go_with_the_values_of_k() -> None:
+    with pytest.raises(RecipeError, match="each of the 3 values"):
+        RecallAtK(2, k=(1, 2, 4), recall_temperature=(1, 2))
