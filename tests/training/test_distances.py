@@ -1,0 +1,41 @@
+"""Products and distances against cdist, gradients against finite differences, and where two rows coincide."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from training.distances import distances, pair_distances, products
+
+ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+FIRST, SECOND = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 2, 4, 0])
+
+
+def test_values() -> None:
+    expected = torch.cdist(ROWS, ROWS, compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.allclose(distances(ROWS), expected, atol=1e-7)
+    assert torch.allclose(pair_distances(ROWS, FIRST, SECOND), expected[FIRST, SECOND], atol=1e-12)
+    assert torch.equal(products(ROWS), ROWS @ ROWS.T)
+
+
+@pytest.mark.parametrize("matrix", [products, distances])
+def test_gradients_of_uneven_weights(matrix: object) -> None:
+    weights = torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def weighted(rows: Tensor) -> Tensor:
+        return (matrix(rows) * weights).sum()  # type: ignore[operator]
+
+    assert torch.autograd.gradcheck(weighted, ROWS.clone().requires_grad_())
+
+
+def test_gradients_of_pairs() -> None:
+    assert torch.autograd.gradcheck(lambda rows: pair_distances(rows, FIRST, SECOND), ROWS.clone().requires_grad_())
+
+
+def test_rows_that_coincide_have_no_gradient() -> None:
+    rows = torch.ones(3, 4, requires_grad=True)
+    for value in (distances(rows), pair_distances(rows, torch.tensor([0, 1]), torch.tensor([1, 1]))):
+        assert value.sum().item() == 0
+        (gradient,) = torch.autograd.grad(value.sum(), rows)
+        assert (gradient == 0).all()
