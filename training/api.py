@@ -14,8 +14,9 @@ import torch
 from training import data as training_data
 from training.loop import train
 from training.output import write_model_folder
-from training.recipe import Recipe, override
+from training.recipe import Recipe
 from training.recipes import RECIPES
+from training.settings import override
 from zoo import paths
 from zoo.errors import RecipeError, nearest
 from zoo.torch_runtime import choose_device
@@ -49,9 +50,8 @@ def resolve(name: str, settings: Iterable[str] = (), seed: int | None = None, re
     if name not in RECIPES:
         raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
     recipe = override(RECIPES[name](), settings)
-    if seed is not None:
-        recipe = dataclasses.replace(recipe, seed=seed)
-    return dataclasses.replace(recipe, name=rename) if rename else recipe
+    seed = recipe.seed if seed is None else seed
+    return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
 
 
 def train_model(
@@ -65,7 +65,8 @@ def train_model(
     chosen = choose_device(device)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     data = training_data.load(recipe, root, progress)
-    scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}"
+    # Of other images it would be another run: it must not go on from this one's checkpoint.
+    scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}-{data.digest}"
     trained = train(recipe, data, scratch, chosen, restart, progress)
     folder = paths.local_models() / recipe.name
     facts = {"seconds": trained.seconds, "best_epoch": trained.best_epoch, "device": str(chosen)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,14 @@ class TrainingData:
     turns: int
     validation: tuple[np.ndarray, np.ndarray] | None
     golden: list[np.ndarray]
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that differ for other training or validation images and labels."""
+        arrays = [self.squares.numpy(), self.labels, *(self.validation or ())]
+        return hashlib.sha256(b"".join(hashlib.sha256(np.ascontiguousarray(a)).digest() for a in arrays)).hexdigest()[
+            :8
+        ]
 
     def batch(self, indices: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Images float [b, c, side, side] in 0..1, quarter turns float [b] and labels int64 [b] of samples."""
@@ -67,8 +76,6 @@ def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False)
 
 def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
     """The classes of the training split that are held out for validation, drawn by the seed, sorted."""
-    if not 0 <= data.validation < 1 or data.turns not in (1, 4):
-        raise RecipeError("data.validation is a share in [0, 1) and data.turns is 1 or 4.")
     count = round(classes * data.validation)
     if data.validation and not 2 <= count <= classes - 2:
         raise RecipeError(

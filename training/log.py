@@ -11,14 +11,15 @@ from zoo.files import write_bytes
 
 
 class Log:
-    """Appends records to a JSON-lines file. `keep`: how many of the lines that are there belong to the run."""
+    """Appends records to a JSON-lines file. `keep`: the last epoch whose line belongs to the run that goes on."""
 
     def __init__(self, path: Path, keep: int = 0) -> None:
         self.path = path
-        lines = path.read_text(encoding="utf-8").splitlines()[:keep] if path.exists() else []
-        self.records: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        # A kill between log and checkpoint leaves a line of an epoch that will be trained again: drop it.
-        write_bytes(path, "".join(line + "\n" for line in lines).encode())
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() and keep else []
+        # A kill between log and checkpoint leaves a line, maybe half of one, of an epoch that will be trained again.
+        records: list[dict[str, Any]] = [json.loads(line) for line in lines[:keep]]
+        self.records = [record for record in records if record["epoch"] <= keep]
+        write_bytes(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
 
     def write(self, record: dict[str, Any]) -> None:
         self.records.append(record)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import fcntl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from training.recipe import Recipe
 from training.run import Run, embed, steps_per_epoch
 from training.samplers import SAMPLERS, Sampler
 from training.tables import make
+from zoo.errors import TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
@@ -46,8 +48,14 @@ def train(
 
     A run that is killed and started again has the log of one that was not (on one machine with the same libraries).
     """
-    if restart:
-        shutil.rmtree(folder, ignore_errors=True)
+    with exclusive(folder):
+        if restart:
+            for name in (CHECKPOINT, LOG):
+                (folder / name).unlink(missing_ok=True)
+        return _train(recipe, data, folder, device, progress)
+
+
+def _train(recipe: Recipe, data: TrainingData, folder: Path, device: torch.device, progress: bool) -> Trained:
     sampler = create_sampler(recipe, data)
     steps = steps_per_epoch(recipe, data)
     run = Run(recipe, data.classes, steps * recipe.schedule.epochs, device, getattr(sampler, "memory", None))
@@ -65,6 +73,20 @@ def train(
             state.save(run.to_state(), folder / CHECKPOINT)
     best_epoch = run.best["epoch"] if run.best else None
     return Trained(run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Held by one process at a time; the lock goes with the process. Raises `TrainingError` where another holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrainingError(
+                f"another process trains this recipe already, in {folder}. Wait for it, or end it."
+            ) from None
+        yield
 
 
 def _epoch(

@@ -5,14 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
-import typing
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.cards import Head, Preprocessing
-from zoo.errors import RecipeError, nearest
+from zoo.cards import NAME, Head, Preprocessing
+from zoo.errors import RecipeError
+
+SCHEDULES = ("constant", "one-cycle")
+PRECISIONS = ("fp32", "bf16")
+
+
+def _check(holds: object, key: str, value: object, expected: str) -> None:
+    if not holds:
+        raise RecipeError(f"{key} must be {expected}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,11 @@ class Data:
     turns: int = 1
     validation: float = 0.1
     side: int = 64
+
+    def __post_init__(self) -> None:
+        _check(self.turns in (1, 4), "data.turns", self.turns, "1 or 4")
+        _check(0 <= self.validation < 1, "data.validation", self.validation, "a share from 0 to below 1")
+        _check(self.side >= 1, "data.side", self.side, "a number of pixels")
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,17 @@ class Augmentation:
     brightness: float = 0.0
     background: float = 0.5
     oversample: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "aspect"):
+            _check(1 <= getattr(self, name) < math.inf, f"augmentation.{name}", getattr(self, name), "a factor from 1")
+        for name in ("rotate", "shear", "translate", "elastic", "thicken", "contrast", "brightness"):
+            value = getattr(self, name)
+            _check(0 <= value < math.inf, f"augmentation.{name}", value, "0 or more")
+        for name in ("flip", "background"):
+            _check(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "from 0 to 1")
+        _check(self.elastic_grid >= 2, "augmentation.elastic_grid", self.elastic_grid, "2 or more")
+        _check(1 <= self.oversample <= 8, "augmentation.oversample", self.oversample, "from 1 to 8")
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,10 @@ class Batch:
     per_class: int = 2
     args: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check(self.size >= 1, "batch.size", self.size, "1 or more")
+        _check(self.per_class >= 1, "batch.per_class", self.per_class, "1 or more")
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -100,6 +127,10 @@ class Optimizer:
     lr: float = 1e-5
     weight_decay: float = 4e-4
     loss_lr: float = 5e-4
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "weight_decay", "loss_lr"):
+            _check(0 <= getattr(self, name) < math.inf, f"optimizer.{name}", getattr(self, name), "0 or more")
 
 
 @dataclass(frozen=True)
@@ -114,6 +145,13 @@ class Schedule:
     name: str = "constant"
     warmup: float = 0.15
     average: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.epochs >= 0, "schedule.epochs", self.epochs, "0 or more")
+        _check(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
+        _check(self.name in SCHEDULES, "schedule.name", self.name, " or ".join(SCHEDULES))
+        _check(0 <= self.warmup < 1, "schedule.warmup", self.warmup, "a share from 0 to below 1")
+        _check(0 <= self.average < 1, "schedule.average", self.average, "from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -135,6 +173,11 @@ class Recipe:
     seed: int = 0
     sources: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
+        _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
+        _check(self.seed >= 0, "seed", self.seed, "0 or more")
+
     @property
     def dim(self) -> int:
         return sum(head.dim for head in self.heads)
@@ -146,76 +189,3 @@ class Recipe:
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for recipes that differ in anything."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
-
-
-def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """The recipe with `key=value` settings applied, as in `optimizer.lr=1e-5`.
-
-    A value is read as JSON where its field is not text. Raises `RecipeError` for an unknown key, naming the
-    nearest, and for a value of another kind than the field's.
-    """
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise RecipeError(f"{setting!r} is no setting; write key=value, as in optimizer.lr=1e-5.")
-        recipe = _set(recipe, key.strip().split("."), value.strip(), key.strip())
-    return recipe
-
-
-def _set(value: Any, path: list[str], text: str, key: str) -> Any:
-    head, *rest = path
-    if isinstance(value, Mapping):
-        return {**value, head: _parse(text, Any, key)}
-    if not dataclasses.is_dataclass(value):
-        raise RecipeError(f"{key}: {head!r} is looked for in a plain value.")
-    hints = typing.get_type_hints(type(value))
-    if head not in hints:
-        known = [k.removeprefix(".") for k in _keys(value)]
-        raise RecipeError(f"there is no setting {key!r}.{nearest(head, hints) or nearest(key, known)}")
-    if rest:
-        new = _set(getattr(value, head), rest, text, key)
-    elif dataclasses.is_dataclass(hints[head]):
-        inner = ", ".join(f"{key}.{name}" for name in typing.get_type_hints(hints[head]))
-        raise RecipeError(f"{key} is a group; set one of {inner}.")
-    else:
-        new = _parse(text, hints[head], key)
-    return dataclasses.replace(value, **{head: new})  # type: ignore[type-var]
-
-
-def _keys(value: Any, prefix: str = "") -> list[str]:
-    if not dataclasses.is_dataclass(value):
-        return [prefix]
-    names = typing.get_type_hints(type(value))
-    return [key for name in names for key in _keys(getattr(value, name), f"{prefix}.{name}")]
-
-
-def _parse(text: str, hint: Any, key: str) -> Any:
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if text in ("none", "null") and type(None) in allowed:
-        return None
-    if str in allowed:
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text  # free-form arguments may hold words
-    if hint is Any:
-        return value
-    if float in allowed and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if int in allowed and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return _parse_composite(value, hint, key, text)
-
-
-def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
-    if typing.get_origin(hint) is tuple and isinstance(value, list):
-        inner = typing.get_args(hint)[0]
-        if inner is Head and all(isinstance(v, dict) and v.keys() == {"name", "dim"} for v in value):
-            return tuple(Head(**v) for v in value)
-        if inner is not Head and all(isinstance(v, inner) or (inner is float and isinstance(v, int)) for v in value):
-            return tuple(value)
-    if typing.get_origin(hint) is not None and issubclass(typing.get_origin(hint), Mapping) and isinstance(value, dict):
-        return value
-    name = getattr(hint, "__name__", str(hint)) if typing.get_origin(hint) is None else str(hint)
-    raise RecipeError(f"{key} must be {name}, not {text!r}.")

@@ -22,7 +22,7 @@ from training.methods import METHODS
 from training.miners import create_miner
 from training.recipe import Augmentation, Objective, Recipe, Schedule
 from training.tables import make
-from zoo.errors import RecipeError, TrainingError, nearest
+from zoo.errors import RecipeError, TrainingError
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -42,11 +42,10 @@ class Run:
     def __init__(
         self, recipe: Recipe, classes: int, steps: int, device: torch.device, memory: np.ndarray | None = None
     ) -> None:
-        if recipe.precision not in ("fp32", "bf16"):
-            raise RecipeError(f"precision is fp32 or bf16, not {recipe.precision!r}.")
         torch.manual_seed(recipe.seed)
         self.recipe, self.device, self.memory = recipe, device, memory
         trunk = create_trunk(recipe.backbone.architecture, recipe.preprocessing.channels, recipe.backbone.args)
+        _check_input(trunk, recipe)
         heads = create_heads(recipe.heads, int(trunk.num_features))  # type: ignore[arg-type]
         self.network = Network(trunk, heads).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.method = create_method(recipe.objective, heads, classes).to(device)
@@ -133,6 +132,24 @@ class Run:
         state.set_random_state(saved["random"])
 
 
+def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
+    """Raise `RecipeError` unless the trunk takes the recipe's pixels; better now than after the data are read."""
+    crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
+    try:
+        with torch.no_grad():
+            shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
+    except RuntimeError as error:
+        name = recipe.backbone.architecture
+        raise RecipeError(
+            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}"
+        ) from None
+    trunk.train()
+    if len(shape) != 2:
+        raise RecipeError(
+            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool."
+        )
+
+
 def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> Any:
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
     sizes = {"classes": classes, "dim": sum(cast(nn.Linear, head).out_features for head in heads.values())}
@@ -173,11 +190,6 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     """
     if schedule.name == "constant":
         return 1.0
-    if schedule.name != "one-cycle":
-        known = ("constant", "one-cycle")
-        raise RecipeError(
-            f"schedule.name is {' or '.join(known)}, not {schedule.name!r}.{nearest(schedule.name, known)}"
-        )
     done = step / max(1, steps)
     if done < schedule.warmup:
         return 0.04 + 0.96 * done / schedule.warmup

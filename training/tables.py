@@ -21,5 +21,5 @@ def make(
     taken = inspect.signature(table[name]).parameters
     try:
         return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a name that it does not know, or a value that it cannot use
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None

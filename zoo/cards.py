@@ -18,7 +18,7 @@ SCHEMA = 1
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused."""
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Head:
     dim: int
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or self.dim < 1:
+        if not NAME.fullmatch(self.name) or self.dim < 1:
             raise CardError(f"a head needs a lower-case name and a positive dim, not {self.name!r} and {self.dim!r}.")
 
 
@@ -96,7 +96,7 @@ class Card:
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise CardError(f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.")
         if self.heads and self.dim != sum(head.dim for head in self.heads):
             raise CardError(f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to another number.")

@@ -22,7 +22,8 @@ from training import data as training_data
 from training import state
 from training.api import train_model
 from training.data import held_out_classes
-from training.loop import train
+from training.log import Log
+from training.loop import exclusive, train
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from training.run import learning_rate_factor
@@ -168,6 +169,28 @@ def test_an_impossible_validation_share_is_refused(share: float) -> None:
         held_out_classes(30, Data("glyphs", validation=share), 0)
 
 
+def test_other_images_are_another_run(small_glyphs: training_data.TrainingData) -> None:
+    digests = {
+        small_glyphs.digest,
+        dataclasses.replace(small_glyphs, squares=small_glyphs.squares.flip(0)).digest,
+        dataclasses.replace(small_glyphs, labels=small_glyphs.labels[::-1]).digest,
+        dataclasses.replace(small_glyphs, validation=None).digest,
+    }
+    assert len(digests) == 4
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+    with exclusive(tmp_path), pytest.raises(TrainingError, match="another process"):
+        train(toy(), small_glyphs, tmp_path, CPU, progress=False)
+
+
+def test_the_log_of_a_run_that_goes_on_keeps_the_epochs_before_it(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3, "lo')
+    assert Log(tmp_path / "log.jsonl", keep=2).records == [{"epoch": 1}, {"epoch": 2}]
+    assert (tmp_path / "log.jsonl").read_text() == '{"epoch": 1}\n{"epoch": 2}\n'
+    assert Log(tmp_path / "log.jsonl").records == []
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     recipe = dataclasses.replace(toy(), optimizer=dataclasses.replace(toy().optimizer, lr=1e30))
     with pytest.raises(TrainingError, match=r"epoch 1\. Lower optimizer\.lr"):
@@ -197,5 +220,3 @@ def test_one_cycle_by_hand() -> None:
     assert learning_rate_factor(schedule, 60, 100) == pytest.approx(0.5 * (1 + math.cos(math.pi / 2)))
     assert learning_rate_factor(schedule, 100, 100) == pytest.approx(0, abs=1e-12)
     assert learning_rate_factor(Schedule(1), 50, 100) == 1
-    with pytest.raises(RecipeError, match="Did you mean 'one-cycle'"):
-        learning_rate_factor(Schedule(1, name="onecycle"), 0, 1)

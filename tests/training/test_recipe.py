@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from training.api import resolve
-from training.recipe import override
 from training.recipes import RECIPES, catalogue
-from training.run import create_method
+from training.run import Run, create_method
+from training.settings import override
 from zoo.cards import Head
 from zoo.errors import RecipeError
 from zoo.network import create_heads
@@ -66,12 +67,42 @@ def test_override() -> None:
         ("optimizer=adam", r"set one of optimizer\.name"),
         ("optimizer.lr.x=1", "plain value"),
         ("lr", "write key=value"),
+        ("objective.loss_args.beta.foo=0.6", "plain value"),
+        ("objective.miner.x=1", "plain value"),
+        ("optimizer.lr=-1", "optimizer.lr must be 0 or more"),
+        ("optimizer.lr=NaN", "optimizer.lr must be 0 or more"),
+        ("augmentation.scale=0", "a factor from 1"),
+        ("augmentation.oversample=0", "from 1 to 8"),
+        ("augmentation.flip=2", "from 0 to 1"),
+        ("schedule.average=2", "from 0 to below 1"),
+        ("schedule.warmup=1", "below 1"),
+        ("schedule.name=onecycle", "constant or one-cycle"),
+        ("data.turns=3", "1 or 4"),
+        ("batch.size=0", "1 or more"),
+        ("seed=-1", "seed must be 0 or more"),
+        ("precision=fp8", "fp32 or bf16"),
+        ("name=../x", "lower-case letters"),
+        ("preprocessing.mode=XYZ", "grey"),
+        ('heads=[{"name": "a", "dim": "x"}]', "heads must be"),
         ('heads=[{"dim": 3}]', "heads must be"),
     ],
 )
 def test_a_wrong_setting_is_refused(setting: str, match: str) -> None:
     with pytest.raises(RecipeError, match=match):
         override(RECIPE, [setting])
+
+
+def test_settings_that_are_valid_only_together() -> None:
+    grey = override(RECIPE, ["preprocessing.mode=L", "preprocessing.mean=[0.5]", "preprocessing.std=[0.5]"])
+    assert grey.preprocessing.channels == 1
+    with pytest.raises(RecipeError, match="set as a whole already"):
+        override(RECIPE, ["optimizer=adam", "optimizer.lr=1"])
+
+
+@pytest.mark.parametrize("name", ["My Model", "../x", "/x", ""])
+def test_a_name_that_no_model_may_have_is_refused_at_once(name: str) -> None:
+    with pytest.raises(RecipeError, match="lower-case"):
+        resolve("margin-conv4-glyphs", rename=name)
 
 
 def test_resolve() -> None:
@@ -87,11 +118,26 @@ def test_resolve() -> None:
         ("objective.loss=margn", "Did you mean 'margin'"),
         ("objective.miner=distance-weighed", "Did you mean 'distance-weighted'"),
         ("objective.method=plane", "Did you mean 'plain'"),
+        ("objective.loss_args.beta=abc", "could not convert"),
+        ("heads=[]", "one head, not 0"),
         ("objective.loss_args.alpha=1", "unexpected keyword argument 'alpha'"),
         ("objective.miner_args.nearst=1", "unexpected keyword argument 'nearst'"),
     ],
 )
 def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
-    objective = override(RECIPE, [setting]).objective
+    recipe = override(RECIPE, [setting])
     with pytest.raises(RecipeError, match=match):
-        create_method(objective, create_heads(RECIPE.heads, 8), classes=3)
+        create_method(recipe.objective, create_heads(recipe.heads, 8), classes=3)
+
+
+@pytest.mark.parametrize(
+    ("setting", "match"),
+    [
+        ("preprocessing.crop=4", "does not take images of 4 x 4"),
+        ("backbone.args.global_pool=", "must pool"),
+        ("optimizer.name=adamm", "adam"),
+    ],
+)
+def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setting: str, match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        Run(override(RECIPE, [setting]), 3, 1, torch.device("cpu"))

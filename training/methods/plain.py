@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.tuples import Pairs, Triplets
+from zoo.errors import RecipeError
 
 
 class Plain(nn.Module):
@@ -21,6 +22,8 @@ class Plain(nn.Module):
         self, heads: nn.ModuleDict, loss: nn.Module, miner: Callable[[Tensor, Tensor], Triplets | Pairs] | None = None
     ) -> None:
         super().__init__()
+        if len(heads) != 1:
+            raise RecipeError(f"the method 'plain' trains one head, not {len(heads)}; set heads to one.")
         self.heads, self.objective, self.miner = heads, loss, miner
         self.normalised: bool = getattr(loss, "normalised", True)
 

@@ -1,0 +1,122 @@
+"""Changing a recipe by settings: `optimizer.lr=1e-5`, as `zoo train --set` takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from training.recipe import Recipe
+from zoo.cards import Head
+from zoo.errors import CardError, RecipeError, nearest
+
+
+def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with `key=value` settings applied, all at once: they may be valid only together.
+
+    A value is read as JSON where its field is not text. Raises `RecipeError` for an unknown key, naming the nearest,
+    and for a value of another kind than the field's or out of its range.
+    """
+    tree: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise RecipeError(f"{setting!r} is no setting; write key=value, as in optimizer.lr=1e-5.")
+        *groups, last = key.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+            if not isinstance(branch, dict):
+                raise RecipeError(f"{key}: {group!r} is set as a whole already.")
+        branch[last] = text
+    try:
+        changed: Recipe = _apply(recipe, tree, "")
+    except CardError as error:
+        raise RecipeError(str(error)) from None
+    return changed
+
+
+def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
+    """The dataclass `value` with the branches of the tree applied to its fields."""
+    hints = typing.get_type_hints(type(value))
+    changes = {}
+    for name, branch in tree.items():
+        key = prefix + name
+        if name not in hints:
+            near = nearest(name, hints) or nearest(name, _keys(value))
+            raise RecipeError(f"there is no setting {key!r}.{near}")
+        changes[name] = _field(getattr(value, name), hints[name], branch, key)
+    return dataclasses.replace(value, **changes)
+
+
+def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(old):
+        if isinstance(branch, dict):
+            return _apply(old, branch, f"{key}.")
+        inner = ", ".join(f"{key}.{name}" for name in typing.get_type_hints(type(old)))
+        raise RecipeError(f"{key} is a group; set one of {inner}.")
+    if not isinstance(branch, dict):
+        return _parse(branch, hint, key)
+    for name, text in branch.items():
+        if not isinstance(old, Mapping) or isinstance(text, dict):
+            raise RecipeError(f"{key}.{name} is no setting: {key} is a plain value or holds only such.")
+    return {**old, **{name: _parse(text, Any, f"{key}.{name}") for name, text in branch.items()}}
+
+
+def _keys(value: Any) -> list[str]:
+    """The names of all settings below a value, without those of the groups."""
+    if not dataclasses.is_dataclass(value):
+        return []
+    names = list(typing.get_type_hints(type(value)))
+    return names + [key for name in names for key in _keys(getattr(value, name))]
+
+
+def _parse(text: str, hint: Any, key: str) -> Any:
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if text in ("none", "null") and type(None) in allowed:
+        return None
+    if str in allowed:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text  # free-form arguments may hold words
+    if hint is Any:
+        return value
+    if float in allowed and _is_number(value):
+        return float(value)
+    if int in allowed and _is_number(value) and isinstance(value, int):
+        return value
+    return _parse_composite(value, hint, key, text)
+
+
+def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is tuple and isinstance(value, list):
+        inner = typing.get_args(hint)[0]
+        if inner is Head and all(_is_head(v) for v in value):
+            return tuple(Head(**v) for v in value)
+        if inner is float and all(_is_number(v) for v in value):
+            return tuple(float(v) for v in value)
+        if inner is str and all(isinstance(v, str) for v in value):
+            return tuple(value)
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        return value
+    raise RecipeError(f"{key} must be {getattr(hint, '__name__', hint) if origin is None else hint}, not {text!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_head(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"name", "dim"}
+        and isinstance(value["name"], str)
+        and _is_number(value["dim"])
+        and isinstance(value["dim"], int)
+    )
