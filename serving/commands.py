@@ -50,6 +50,10 @@ def _told(report: Report) -> str:
         f"{report.gallery}: {report.items:,} images; {report.added:,} added, {report.already_there:,} were there "
         f"already, {len(report.unreadable):,} could not be read"
     )
+    if report.moved:
+        lines.append(f"{report.moved:,} lie elsewhere now: their source and label were updated")
+    if report.not_in_folder:
+        lines.append(f"{len(report.not_in_folder):,} are not in the folder indexed now: they stay in the gallery")
     return "\n".join(lines)
 
 

@@ -116,6 +116,10 @@ class Gallery:
         """Remove items by id and return how many there were; ids that do not exist are passed over."""
         return self._store.remove(ids)
 
+    def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
+        """Give items another source and label, (id, source, label) each; all of them, or none."""
+        self._store.move(places)
+
     def search(self, vectors: np.ndarray, k: int, exclude_ids: Sequence[int] = ()) -> list[list[Hit]]:
         """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
 
@@ -150,9 +154,13 @@ class Gallery:
         """The item's unit embedding, float32 [dim]. Raises `ItemNotFoundError`."""
         return self._store.embedding(item_id)
 
-    def has_content(self, content_sha256: str) -> bool:
-        """Whether an image file of this SHA-256 (hex) is in the gallery."""
-        return self._store.has_content(content_sha256)
+    def item_of_content(self, content_sha256: str) -> Item | None:
+        """The item of the image file with this SHA-256 (hex), if the gallery has it."""
+        return self._store.item_of_content(content_sha256)
+
+    def sources_by_content(self) -> dict[str, str]:
+        """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
+        return self._store.sources_by_content()
 
     def count(self, label: str | None = None) -> int:
         return self._store.count(label)

@@ -3,7 +3,8 @@
 Every transaction that changes something takes the next change number. An item carries the number of the
 transaction that wrote it, a removal leaves its number behind, and so whoever derives something from the store
 (an index, in this or another process) asks for what came after the number it has seen. Beside the number stands a
-random mark, new with every change: a file derived from another history of this store never has it.
+random mark, new with every change: a file derived from another history of this store never has it. An item keeps its
+number when it is moved, as nothing is derived from where it lies.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.gallery.connection import connect
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
@@ -69,8 +71,7 @@ class Store:
         if not path.is_file():
             raise GalleryError(f"{path} does not exist.")
         with self._explained():
-            uri = f"{path.resolve().as_uri()}?mode=rw"
-            self._db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+            self._db = connect(path)
         try:
             with self._explained():
                 self._check_version()
@@ -112,6 +113,14 @@ class Store:
             gone = [i for i in possible if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
             self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
         return len(gone)
+
+    def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
+        """Give items (by id) another source and label, all in one transaction."""
+        with self._writing():
+            self._db.executemany(
+                "UPDATE items SET source = ?, label = ? WHERE id = ?",
+                [(source, label, item_id) for item_id, source, label in places],
+            )
 
     def change(self) -> int:
         """The number of the last change: cheap, asked before every search."""
@@ -181,8 +190,13 @@ class Store:
             rows += self._query(f"SELECT {_ITEM} FROM items ORDER BY id LIMIT ?", n)
         return [_item(row) for row in {row[0]: row for row in rows}.values()][:n]
 
-    def has_content(self, content_sha256: str) -> bool:
-        return bool(self._query("SELECT 1 FROM items WHERE content_sha256 = ?", content_sha256))
+    def item_of_content(self, content_sha256: str) -> Item | None:
+        rows = self._query(f"SELECT {_ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
+        return _item(rows[0]) if rows else None
+
+    def sources_by_content(self) -> dict[str, str]:
+        """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
+        return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
 
     def count(self, label: str | None = None) -> int:
         where, values = _where(label)

@@ -16,7 +16,7 @@ from serving.gallery.thumbnails import make_thumbnail
 from serving.searcher import Searcher
 from tests.serving import toys
 from zoo.embedder import Embedder
-from zoo.errors import GalleryError, ModelFolderError, ModelMismatchError, UsageError
+from zoo.errors import DatasetError, GalleryError, ModelFolderError, ModelMismatchError, UsageError
 
 
 @pytest.fixture
@@ -72,6 +72,36 @@ def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp
         assert gallery.item(25).source == "new.png"
 
 
+def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    image = (folder / "red stripes" / "0.png").read_bytes()
+    (folder / "red stripes" / "0.png").rename(folder / "blue checks" / "moved.png")
+    (folder / "red stripes" / "1.png").unlink()
+    (folder / "green disc").rename(folder / "green")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.found, report.added, report.already_there, report.moved, report.items) == (23, 0, 23, 7, 24)
+    assert report.not_in_folder == ["red stripes/1.png"]
+    with Gallery.open(tmp_path / "g") as gallery:
+        (hit,) = gallery.search(model.embed(image), 1)[0]
+        assert (hit.source, hit.label) == ("blue checks/moved.png", "blue checks")
+        assert [gallery.count(label) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
+        assert len(gallery.search(model.embed(image), 100)[0]) == 24, "each item is found once"
+    shutil.copy(folder / "blue checks" / "moved.png", folder / "twin.png")
+    for _ in range(2):
+        report = index_folder(model, "toy", folder, tmp_path / "g")
+        assert (report.added, report.already_there, report.moved) == (0, 24, 0), "the first of two equal files counts"
+
+
+def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "linked").symlink_to(pictures / "green disc")
+    (tmp_path / "top" / "loop").symlink_to(tmp_path / "top")
+    report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g")
+    assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.count("linked") == toys.PER_CLASS
+
+
 def test_a_run_that_was_broken_off_is_taken_up(
     model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +146,7 @@ def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no images"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
-    with pytest.raises(UsageError, match="not a folder"):
+    with pytest.raises(DatasetError, match="there is no folder"):
         find_images(tmp_path / "nowhere")
     (tmp_path / "empty" / "bad.png").write_text("no image")
     with pytest.raises(GalleryError, match="none of the 1 images"):

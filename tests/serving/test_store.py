@@ -82,8 +82,9 @@ def test_content_that_is_there_is_not_added_again(store: Store) -> None:
     assert again.ids[1] == again.ids[2]
     assert again.new == 1
     assert store.item(2).source == "2.png"
-    assert store.has_content(f"{3:064x}")
-    assert not store.has_content(f"{4:064x}")
+    assert store.item_of_content(f"{3:064x}") == store.item(again.ids[1])
+    assert store.item_of_content(f"{4:064x}") is None
+    assert list(store.sources_by_content().values()) == ["1.png", "2.png", "3.png"]
 
 
 def test_every_change_has_a_number_and_can_be_asked_for(store: Store) -> None:
