@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.gallery import Hit, Item
+from serving.hosts import KnownHosts
 from serving.openapi import MAX_LIMIT, document
 from serving.refusals import HANDLERS
 from serving.searcher import Searcher
@@ -39,13 +40,16 @@ _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _HEADERS.item
 T = TypeVar("T")
 
 
-def create_app(searcher: Callable[[], Searcher], max_bytes: int) -> ASGIApp:
-    """The application. `searcher` is asked for at each request, so that the app can be made before it is opened."""
+def create_app(searcher: Callable[[], Searcher], max_bytes: int, hosts: Iterable[str] = ()) -> ASGIApp:
+    """The application. `searcher` is asked for at each request, so that the app can be made before it is opened.
+
+    `hosts`: the names it answers to besides loopback's (serving.hosts).
+    """
     app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
     app.state.searcher = searcher
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
     app.state.cores = CapacityLimiter(len(os.sched_getaffinity(0)))
-    return SecurityHeaders(BodyLimit(app, max_bytes + FORM_BYTES))
+    return SecurityHeaders(KnownHosts(BodyLimit(app, max_bytes + FORM_BYTES), hosts))
 
 
 class SecurityHeaders:

@@ -19,7 +19,8 @@ def document() -> Json:
             "title": "Image search",
             "version": "1",
             "description": "Find the images of a gallery that are nearest to yours. Every refusal is JSON of one "
-            'shape: {"error": {"code", "message"}}.',
+            'shape: {"error": {"code", "message"}}. A request to a host name that the service does not go by is '
+            "refused with 421.",
         },
         "paths": {
             "/search": {"post": _search()},

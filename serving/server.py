@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from serving.hosts import ANY, VARIABLE
 from zoo.errors import GalleryError, UsageError
 
 
@@ -34,6 +35,7 @@ def serve(gallery: Path, model: str | None, host: str, port: int, allow_public: 
         os.environ["ZOO_GALLERY"] = str(gallery.resolve())
         if model:
             os.environ["ZOO_MODEL"] = model
+        os.environ.setdefault(VARIABLE, ANY if allow_public else host)
         _run(listening)
 
 
@@ -43,7 +45,7 @@ def listen(host: str, port: int, allow_public: bool) -> socket.socket:
         raise UsageError(f"a port is a number from 0 to 65535, not {port}.")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is empty or too long
         raise UsageError(f"{host}:{port} is no address to serve at: {error}.") from None
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_public:
         raise UsageError(

@@ -3,6 +3,8 @@
 BentoML keeps /livez, /healthz, /readyz and /schema.json for itself; every other path belongs to the mounted
 application. It is mounted as a plain ASGI callable on purpose: of a mounted Starlette instance BentoML
 takes only the paths that it knows, and answers the others with its own index page, scripts and docs.
+
+Behind a proxy, or at another address than loopback, ZOO_SERVE_HOSTS names the hosts that requests may be made to.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from functools import cache
 import bentoml
 
 from serving.app import create_app
+from serving.hosts import VARIABLE, hosts_in
 from serving.searcher import Searcher
 from serving.uploads import LIMITS
 from zoo.errors import UsageError
@@ -28,7 +31,7 @@ def searcher() -> Searcher:
     return Searcher.open(gallery, model=os.environ.get("ZOO_MODEL"), limits=LIMITS)
 
 
-@bentoml.asgi_app(create_app(searcher, LIMITS.max_bytes))
+@bentoml.asgi_app(create_app(searcher, LIMITS.max_bytes, hosts_in(os.environ.get(VARIABLE, ""))))
 @bentoml.service(
     name="image-search",
     traffic={"timeout": 60},

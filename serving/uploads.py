@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.refusals import RefusedError, respond, too_large
 from zoo.images import Limits
 
-LIMITS = Limits(max_bytes=20 * 2**20, max_pixels=64_000_000)
-"""What the service accepts of an image."""
+LIMITS = Limits(max_bytes=20 * 2**20, max_pixels=24_000_000)
+"""What the service accepts of an image: bounds the memory that all cores' decoding takes at once."""
 
 DEFAULT_K, MAX_K = 10, 1000
 RAW_TYPES = ("application/octet-stream", "image/")

@@ -92,7 +92,8 @@ async function ask(path, options = {}) {
     if (mine.signal.aborted) throw error;
     throw new Error("The server does not answer. Is it still running?");
   }
-  const body = await answer.json().catch(() => null);
+  const body = await answer.json().catch(() => null); // what is no JSON is a refusal without a reason
+  mine.signal.throwIfAborted();
   if (!answer.ok) throw new Error(body?.error?.message || `The server refused this (${answer.status}).`);
   return body;
 }
@@ -113,6 +114,7 @@ async function present(work) {
 function browse() {
   return present(async () => {
     const { items, total } = await ask(`/items?sample=${SAMPLE}`);
+    complain("");
     heading("From the gallery", total ? "Click one to search from it" : "The gallery is empty");
     $("grid").replaceChildren(...items.map(card));
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,14 +21,22 @@ from starlette.testclient import TestClient
 from serving.app import ROUTES, create_app
 from serving.client import Client
 from serving.gallery import Gallery
+from serving.hosts import ANY, hosts_in
 from serving.searcher import Searcher
 from serving.uploads import LIMITS
 from tests.serving import toys
-from tests.serving.running import Running
+from tests.serving.running import Running, serving
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError
 
 TOO_MANY = b"\x89PNG" + bytes(LIMITS.max_bytes + 200_000)
+
+
+@pytest.fixture
+def searcher(gallery_folder: Path) -> Iterator[Searcher]:
+    opened = Searcher.open(gallery_folder)
+    yield opened
+    opened.close()
 
 
 def search(http: httpx.Client, kind: int = 0, **params: Any) -> list[dict[str, Any]]:
@@ -106,6 +115,7 @@ BAD_IMAGES = {
     "zeros": (lambda: bytes(5000), 422, "unreadable_image"),
     "empty": (lambda: b"", 400, "no_image"),
     "bomb": (lambda: png(20_000, 20_000), 413, "image_too_large"),
+    "64 megapixels": (lambda: png(8000, 8000), 413, "image_too_large"),
     "long bomb": (lambda: png(2**31 - 1, 1)[:2000], 413, "image_too_large"),
     "too many bytes": (lambda: TOO_MANY, 413, "body_too_large"),
 }
@@ -281,6 +291,50 @@ def test_the_description_is_of_this_service(http: httpx.Client) -> None:
         check(answer.json(), method["responses"]["200"]["content"]["application/json"]["schema"])
 
 
+HOSTS = {
+    "localhost": True,
+    "LOCALHOST.:3000": True,
+    "127.0.0.1": True,
+    "127.3.2.1:80": True,
+    "[::1]:3000": True,
+    "evil.example": False,
+    "localhost.evil.example:3000": False,
+    "127.0.0.1.evil.example": False,
+    "0.0.0.0:3000": False,
+    "192.168.1.2": False,
+    "evil.example#localhost": False,
+    "[::1]evil.example": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_that_is_not_this_machine_is_refused(http: httpx.Client, host: str) -> None:
+    for path in ("/", "/items", "/items/1/thumbnail", "/nowhere"):
+        answer = http.get(path, headers={"host": host})
+        if HOSTS[host]:
+            assert answer.status_code == (404 if path == "/nowhere" else 200)
+        else:
+            assert_refused(answer, 421, "unknown_host")
+
+
+def test_hosts_can_be_named_and_the_public_is_served_under_any(searcher: Searcher) -> None:
+    for known, host, status in (
+        (hosts_in("Search.example.org, other"), "search.example.org:443", 200),
+        (hosts_in("Search.example.org, other"), "other", 200),
+        (hosts_in("Search.example.org, other"), "127.0.0.1", 200),
+        (hosts_in("Search.example.org, other"), "evil.example", 421),
+        ([ANY], "evil.example", 200),
+    ):
+        app = create_app(lambda: searcher, LIMITS.max_bytes, known)
+        assert TestClient(app, f"http://{host}").get("/items").status_code == status
+
+
+def test_a_server_for_all_answers_to_any_name(gallery_folder: Path) -> None:
+    with serving(gallery_folder, "--allow-public") as running:
+        assert httpx.get(f"{running.url}/model", headers={"host": "gpu-box.lan"}).status_code == 200
+
+
 def test_the_client(server: Running, gallery_folder: Path, tmp_path: Path) -> None:
     client = Client(server.url)
     assert client.ready()
@@ -300,6 +354,47 @@ def test_the_client(server: Running, gallery_folder: Path, tmp_path: Path) -> No
     assert not nobody.ready()
     with pytest.raises(GalleryError, match="does not answer"):
         nobody.items()
+    with pytest.raises(GalleryError, match=r"nowhere\.png cannot be read"):
+        client.search(tmp_path / "nowhere.png")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: "
+STRANGERS = {
+    b"": "does not answer",
+    b"\x00\x01\x02 nonsense\r\n\r\n": "does not answer",
+    HEAD + b"99\r\n\r\n{}": "does not answer",
+    HEAD + b"6\r\n\r\n<html>": "not as the search service",
+    HEAD + b"1\r\n\r\n\xff": "not as the search service",
+    HEAD + b"2\r\n\r\n{}": "not as the search service",
+    HEAD + b"2\r\n\r\n[]": "not as the search service",
+    b"HTTP/1.1 500 Gone wrong\r\nContent-Length: 99\r\n\r\n{": "500 Gone wrong",
+}
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_the_client_explains_what_is_no_answer(said: bytes) -> None:
+    def answer() -> None:
+        for _ in range(2):
+            connection, _ = stranger.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as stranger, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer)
+        client = Client(f"http://127.0.0.1:{stranger.getsockname()[1]}")
+        with pytest.raises(GalleryError, match=STRANGERS[said]):
+            client.items()
+        client.ready()
+        answered.result()
+
+
+def test_the_client_does_not_wait_for_ever() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+        with pytest.raises(GalleryError, match="timed out"):
+            client.items()
+        assert not client.ready()
 
 
 def test_the_serving_process_holds_no_torch(http: httpx.Client, server: Running) -> None:
@@ -312,6 +407,6 @@ def test_a_failure_of_the_service_is_said_in_json_and_gives_nothing_away() -> No
         raise GalleryError("/home/somebody/gallery.sqlite: disk I/O error.")
 
     app = create_app(broken, LIMITS.max_bytes)
-    answer = TestClient(app, raise_server_exceptions=False).get("/model")
+    answer = TestClient(app, "http://localhost", raise_server_exceptions=False).get("/model")
     assert_refused(answer, 500, "internal_error")
     assert "somebody" not in answer.text

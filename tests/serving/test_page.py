@@ -180,6 +180,35 @@ def test_the_page_fits_a_phone(browser: Browser, server: Running, tmp_path: Path
     page.close()
 
 
+def test_a_search_that_is_overtaken_says_nothing(page: Page) -> None:
+    # Answers begin, and never end until they are broken off.
+    page.evaluate(
+        """() => {
+            const real = window.fetch;
+            window.fetch = (path, options) => path.startsWith("/search") ? new Response(new ReadableStream({
+                start: (body) => options.signal.addEventListener("abort", () => body.error(options.signal.reason)),
+            })) : real(path, options);
+        }"""
+    )
+    drop(page, toys.query(0))
+    drop(page, toys.query(1), "second.png")
+    expect(page.locator("#query-name")).to_have_text("second.png")
+    page.evaluate("() => new Promise((done) => setTimeout(done, 50))")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator("#found")).to_have_attribute("aria-busy", "true")
+    expect(page.get_by_role("heading", name="Nothing found")).to_have_count(0)
+    page.get_by_role("button", name="Start over").click()
+    expect(page.locator(".card")).to_have_count(24)
+
+
+def test_another_sample_clears_the_complaint(page: Page) -> None:
+    page.dispatch_event("body", "drop", {"dataTransfer": page.evaluate_handle("() => new DataTransfer()")})
+    expect(page.get_by_role("alert")).to_contain_text("That is no file")
+    page.locator("#shuffle").click()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator(".card")).to_have_count(24)
+
+
 def test_the_page_says_when_the_server_is_gone(page: Page) -> None:
     page.route("**/search*", lambda route: route.abort())
     drop(page, toys.query(0))

@@ -1,0 +1,68 @@
+"""Which names the service answers to.
+
+A page from elsewhere may have its own name lead to 127.0.0.1 (DNS rebinding); to the browser the service is then that
+page's own, and all of the gallery could be read. Such a request still carries the foreign name in its Host header.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.refusals import RefusedError, respond
+
+VARIABLE = "ZOO_SERVE_HOSTS"
+"""The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
+
+ANY = "*"
+
+
+class KnownHosts:
+    """ASGI middleware that refuses a request to a host that is neither loopback nor one of `hosts`.
+
+    With `ANY` among them all are answered.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self.app, self.hosts = app, {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and ANY not in self.hosts:
+            name = host_name(dict(scope["headers"]).get(b"host", b"").decode("latin-1"))
+            if name not in self.hosts and not is_loopback(name):
+                await respond(_misdirected(name))(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def host_name(header: str) -> str:
+    """The name or address in a Host header, in lower case, without port and brackets; "" for what is none."""
+    found = re.fullmatch(r"(\[[^\[\]]+\]|[^:\[\]]+)(:[0-9]*)?", header.strip())
+    return found[1].strip("[]").rstrip(".").lower() if found else ""
+
+
+def is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def hosts_in(text: str) -> list[str]:
+    """The names in the environment variable's value."""
+    return [host.strip() for host in text.split(",") if host.strip()]
+
+
+def _misdirected(name: str) -> RefusedError:
+    return RefusedError(
+        HTTPStatus.MISDIRECTED_REQUEST,
+        "unknown_host",
+        f"The service does not answer to the name {name[:80]!r}. Ask for it at 127.0.0.1 or localhost, or start it "
+        f"with this name in {VARIABLE}.",
+    )
