@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -101,9 +102,21 @@ def print_table(rows: list[tuple[str, str]]) -> None:
 def serve(gallery: Path, port: int) -> int:
     step("Serve the page (Ctrl-C ends)")
     try:
-        return subprocess.run([ZOO, "serve", gallery, "--port", str(port)], check=False).returncode
+        return subprocess.run([ZOO, "serve", gallery, "--port", str(free_port(port))], check=False).returncode
     except KeyboardInterrupt:
         return 0
+
+
+def free_port(port: int) -> int:
+    """`port`, or 0 where it cannot be had: the system then chooses one, and the server prints it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            print(f"Port {port} cannot be had; another one is taken.", flush=True)
+            return 0
+    return port
 
 
 def step(title: str) -> None:

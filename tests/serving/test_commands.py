@@ -46,6 +46,15 @@ def test_index_then_search(
     assert json.loads(capsys.readouterr().out)["items"] == 24
     run_here(INDEX, model_folder, pictures, "--out", gallery)
     assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 were there already, 0 could not be read\n"
+    run_here(INDEX, model_folder, pictures / "green disc", "--out", gallery)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "6 lie elsewhere now: their source and label were updated",
+        "18 are not in the folder indexed now: they stay in the gallery",
+    ]
+    run_here(INDEX, model_folder, pictures, "--out", gallery, "--json")
+    outcome = capsys.readouterr()
+    assert json.loads(outcome.out)["moved"] == 6
+    assert outcome.err == ""
     run_here(SEARCH, gallery, query, "-k", 3, "--json")
     assert [hit["label"] for hit in json.loads(capsys.readouterr().out)["results"]] == ["green disc"] * 3
     run_here(SEARCH, gallery, "--id", 1, "-k", 3)
@@ -104,11 +113,23 @@ def test_addresses() -> None:
         ("0.0.0.0", 0, "no key"),
         ("nowhere.invalid", 0, "no address"),
         ("::1", 65536, "65535"),
+        (f"{'a' * 64}.example", 0, "no address"),
+        ("a..b", 0, "no address"),
     ):
         with pytest.raises(UsageError, match=message):
             listen(host, port, allow_public=False)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Choose another --port"):
         listen("127.0.0.1", taken.getsockname()[1], allow_public=False)
+
+
+def test_the_demo_takes_another_port_where_its_own_is_taken() -> None:
+    from demo import free_port
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port(port) == 0
+    assert free_port(port) == port
+    assert free_port(70_000) == 0
 
 
 def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path, tmp_path: Path) -> None:
