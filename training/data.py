@@ -38,10 +38,11 @@ class TrainingData:
     @property
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for other training or validation images and labels."""
-        arrays = [self.squares.numpy(), self.labels, *(self.validation or ())]
-        return hashlib.sha256(
-            b"".join(hashlib.sha256(memoryview(np.ascontiguousarray(a))).digest() for a in arrays)
-        ).hexdigest()[:8]
+        total = hashlib.sha256()
+        for array in (self.squares.numpy(), self.labels, *(self.validation or ())):
+            total.update(f"{array.dtype} {array.shape}".encode())
+            total.update(np.ascontiguousarray(array).data)
+        return total.hexdigest()[:8]
 
     def batch(self, indices: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Images float [b, c, side, side] in 0..1, quarter turns float [b] and labels int64 [b] of samples."""
