@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -43,11 +44,17 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
+_TILE = 512
+
 
 def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | None = None) -> Image.Image:
     """Decode `source` to an upright 8-bit image of mode L or RGB.
 
-    `draft`: the shortest side that is still enough; a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size.
+    `draft`: the shortest side that is still enough; a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size. This
+    holds for paths and bytes; PIL images and arrays are taken as they are and never changed, so that a JPEG opened by
+    the caller is decoded whole and its pixels may differ a little from those of its path.
+
+    Beside the decoded image the conversions take at most 5 bytes a pixel (9 for palettes with transparency).
     Raises `ImageError` (`ImageTooLargeError`) naming what is wrong; never anything else for bad input.
     """
     if isinstance(source, np.ndarray):
@@ -62,7 +69,11 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
         if draft is not None and image.format == "JPEG" and image is not source:
             image.draft("RGB" if image.mode not in ("L", "CMYK") else None, (draft, draft))
         image.load()
-        return _to_8bit(ImageOps.exif_transpose(image))
+        if image is source:
+            image = ImageOps.exif_transpose(image)  # a copy
+        else:
+            ImageOps.exif_transpose(image, in_place=True)
+        return _to_8bit(image)
     except ImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where warnings are errors
@@ -116,20 +127,40 @@ def _to_8bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         return _scale_to_8bit(image)
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        return _over_white(image)
     if image.mode in ("1", "L"):
         return image.convert("L")
     return image.convert("RGB")
 
 
+def _over_white(image: Image.Image) -> Image.Image:
+    mode = "LA" if image.mode in ("LA", "La") else "RGBA"  # premultiplied alpha converts to its own kind only
+    if image.mode != mode:
+        image = image.convert(mode)
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
+    return white
+
+
 def _scale_to_8bit(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.float64)
-    if not np.isfinite(values).all():
+    scale = _scale_of_floats(image) if image.mode == "F" else 255 / 65535
+    scaled = np.empty((image.height, image.width), np.uint8)
+    for left, top, values in _tiles(image):
+        height, width = values.shape
+        scaled[top : top + height, left : left + width] = np.clip(np.rint(values * scale), 0, 255)
+    return Image.fromarray(scaled)
+
+
+def _scale_of_floats(image: Image.Image) -> float:
+    highest = max(float(values.max()) if np.isfinite(values).all() else np.inf for _, _, values in _tiles(image))
+    if highest == np.inf:
         raise ImageError(f"{describe(image)} holds NaN or infinite pixels.")
-    if image.mode != "F":
-        values = values * (255 / 65535)
-    elif values.max() <= 1:
-        values = values * 255
-    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+    return 255.0 if highest <= 1 else 1.0
+
+
+def _tiles(image: Image.Image) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(left, top, float64 [h, w]) piece by piece: all of a large image in float64 would take 640 MB."""
+    for top in range(0, image.height, _TILE):
+        for left in range(0, image.width, _TILE):
+            box = left, top, min(left + _TILE, image.width), min(top + _TILE, image.height)
+            yield left, top, np.asarray(image.crop(box)).astype(np.float64)

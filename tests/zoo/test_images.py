@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,10 @@ def test_exif_orientation_is_applied() -> None:
         ("RGBA", (255, 0, 0, 255), (255, 0, 0)),
         ("RGBA", (0, 0, 0, 51), (204, 204, 204)),  # a fifth of black over white: 255 * 0.8
         ("LA", (0, 0), (255, 255, 255)),
+        ("LA", (0, 51), (204, 204, 204)),
+        ("La", (0, 51), (204, 204, 204)),
+        ("RGBa", (0, 0, 0, 51), (204, 204, 204)),
+        ("PA", 0, (255, 255, 255)),
         ("I;16", 65535, 255),
         ("I;16", 257 * 100, 100),
         ("I", 65535, 255),
@@ -173,3 +179,49 @@ def test_batches_keep_order_and_cover_all() -> None:
     chunks = list(batches(iter(images), GREY, 5))
     assert [len(chunk) for chunk in chunks] == [5, 5, 5, 5, 3]
     assert np.concatenate(chunks)[:, 0, 0, 0].tolist() == list(range(23))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "F"])
+def test_large_images_are_scaled_as_a_whole(mode: str) -> None:
+    values = np.random.default_rng(0).random((700, 1100)) * (65535 if mode == "I;16" else 1)
+    image = Image.fromarray(values.astype(np.uint16 if mode == "I;16" else np.float32))
+    assert image.mode == mode
+    stored = np.asarray(image).astype(float)
+    expected = np.rint(stored * 255 / 65535 if mode == "I;16" else stored * 255)
+    np.testing.assert_array_equal(np.asarray(open_image(image)), expected)
+    values[-1, -1] = np.nan if mode == "F" else 0
+    if mode == "F":
+        with pytest.raises(ImageError, match="NaN"):
+            open_image(Image.fromarray(values.astype(np.float32)))
+
+
+def test_a_callers_image_is_left_as_it_was() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = Image.open(io.BytesIO(encoded(Image.new("RGB", (64, 32)), "JPEG", exif=exif.tobytes())))
+    assert open_image(image, draft=8).size == (32, 64)
+    assert image.size == (64, 32)
+    assert image.getexif()[0x0112] == 6
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+from zoo.images import open_image
+
+def peak():  # the process's own; resource.getrusage would count what its parent held before the exec
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+
+before = peak()
+width, height = open_image(sys.argv[1]).size
+print((peak() - before) / (width * height))
+"""
+
+
+@pytest.mark.parametrize(("mode", "decoded"), [("I;16", 2), ("RGBA", 4), ("LA", 4), ("F", 4)])
+def test_memory_beside_the_decoded_image_is_bounded(tmp_path: Path, mode: str, decoded: int) -> None:
+    path = tmp_path / ("a.tiff" if mode == "F" else "a.png")
+    Image.new(mode, (3000, 3000)).save(path, compress_level=1)
+    out = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True).stdout
+    file = path.stat().st_size / 3000**2  # the bytes are read at once, and a format may hold them again
+    assert float(out) <= decoded + 2 * file + 6
