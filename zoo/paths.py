@@ -11,7 +11,7 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 
 def home() -> Path:
     """The local zoo's folder: `ZOO_HOME`, else `~/.dml-zoo`."""
-    return Path(os.environ.get("ZOO_HOME") or Path.home() / ".dml-zoo").expanduser()
+    return expand(os.environ.get("ZOO_HOME") or "~/.dml-zoo")
 
 
 def local_models() -> Path:
@@ -25,6 +25,16 @@ def download_cache() -> Path:
 
 
 def data_roots(given: str | Path | None = None) -> list[Path]:
-    """The folders to look for a data set in, in order: the one given, `ZOO_DATA`, the download cache."""
-    roots = [given, os.environ.get("ZOO_DATA"), download_cache()]
-    return [Path(root).expanduser() for root in roots if root]
+    """The folders to look for a data set in: the one given and no other; else `ZOO_DATA`, then the download cache."""
+    if given is not None:
+        return [expand(given)]
+    named = os.environ.get("ZOO_DATA")
+    return [expand(named), download_cache()] if named else [download_cache()]
+
+
+def expand(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` and `~user` replaced by the home folder; left as it is where there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.errors import DatasetError, nearest
+from zoo.paths import expand
 
 if TYPE_CHECKING:
     from zoo.datasets.dataset import Dataset
 
 Loader = Callable[[str, "str | Path | None"], "Dataset"]
-"""`(split, data) -> Dataset`; `data` is a folder to look in first, or None."""
+"""`(split, data) -> Dataset`; `data` is the folder to look in, or None."""
 
 
 def _glyphs(split: str, data: str | Path | None) -> Dataset:
@@ -40,7 +41,7 @@ DATASETS: dict[str, Loader] = {"glyphs": _glyphs, "omniglot": _omniglot, "folder
 def load(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
     """One split ("train" or "test") of the data set `name`.
 
-    `data`: the folder to look in first, before `ZOO_DATA` and the download cache; for "folder" it is the data set.
+    `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set.
     Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
     """
     from zoo.datasets.dataset import SPLITS
@@ -49,4 +50,7 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
         raise DatasetError(f"no data set {name!r}.{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
     if split not in SPLITS:
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
+    if data is not None and not expand(data).is_dir():
+        reason = f"{data} is not a folder" if expand(data).exists() else f"there is no folder {data}"
+        raise DatasetError(f"{reason}; name the one that holds the data set.")
     return DATASETS[name](split, data)

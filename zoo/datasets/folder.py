@@ -10,6 +10,7 @@ import numpy as np
 from zoo.datasets.dataset import SPLITS, Dataset
 from zoo.errors import DatasetError
 from zoo.images import SUFFIXES
+from zoo.paths import expand
 
 
 def load(split: str, data: str | Path | None = None) -> Dataset:
@@ -21,7 +22,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     """
     if data is None:
         raise DatasetError("the data set 'folder' needs to know which one: name it with --data.")
-    root = Path(data).expanduser()
+    root = expand(data)
     if all((root / name).is_dir() for name in SPLITS):
         root = root / split
     paths = list_images(root)
@@ -36,7 +37,7 @@ def list_images(root: str | Path) -> list[Path]:
     Linked folders are followed, except one that leads back to a folder it lies in.
     Raises `DatasetError` for a folder that is missing or can't be read; without images the list is empty.
     """
-    root = Path(root).expanduser()
+    root = expand(root)
     if not root.exists():
         raise DatasetError(f"there is no folder {root}.")
     if not root.is_dir():

@@ -40,7 +40,7 @@ def font_folder() -> Path:
     """Where matplotlib keeps its fonts, found without importing it. Raises `MissingDependencyError`."""
     spec = importlib.util.find_spec("matplotlib")
     if spec is None or not spec.submodule_search_locations:
-        raise missing("matplotlib (its fonts)", "train")
+        raise missing("matplotlib (its fonts)", "glyphs")
     return Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
 
 

@@ -69,8 +69,8 @@ SOURCES = {
 def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -> Dataset:
     """One split: 105 x 105 black-on-white PNG, classes "Alphabet/characterNN", sorted.
 
-    Taken from the zip file or its extracted folder in `data`, `ZOO_DATA` or the download cache, else downloaded from
-    `base_url` into the cache. Factors: `alphabet` (index into ALPHABETS) and `drawer` (1 to 20).
+    Taken from the zip file or its extracted folder in `data`; where that is None, in `ZOO_DATA` or the download cache,
+    else downloaded from `base_url` into the cache. Factors: `alphabet` (index into ALPHABETS) and `drawer` (1 to 20).
     Raises `DatasetError` if it is nowhere, incomplete, or not as published.
     """
     source = SOURCES[split]
@@ -101,6 +101,11 @@ def _read(source: Source, data: str | Path | None, base_url: str) -> Mapping[str
             return _from_zip(root / source.file.name, source)
         if (root / source.folder).is_dir():
             return _from_folder(root / source.folder, source)
+    if data is not None:
+        raise DatasetError(
+            f"{data} holds no Omniglot: expected {source.file.name} or the folder {source.folder} in it. "
+            "Name the folder that does, or none, and it is taken from ZOO_DATA or downloaded."
+        )
     return _from_zip(_download(source.file, roots, base_url), source)
 
 

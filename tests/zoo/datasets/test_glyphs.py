@@ -269,7 +269,7 @@ def test_of_a_chain_of_look_alikes_every_other_one_is_kept() -> None:
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"dml-zoo\[train\]"):
+    with pytest.raises(MissingDependencyError, match=r"dml-zoo\[glyphs\]"):
         load("glyphs", "test")
 
 

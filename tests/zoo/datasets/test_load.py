@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,10 @@ def test_importing_the_table_imports_no_data_set() -> None:
     code = "import sys, zoo.datasets; print([m for m in sys.modules if m.startswith(('zoo.datasets.', 'matplotlib'))])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"glyphs", "omniglot", "folder", "download", "matplotlib"} & set(loaded.replace("'", ".").split("."))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_mistyped_folder_is_not_passed_over(name: str, tmp_path: Path) -> None:
+    for folder in (tmp_path / "nowhere", "~nosuchuser/data"):
+        with pytest.raises(DatasetError, match=f"there is no folder {folder}"):
+            load(name, "test", folder)

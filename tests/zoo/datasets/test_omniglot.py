@@ -83,7 +83,9 @@ def test_another_zip_under_that_name_is_refused(data_root: Path, tmp_path: Path)
 
 def test_the_environment_names_a_folder_too(data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ZOO_DATA", str(data_root))
-    assert len(load("omniglot", "test")) == len(load("omniglot", "test", tmp_path)) == 2120
+    assert len(load("omniglot", "test")) == 2120
+    with pytest.raises(DatasetError, match=rf"{tmp_path} holds no Omniglot: expected images_background_small2\.zip"):
+        load("omniglot", "test", tmp_path)  # a folder that was named is not passed over
 
 
 @pytest.mark.usefixtures("no_data")
@@ -99,11 +101,14 @@ def test_it_is_downloaded_into_the_cache_and_found_there(data_root: Path, own_zo
 
 
 @pytest.mark.usefixtures("no_data")
-def test_out_of_reach_it_says_where_it_looked_and_what_to_do(own_zoo: Path, tmp_path: Path) -> None:
+def test_out_of_reach_it_says_where_it_looked_and_what_to_do(
+    own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving({}) as gone:
         pass
+    monkeypatch.setenv("ZOO_DATA", str(tmp_path))
     with pytest.raises(DatasetError) as error:
-        omniglot.load("train", tmp_path, base_url=gone.url)
+        omniglot.load("train", base_url=gone.url)
     message = str(error.value)
     for part in (str(tmp_path), str(own_zoo / "data"), f"{gone.url}/images_background_small1.zip", "--data", "refused"):
         assert part in message
