@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -45,8 +47,10 @@ def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
     """A temporary folder to fill; it takes the place of `path` when the block ends well, else is removed.
 
     `durable=False` leaves out the fsync of every file, for folders of many that can be made again.
+    What a writer that was killed between its two renames had put aside comes back first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _recover(path)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     retired = temporary.with_name(temporary.name + ".old")
     try:
@@ -72,10 +76,29 @@ def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
         shutil.rmtree(retired, ignore_errors=True)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Held by one process or thread at a time; the lock is on the folder itself, so no file is left behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _recover(path: Path) -> None:
+    """Put back the folder that stepped aside for a new one which never came."""
+    retired = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.old")
+    found = [folder for folder in path.parent.iterdir() if retired.fullmatch(folder.name)]
+    if found and not path.exists():
+        max(found, key=lambda folder: folder.stat().st_mtime).replace(path)
 
 
 def _fsync(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from zoo.cards import Card, read_card
@@ -27,14 +28,13 @@ def load(
     device: torch: cpu, cuda, cuda:N; onnx: cpu, cuda, tensorrt; by default the best that torch sees, or cpu for onnx.
     revision: a branch, tag or commit of the Hub's repository.
 
-    Every weight file is checked against the card's SHA-256 before it is used. Raises `ModelNotFoundError`,
+    A weight file is used only where the card lists it and its SHA-256 is the card's. Raises `ModelNotFoundError`,
     `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
     """
     if runtime not in RUNTIMES:
         raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
     folder = find(name_or_path, revision)
     card = read_card(folder)
-    check_files(folder, card, prefix="onnx/" if runtime == "onnx" else "")
     run, where = (
         _open_torch(folder, card, precision, device)
         if runtime == "torch"
@@ -43,15 +43,23 @@ def load(
     return Embedder(card, folder, runtime, precision, where, run)
 
 
-def check_files(folder: Path, card: Card, prefix: str = "") -> None:
-    """Raise `ModelFolderError` unless the files of the card that lie in `prefix` have the card's SHA-256."""
-    for name, expected in card.files.items():
-        if str(Path(name).parent) != (prefix.rstrip("/") or "."):
-            continue
+def weight_files(card: Card) -> tuple[str, ...]:
+    """The files that the card's torch network is read from."""
+    return ("model.safetensors", "heads.safetensors") if card.heads else ("model.safetensors",)
+
+
+def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
+    """Raise `ModelFolderError` unless the card lists `files` (default: torch's weights) and their SHA-256 is its."""
+    for name in weight_files(card) if files is None else files:
         path = folder / name
         if not path.is_file():
             raise ModelFolderError(f"{path} is missing; the model folder of {card.name} is incomplete.")
-        if sha256_of(path) != expected:
+        if name not in card.files:
+            raise ModelFolderError(
+                f"{path} is not used, because the card of {card.name} does not list it and so cannot vouch for it. "
+                "Get the model folder anew from where it came from, or make the file again (zoo train, zoo export)."
+            )
+        if sha256_of(path) != card.files[name]:
             raise ModelFolderError(f"{path} is not the file that the card of {card.name} describes (SHA-256 differs).")
 
 
@@ -63,10 +71,13 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
             raise
         hint = " Or load it without torch: zoo.load(..., runtime='onnx')."
         raise type(missing("torch", "train"))(f"{missing('torch', 'train')}{hint}") from None
+    check_files(folder, card)
     return open_model(folder, card, precision, device)
 
 
 def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
-    from zoo.onnx_runtime import open_model
+    from zoo.onnx_runtime import graph_file, open_file
 
-    return open_model(folder, card, precision, device)
+    name = graph_file(folder, card, precision)
+    check_files(folder, card, [name])
+    return open_file(folder / name, card, device)

@@ -60,11 +60,20 @@ class PixelNetwork(nn.Module):
 
 
 def create_trunk(architecture: str, channels: int, args: Mapping[str, Any] | None = None) -> nn.Module:
-    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, trunk.num_features]."""
+    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, trunk.num_features].
+
+    Raises `RecipeError` for an architecture that timm does not know or that does not take `args`.
+    """
     register()
     if not timm.is_model(architecture):
         raise RecipeError(f"timm knows no architecture {architecture!r}.{nearest(architecture, timm.list_models())}")
-    return timm.create_model(architecture, pretrained=False, num_classes=0, in_chans=channels, **dict(args or {}))
+    args = dict(args or {})
+    try:
+        return timm.create_model(architecture, pretrained=False, num_classes=0, in_chans=channels, **args)
+    except Exception as error:  # whatever an architecture does with arguments that it does not know
+        raise RecipeError(
+            f"the architecture {architecture!r} cannot be built with {args}: {error or type(error).__name__}."
+        ) from error
 
 
 def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
@@ -83,7 +92,10 @@ def save_network(network: Network, card: Card, folder: Path) -> list[str]:
 
 def load_network(card: Card, folder: Path) -> Network:
     """The card's network with the folder's weights, in evaluation mode. Raises `ModelFolderError` where they differ."""
-    trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+    try:
+        trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+    except RecipeError as error:
+        raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
     heads = create_heads(card.heads, int(trunk.num_features))  # type: ignore[arg-type]
     _load(trunk, folder / TRUNK)
     if card.heads:

@@ -16,18 +16,12 @@ INPUT, OUTPUT = "pixels", "embeddings"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
 
-def open_model(
-    folder: Path, card: Card, precision: str = "fp32", device: str | None = None
-) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
     """A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on.
 
-    The function may be called from several threads at once.
+    The function may be called from several threads at once. Raises `ModelFolderError` where the graph's signature is
+    not the card's.
     """
-    return open_file(_file(folder, card, precision), card, device)
-
-
-def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
-    """The same for one graph file, refused with `ModelFolderError` where its signature is not the card's."""
     session = _session(path, device or "cpu")
     _check_signature(session, card)
 
@@ -38,15 +32,17 @@ def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callab
     return run, device or "cpu"
 
 
-def _file(folder: Path, card: Card, precision: str) -> Path:
+def graph_file(folder: Path, card: Card, precision: str) -> str:
+    """The graph's name in the folder. Raises `ModelFolderError` where there is none of that precision."""
     if precision not in FILES:
         raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.")
     path = folder / FILES[precision]
     if not path.is_file():
+        advice = "Make it with" if precision == "fp32" else "Use precision fp32, the only one that is exported so far"
         raise ModelFolderError(
-            f"{card.name} has no {precision} ONNX variant ({path} is missing). Make it with: zoo export {card.name}"
+            f"{card.name} has no {precision} ONNX variant ({path} is missing). {advice}: zoo export {card.name}"
         )
-    return path
+    return FILES[precision]
 
 
 def _session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxruntime has no types

@@ -45,9 +45,11 @@ def list_models(method: str | None = None, backbone: str | None = None, dataset:
     """Every known model, sorted by name: trained here, shipped with the package, or a recipe. Filters are exact."""
     models: dict[str, ModelInfo] = {name: _from_recipe(name, row) for name, row in recipes().items()}
     for status, root in (("shipped", paths.SHIPPED), ("trained", paths.local_models())):
-        for folder in sorted(root.glob("*/card.json")):
+        for folder in sorted(path.parent for path in root.glob("*/card.json")):
+            if folder.name.startswith("."):
+                continue  # what a writer that was killed has left behind
             try:
-                models[folder.parent.name] = _from_folder(folder.parent, status)
+                models[folder.name] = _from_folder(folder, status)
             except ModelFolderError:
                 continue  # a damaged folder must not hide the others; `zoo info` says what is wrong with it
     wanted = {"method": method, "backbone": backbone, "dataset": dataset}
@@ -96,14 +98,21 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def _local(name: str) -> Path | None:
-    candidates = [Path(name).expanduser()]
+    candidates = [paths.expand(name)]
     if not _looks_like_path(name):
         candidates += [paths.local_models() / name, paths.SHIPPED / name]
-    return next((folder for folder in candidates if (folder / "card.json").is_file()), None)
+    return next((folder for folder in candidates if _exists(folder / "card.json")), None)
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or (os.sep in name and Path(name).exists())
+    return name.startswith((".", "/", "~")) or (os.sep in name and _exists(Path(name)))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than the file system takes, a folder that may not be entered
+        return False
 
 
 def _not_found(name: str, hub_says: str) -> str:
@@ -123,6 +132,8 @@ def _from_folder(folder: Path, status: str) -> ModelInfo:
     from zoo.results import read_results
 
     card = read_card(folder)
+    # A copy under another name is loaded by that name; elsewhere than among the models, the folder's name is nothing.
+    name = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
     return ModelInfo(
-        card.name, status, card.dim, card.method, card.backbone, card.dataset, folder, card, read_results(folder)
+        name, status, card.dim, card.method, card.backbone, card.dataset, folder, card, read_results(folder)
     )

@@ -6,11 +6,12 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from zoo.errors import ModelFolderError
-from zoo.files import write_json
+from zoo.files import locked, write_json
 
 FILE = "results.json"
 
@@ -70,18 +71,26 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def add_result(folder: Path, evaluation: Evaluation) -> None:
-    """Add a measurement to the folder's results.json, in place of an earlier one of the same kind."""
+    """Add a measurement to the folder's results.json, in place of an earlier one of the same kind.
+
+    Several processes may do so at once. The folder may be any that is writable, one in the Hub's cache or among the
+    shipped models included; there the next download or upgrade may drop the measurement.
+    """
     new = evaluation.to_json()
-    kept = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
-    write_json(folder / FILE, [*kept, new])
+    with locked(folder):
+        kept = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
+        write_json(folder / FILE, [*kept, new])
 
 
 _ADVICE = "Delete it and measure again with: zoo evaluate MODEL --save"
 
 
 def _is_result(value: Any) -> bool:
-    """Whether the value names what was measured and holds metrics that are numbers."""
+    """Whether the value names what was measured and holds metrics and bounds that are numbers."""
     if not isinstance(value, dict) or not all(key in value for key in _IDENTITY):
         return False
-    metrics = value.get("metrics")
-    return isinstance(metrics, dict) and all(type(number) in (int, float) for number in metrics.values())
+    metrics, intervals = value.get("metrics"), value.get("intervals", {})
+    if not isinstance(metrics, dict) or not isinstance(intervals, dict):
+        return False
+    pairs = all(isinstance(bounds, list) and len(bounds) == 2 for bounds in intervals.values())
+    return pairs and all(type(number) in (int, float) for number in chain(metrics.values(), *intervals.values()))

@@ -41,6 +41,9 @@ def choose_device(name: str | None = None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(f"torch knows no device {name!r}; use cpu, cuda or cuda:N.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device cuda was asked for, but torch sees no CUDA device here. Use device cpu.")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"models run on cpu, cuda or cuda:N, not on {name!r}.")
+    seen = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= seen:
+        raise UsageError(f"device {name} was asked for, but torch sees {seen} CUDA devices here. Use device cpu.")
     return device

@@ -12,8 +12,9 @@ import numpy as np
 from zoo.cards import Card, read_card
 from zoo.errors import ZooError
 from zoo.files import sha256_of
+from zoo.golden import FILE as GOLDEN
 from zoo.golden import read_golden
-from zoo.loading import load
+from zoo.loading import load, weight_files
 from zoo.onnx_runtime import FILES
 
 FLOORS = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
@@ -34,6 +35,8 @@ def verify(folder: Path) -> Iterator[Check]:
     card = read_card(folder)
     for name, expected in card.files.items():
         yield _hash(folder / name, name, expected)
+    for name in sorted({*weight_files(card), *_weights_in(folder)} - card.files.keys()):
+        yield Check(f"sha256 {name}", False, "the card does not list it")
     yield _golden(
         folder, card, "torch", "fp32", None if importlib.util.find_spec("torch") else "torch is not installed"
     )
@@ -41,6 +44,12 @@ def verify(folder: Path) -> Iterator[Check]:
         if (folder / file).is_file():
             absent = None if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
             yield _golden(folder, card, "onnx", precision, absent)
+
+
+def _weights_in(folder: Path) -> set[str]:
+    """The files of a model folder that hold weights, relative to it."""
+    found = [*folder.glob("*.safetensors"), *folder.glob("onnx/*.onnx")]
+    return {path.relative_to(folder).as_posix() for path in found if path.name != GOLDEN}
 
 
 def _hash(path: Path, name: str, expected: str) -> Check:

@@ -222,7 +222,13 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     low, high = result["intervals"]["map_at_r"]
     assert f"{low:.4f} to {high:.4f}" in row
     assert main(["info", "toy-pool"]) == 0
-    assert f"{result['metrics']['recall_at_1']:.4f}" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert any("measured on folder, test split, with onnx in fp32" in line for line in lines)
+    for name, value in result["metrics"].items():
+        low, high = result["intervals"][name]
+        assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
+    assert main(["info", "toy-pool", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"] == [result]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,3 +125,19 @@ def test_a_spoilt_results_file_is_named_and_not_overwritten(tmp_path, content):
         with pytest.raises(ModelFolderError, match=r"results\.json"):
             attempt()
     assert path.read_bytes() == content.encode("latin-1")
+
+
+def test_results_saved_at_once_are_all_kept(tmp_path):
+    several = [result(dataset=str(number)) for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda one: add_result(tmp_path, one), several))
+    assert {row["dataset"] for row in read_results(tmp_path)} == {str(number) for number in range(12)}
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("intervals", [[], {"a": 1}, {"a": [1]}, {"a": [1, "b"]}])
+def test_spoilt_intervals_are_refused(tmp_path, intervals):
+    row = {**result().to_json(), "intervals": intervals}
+    (tmp_path / "results.json").write_text(json.dumps([row]))
+    with pytest.raises(ModelFolderError, match="entry 0 is no measurement"):
+        read_results(tmp_path)

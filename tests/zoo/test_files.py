@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 
 import pytest
 
-from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
+from zoo.files import atomic_folder, atomic_path, locked, sha256_of, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -43,3 +45,31 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_of(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_a_folder_put_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> None:
+    aside = tmp_path / ".toy.abcd1234.old"
+    aside.mkdir()
+    (aside / "model").write_text("1")
+    (tmp_path / ".toy.v2.abcd1234.old").mkdir()  # another model's
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "toy"):
+        raise RuntimeError
+    assert (tmp_path / "toy" / "model").read_text() == "1"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".toy.v2.abcd1234.old", "toy"]
+
+
+def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def work(_: int) -> None:
+        nonlocal inside, most
+        with locked(tmp_path):
+            inside += 1
+            most = max(most, inside)
+            sleep(0.005)
+            inside -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(16)))
+    assert most == 1
+    assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -20,9 +23,19 @@ import zoo
 from exports.export import export
 from tests.models import CARD, make_model
 from zoo.cards import read_card
-from zoo.errors import ExportError, HubError, ImageError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.errors import (
+    ExportError,
+    HubError,
+    ImageError,
+    ModelFolderError,
+    ModelNotFoundError,
+    RecipeError,
+    UsageError,
+)
+from zoo.network import create_trunk
 from zoo.preprocessing import to_pixels
 from zoo.registry import find, list_models
+from zoo.torch_runtime import choose_device
 from zoo.verify import verify
 
 
@@ -173,6 +186,40 @@ def test_altered_missing_or_cut_weights_are_refused(copy: Path, file: str) -> No
         zoo.load(copy)
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors", "onnx/model.onnx"])
+def test_weights_that_the_card_does_not_list_are_not_used(copy: Path, file: str) -> None:
+    card = read_card(copy)
+    dataclasses.replace(card, files={name: sha for name, sha in card.files.items() if name != file}).write(copy)
+    runtime = "onnx" if file.startswith("onnx") else "torch"
+    with pytest.raises(ModelFolderError, match="does not list it"):
+        zoo.load(copy, runtime=runtime)
+    assert outcome(copy)[f"sha256 {file}"] is False
+    (copy / file).unlink()
+    assert outcome(copy).get(f"sha256 {file}", True) is (runtime == "onnx")  # torch's weights are never dispensable
+
+
+def test_verify_names_weights_that_nobody_vouches_for(copy: Path) -> None:
+    (copy / "more.safetensors").write_bytes(b"")
+    (copy / "onnx" / "model_fp16.onnx").write_bytes(b"")
+    failed = {name for name, ok in outcome(copy).items() if ok is False}
+    assert failed == {"sha256 more.safetensors", "sha256 onnx/model_fp16.onnx", "golden onnx fp16"}
+
+
+@pytest.mark.parametrize("args", [{"foo": 1}, {"widths": []}, {"global_pool": "nope"}])
+def test_architecture_arguments_that_do_not_fit_are_named(copy: Path, args: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match=r"'conv4' cannot be built with .*" + next(iter(args))):
+        create_trunk("conv4", 3, args)
+    dataclasses.replace(read_card(copy), architecture_args=args).write(copy)
+    with pytest.raises(ModelFolderError, match="describes no network"):
+        zoo.load(copy)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "cuda:99", "gpu"])
+def test_only_devices_that_models_run_on(device: str) -> None:
+    with pytest.raises(UsageError, match=device):
+        choose_device(device)
+
+
 def test_a_card_that_lies_of_its_architecture_is_refused(copy: Path) -> None:
     card = read_card(copy)
     dataclasses.replace(card, architecture_args={"widths": [4, 8, 8, 8]}).write(copy)
@@ -192,7 +239,7 @@ def test_unknown_arguments_are_named(exported: Path, copy: Path) -> None:
         zoo.load(exported, precision="int4")
     with pytest.raises(UsageError, match="'cud'"):
         zoo.load(exported, runtime="onnx", device="cud")
-    with pytest.raises(ModelFolderError, match="zoo export"):
+    with pytest.raises(ModelFolderError, match="Use precision fp32"):
         zoo.load(exported, runtime="onnx", precision="int8")
 
 
@@ -232,3 +279,84 @@ def test_a_damaged_folder_hides_no_other_model(own_zoo: Path) -> None:
     bad.mkdir(parents=True)
     (bad / "card.json").write_text("{")
     assert "margin-conv4-omniglot" in [m.name for m in list_models()]
+
+
+def test_a_copy_is_listed_by_the_name_that_loads_it_and_leftovers_are_not(own_zoo: Path) -> None:
+    for name in (CARD.name, "copy", f".{CARD.name}.abcd1234"):
+        folder = own_zoo / "models" / name
+        folder.mkdir(parents=True)
+        CARD.write(folder)
+    assert [m.name for m in list_models(method="toy")] == ["copy", CARD.name]
+    assert zoo.info("copy").name == "copy"
+    assert find("copy") == own_zoo / "models" / "copy"
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser", "~nosuchuser/model", "x" * 300, "x/" + "y" * 300, "a\0b"])
+def test_names_that_no_file_system_takes_are_not_found(name: str) -> None:
+    for look in (zoo.info, zoo.load):
+        with pytest.raises(ModelNotFoundError):
+            look(name)
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model folder in a Hub cache made by hand, without a network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    repository, commit = tmp_path / "models--org--toy", "0123456789" * 4
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    folder = repository / "snapshots" / commit
+    folder.mkdir(parents=True)
+    dataclasses.replace(CARD, files={"model.safetensors": "0" * 64}).write(folder)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_a_whole_model_in_the_hubs_cache_needs_no_network(cached: Path) -> None:
+    assert find("org/toy") == cached
+
+
+@pytest.mark.parametrize("file", ["card.json", "model.safetensors"])
+def test_a_part_of_a_model_in_the_hubs_cache_is_not_taken_for_it(
+    cached: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (cached / file).read_bytes()
+    (cached / file).unlink()
+    with pytest.raises(HubError, match=rf"lacks {file} .*Run again with a network"):
+        find("org/toy")
+
+    def download(*_: object, local_files_only: bool = False, **__: object) -> str:
+        if not local_files_only:
+            (cached / file).write_bytes(data)
+        return str(cached)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert find("org/toy") == cached
+    assert (cached / file).read_bytes() == data
+
+
+class Portal(BaseHTTPRequestHandler):
+    """Answers everything with a login page, as hotels' networks do."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>log in first</html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_login_page_in_place_of_the_hub_is_a_hub_error(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "zoo.cli.main", "verify", "org/toy"]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        server.shutdown()
+    assert out.returncode == 1
+    assert "org/toy could not be fetched from the Hub: JSONDecodeError" in out.stderr
+    assert "Traceback" not in out.stderr

@@ -25,10 +25,9 @@ def _run(args: Namespace) -> int:
         print_json(model.to_json())
         return 0
     print_table(("what", "value"), list(_facts(model).items()))
-    if model.results:
-        print()
-        columns = ("dataset", "split", "runtime", "precision", "R@1", "MAP@R", "date")
-        print_table(columns, [_result(result) for result in model.results], numbers=("R@1", "MAP@R"))
+    for result in model.results:
+        print(f"\nmeasured on {_subject(result)}")
+        print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
     if model.status == "recipe":
         print(f"Not trained yet. Train it with: zoo train {model.name}")
     return 0
@@ -53,11 +52,15 @@ def _facts(model: ModelInfo) -> dict[str, str]:
     }
 
 
-def _result(result: dict[str, Any]) -> list[str]:
-    metrics = result["metrics"]
-    scores = [f"{metrics[name]:.4f}" if name in metrics else "-" for name in ("recall_at_1", "map_at_r")]
-    named = [str(result[key] or "-") for key in ("dataset", "split", "runtime", "precision")]
-    return [*named, *scores, str(result.get("date", "-"))]
+def _subject(result: dict[str, Any]) -> str:
+    named = {key: str(result[key] or "-") for key in ("dataset", "split", "runtime", "precision")}
+    when = result.get("date", "date unknown")
+    return f"{named['dataset']}, {named['split']} split, with {named['runtime']} in {named['precision']} ({when})"
+
+
+def _scores(result: dict[str, Any]) -> list[list[str]]:
+    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.get("intervals", {}).items()}
+    return [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result["metrics"].items()]
 
 
 COMMAND = Command(
