@@ -25,9 +25,10 @@ class Hinges(NamedTuple):
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """[x]+ of every value, or of those of the mask, bool and of the same shape."""
-    terms = relu(values) if mask is None else relu(values) * mask
-    number = torch.full((), terms.numel(), device=terms.device) if mask is None else mask.sum()
-    return Hinges(terms.sum(), (terms > 0).sum(), number)
+    # Numbers, not bools: they are several times as fast to multiply and to count.
+    kept = torch.ones_like(values) if mask is None else mask.to(values.dtype)
+    terms = relu(values) * kept
+    return Hinges(terms.sum(), terms.detach().sign().sum(), kept.sum())
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:

@@ -38,7 +38,8 @@ class SoftTriple(nn.Module):
         centres = normalize(self.centres, dim=2)
         single = embeddings / self.gamma @ centres.transpose(1, 2)
         logits = self.scale * self.gamma * (single.softmax(0) * single).sum(0)
-        return shifted_cross_entropy(logits, labels, -self.scale * self.delta) + self.tau * spread(centres)
+        loss = shifted_cross_entropy(logits, labels, -self.scale * self.delta)
+        return loss + self.tau * spread(centres) if self.tau else loss
 
 
 def spread(centres: Tensor) -> Tensor:
