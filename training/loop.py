@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -65,7 +66,10 @@ def _train(recipe: Recipe, data: TrainingData, folder: Path, device: torch.devic
         run.memory[:] = embed_samples(run, data)
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at)
-    with tqdm(total=steps * recipe.schedule.epochs, initial=steps * resumed_at, disable=not progress) as bar:
+    # A log file is spared the many lines that on a terminal are one.
+    interval = 0.2 if sys.stderr.isatty() else 10
+    total = steps * recipe.schedule.epochs
+    with tqdm(total=total, initial=steps * resumed_at, disable=not progress, mininterval=interval) as bar:
         bar.set_description(recipe.name)
         show: Callable[[dict[str, Any]], None] = _display(bar, log)
         while run.epoch < recipe.schedule.epochs:
@@ -143,6 +147,6 @@ def _display(bar: Any, log: Log) -> Callable[[dict[str, Any]], None]:
         if bar.n % 10 == 0:
             last = log.records[-1].get("validation_recall_at_1") if log.records else None
             facts = {"loss": f"{step['loss'].item():.3f}"}
-            bar.set_postfix(facts if last is None else {**facts, "val R@1": f"{last:.3f}"})
+            bar.set_postfix(facts if last is None else {**facts, "val R@1": f"{last:.3f}"}, refresh=False)
 
     return show

@@ -69,7 +69,7 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "timm", "torchvision"):
             raise
-        hint = " Or load it without torch: zoo.load(..., runtime='onnx')."
+        hint = ". Or use ONNX Runtime, which needs none: runtime='onnx' (--runtime onnx)."
         raise type(missing("torch", "train"))(f"{missing('torch', 'train')}{hint}") from None
     check_files(folder, card)
     return open_model(folder, card, precision, device)
