@@ -11,9 +11,9 @@ WU_2017 = "Wu et al. 2017, Sampling Matters in Deep Embedding Learning"
 def margin_conv4_omniglot() -> Recipe:
     """zoo train margin-conv4-omniglot
 
-    101 s on two cores. R@1 on the test alphabets 0.906, 0.912, 0.894 for seeds 0, 1, 2 (untrained 0.405), measured with
-    zoo evaluate. Epochs are selected on held-out training classes; image side and augmentation, however, were chosen
-    by hand among six configurations by the test R@1 of seed 0, so that these figures are somewhat optimistic.
+    101 s on two cores. R@1 on the test alphabets 0.906, 0.912, 0.894 for seeds 0, 1, 2 (untrained 0.405), measured
+    with zoo evaluate. Epochs are selected on held-out training classes; image side and augmentation, however, were
+    chosen by hand among six configurations by the test R@1 of seed 0, so that these figures lean upwards.
     """
     return Recipe(
         name="margin-conv4-omniglot",
