@@ -37,7 +37,7 @@ bench: $(READY) ## speed and memory beside the peers, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
 lock: $(READY) ## renew constraints.txt from pyproject.toml
-	$(BIN)/uv pip compile --quiet --no-header --no-emit-index-url --no-annotate --upgrade \
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
 	  --extra cpu --extra train --extra export --extra serve --extra dev pyproject.toml --output-file constraints.txt
 
 clean: ## remove what the targets above made
