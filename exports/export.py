@@ -7,7 +7,7 @@ from pathlib import Path
 
 from exports.graph import write_graph
 from exports.parity import Parity, measure
-from zoo import onnx_runtime
+from zoo import onnx_runtime, paths
 from zoo.cards import read_card
 from zoo.errors import ExportError, UsageError
 from zoo.files import atomic_path, sha256_of, write_json
@@ -23,6 +23,8 @@ def export(folder: Path, precision: str = "fp32") -> Parity:
     """
     if precision != "fp32":
         raise UsageError(f"models are exported in fp32 so far, not {precision!r}.")
+    if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
+        raise UsageError(f"{folder.name} is shipped with the package, its ONNX graph too; there is nothing to export.")
     card = read_card(folder)
     check_files(folder, card)
     name = onnx_runtime.FILES[precision]

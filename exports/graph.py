@@ -7,6 +7,7 @@ import io
 import warnings
 from pathlib import Path
 
+import onnx
 import torch
 
 from zoo.cards import Card
@@ -25,7 +26,21 @@ def write_graph(folder: Path, card: Card, path: Path) -> None:
         program = _export(model, example)
     except Exception as error:  # the exporter raises a family of its own
         raise ExportError(f"{card.name} cannot be exported to ONNX: {error}") from None
-    program.save(path)
+    onnx.save(_anonymous(program.model_proto), path)
+
+
+def _anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph without the exporter's stack traces, which hold the paths of the machine that made it."""
+    for holder in (model.graph, *model.functions):
+        del holder.metadata_props[:]
+        holder.doc_string = ""
+        for part in (*holder.node, *holder.value_info):
+            del part.metadata_props[:]
+            part.doc_string = ""
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        del value.metadata_props[:]
+        value.doc_string = ""
+    return model
 
 
 def _export(model: PixelNetwork, example: torch.Tensor):  # type: ignore[no-untyped-def]

@@ -13,12 +13,16 @@ from training.recipe import Recipe
 from zoo.cards import Head
 from zoo.errors import CardError, RecipeError, nearest
 
+ARGUMENTS = {"loss": "loss_args", "miner": "miner_args", "sampler": "args", "architecture": "args"}
+"""Another choice of the first starts from its own defaults: arguments of the old one would not fit it."""
+
 
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """The recipe with `key=value` settings applied, all at once: they may be valid only together.
 
     A value is read as JSON where its field is not text. Raises `RecipeError` for an unknown key, naming the nearest,
-    and for a value of another kind than the field's or out of its range.
+    and for a value of another kind than the field's or out of its range. Another loss, miner, sampler or architecture
+    drops the arguments of the recipe's.
     """
     tree: dict[str, Any] = {}
     for setting in settings:
@@ -42,7 +46,11 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     """The dataclass `value` with the branches of the tree applied to its fields."""
     hints = typing.get_type_hints(type(value))
-    changes = {}
+    changes: dict[str, Any] = {}
+    for name, arguments in ARGUMENTS.items():
+        if name in tree and arguments in hints and tree[name] != getattr(value, name):
+            value = dataclasses.replace(value, **{arguments: {}})
+            changes[arguments] = {}
     for name, branch in tree.items():
         key = prefix + name
         if name not in hints:

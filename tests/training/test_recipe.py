@@ -99,6 +99,16 @@ def test_settings_that_are_valid_only_together() -> None:
         override(RECIPE, ["optimizer=adam", "optimizer.lr=1"])
 
 
+def test_another_loss_or_miner_drops_the_arguments_of_the_old_one() -> None:
+    other = override(RECIPE, ["objective.loss=triplet", "objective.miner=semihard"]).objective
+    assert (other.loss, other.loss_args, other.miner, other.miner_args) == ("triplet", {}, "semihard", {})
+    create_method(other, create_heads(RECIPE.heads, 8), classes=3)
+    with_own = override(RECIPE, ["objective.loss_args.margin=0.3", "objective.loss=triplet"]).objective
+    assert with_own.loss_args == {"margin": 0.3}
+    same = override(RECIPE, ["objective.loss=margin"]).objective
+    assert same == RECIPE.objective
+
+
 @pytest.mark.parametrize("name", ["My Model", "../x", "/x", ""])
 def test_a_name_that_no_model_may_have_is_refused_at_once(name: str) -> None:
     with pytest.raises(RecipeError, match="lower-case"):

@@ -33,6 +33,7 @@ from zoo.errors import (
     UsageError,
 )
 from zoo.network import create_trunk
+from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 from zoo.registry import find, list_models
 from zoo.torch_runtime import choose_device
@@ -149,6 +150,18 @@ def test_parity_is_written_and_the_card_knows_the_graph(exported: Path) -> None:
     assert parity["holds"]
     assert parity["min_cosine"] >= 0.99999
     assert "onnx/model.onnx" in read_card(exported).files
+
+
+def test_the_graph_says_nothing_of_the_machine_that_made_it(exported: Path) -> None:
+    for graph in (exported / "onnx" / "model.onnx", SHIPPED / "margin-conv4-glyphs" / "onnx" / "model.onnx"):
+        data = graph.read_bytes()
+        assert b".py" not in data
+        assert b"site-packages" not in data
+
+
+def test_a_shipped_model_is_not_written_to() -> None:
+    with pytest.raises(UsageError, match="shipped"):
+        export(SHIPPED / "margin-conv4-glyphs")
 
 
 def test_a_graph_that_departs_is_not_written(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
