@@ -133,7 +133,7 @@ class Run:
 
 
 def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
-    """Raise `RecipeError` unless the trunk takes the recipe's pixels; better now than after the data are read."""
+    """Raise `RecipeError` unless the trunk takes the recipe's pixels; clearer now than in the first step."""
     crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
     try:
         with torch.no_grad():

@@ -46,11 +46,10 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     """The dataclass `value` with the branches of the tree applied to its fields."""
     hints = typing.get_type_hints(type(value))
-    changes: dict[str, Any] = {}
+    changes = {}
     for name, arguments in ARGUMENTS.items():
         if name in tree and arguments in hints and tree[name] != getattr(value, name):
             value = dataclasses.replace(value, **{arguments: {}})
-            changes[arguments] = {}
     for name, branch in tree.items():
         key = prefix + name
         if name not in hints:
