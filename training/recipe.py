@@ -93,13 +93,14 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Objective:
-    """A method, its loss and, where that takes mined tuples, a miner: names of the tables, with arguments."""
+    """A method, its loss unless it has its own, and, where that takes mined tuples, a miner: names of the tables."""
 
-    loss: str
+    loss: str | None
     miner: str | None = None
     loss_args: Mapping[str, Any] = field(default_factory=dict)
     miner_args: Mapping[str, Any] = field(default_factory=dict)
     method: str = "plain"
+    method_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

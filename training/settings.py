@@ -13,7 +13,13 @@ from training.recipe import Recipe
 from zoo.cards import Head
 from zoo.errors import CardError, RecipeError, nearest
 
-ARGUMENTS = {"loss": "loss_args", "miner": "miner_args", "sampler": "args", "architecture": "args"}
+ARGUMENTS = {
+    "loss": "loss_args",
+    "miner": "miner_args",
+    "method": "method_args",
+    "sampler": "args",
+    "architecture": "args",
+}
 """Another choice of the first starts from its own defaults: arguments of the old one would not fit it."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from training.methods.method import Method
 from training.methods.plain import Plain
 
-METHODS: dict[str, type[Plain]] = {
+METHODS: dict[str, type[Method]] = {
     "plain": Plain,
 }

@@ -1,4 +1,4 @@
-"""The smallest method: one head, one loss, at most one miner."""
+"""The smallest method: one head or none, one loss, at most one miner."""
 
 from __future__ import annotations
 
@@ -6,34 +6,61 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import dropout, normalize
 
+from training.methods.method import Method
+from training.minibatch import Minibatch
 from training.tuples import Pairs, Triplets
 from zoo.errors import RecipeError
 
+Miner = Callable[[Tensor, Tensor], Triplets | Pairs]
 
-class Plain(nn.Module):
+
+class Plain(Method):
     """loss(head(features)) over the tuples that the miner finds, or over the whole batch without one.
 
-    The loss gets unit embeddings unless it is defined on raw ones; the miner always gets unit embeddings.
+    The loss gets unit embeddings unless it is defined on raw ones; the miner always gets unit embeddings. Without a
+    head the pooled features are the embedding. The plain regularisers of Milbich, Roth et al. 2020, Sharing Matters,
+    table 6: dropout, the share of features dropped before the head; input_noise and output_noise, the standard
+    deviation of Gaussian noise on the normalised images and on the embeddings.
     """
 
     def __init__(
-        self, heads: nn.ModuleDict, loss: nn.Module, miner: Callable[[Tensor, Tensor], Triplets | Pairs] | None = None
+        self,
+        heads: nn.ModuleDict,
+        loss: nn.Module,
+        miner: Miner | None = None,
+        dropout: float = 0.0,
+        input_noise: float = 0.0,
+        output_noise: float = 0.0,
     ) -> None:
         super().__init__()
-        if len(heads) != 1:
+        if len(heads) > 1:
             raise RecipeError(f"the method 'plain' trains one head, not {len(heads)}; set heads to one.")
+        if not 0 <= dropout < 1 or min(input_noise, output_noise) < 0:
+            raise RecipeError("dropout is a share from 0 to below 1, and noise 0 or more.")
         self.heads, self.objective, self.miner = heads, loss, miner
-        self.normalised: bool = getattr(loss, "normalised", True)
+        self.dropout, self.input_noise, self.output_noise = dropout, input_noise, output_noise
 
-    def loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Scalar loss of pooled features [b, f] and labels int64 [b]."""
-        (head,) = self.heads.values()
-        raw = head(features).float()
-        # Distances and their densities lose too much in half precision, which autocast would return to.
-        with torch.autocast(raw.device.type, enabled=False):
-            unit = normalize(raw, dim=1)
-            tuples = self.miner(unit.detach(), labels) if self.miner else None
-            value: Tensor = self.objective(unit if self.normalised else raw, labels, tuples)
-        return value
+    def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        features = batch.features
+        if self.input_noise:
+            features = batch.features_of(_noisy(batch.images, self.input_noise))
+        if self.dropout:
+            features = dropout(features, self.dropout)
+        raw = next(iter(self.heads.values()))(features) if self.heads else features
+        if self.output_noise:
+            raw = _noisy(raw, self.output_noise)
+        return {"loss": objective(self.objective, self.miner, raw, batch.labels)}
+
+
+def objective(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor) -> Tensor:
+    """The loss of raw embeddings [b, d] over what the miner finds, on unit embeddings unless defined on raw ones."""
+    unit = normalize(raw, dim=1)
+    tuples = miner(unit.detach(), labels) if miner else None
+    value: Tensor = loss(unit if getattr(loss, "normalised", True) else raw, labels, tuples)
+    return value
+
+
+def _noisy(values: Tensor, deviation: float) -> Tensor:
+    return values + deviation * torch.randn_like(values)

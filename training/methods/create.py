@@ -1,0 +1,87 @@
+"""From a recipe's objective to the method: its loss and miner made by name, and what else the constructor asks for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
+
+import numpy as np
+from torch import nn
+
+from training.losses import LOSSES
+from training.methods import METHODS
+from training.methods.method import Method
+from training.miners import create_miner
+from training.recipe import Objective
+from training.tables import make
+from zoo.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method may need to know of its run. labels: int64 [samples], 0 to classes - 1."""
+
+    trunk: nn.Module
+    heads: nn.ModuleDict
+    features: int
+    labels: np.ndarray
+    classes: int
+    batch_size: int = 112
+    seed: int = 0
+
+
+def create_method(objective: Objective, setting: Setting) -> Method:
+    """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
+    dim = sum(cast(nn.Linear, head).out_features for head in setting.heads.values()) or setting.features
+    makers: dict[str, Callable[[], Any]] = {
+        "loss": lambda: _loss(objective, setting, dim),
+        "create_loss": lambda: lambda dim: _loss(objective, setting, dim),
+        "miner": lambda: _miner(objective),
+    }
+    offered = {**vars(setting), "samples": len(setting.labels), "dim": dim}
+    if objective.method in METHODS:
+        wanted = inspect.signature(METHODS[objective.method]).parameters
+        _check_used(objective, set(wanted))
+        offered |= {name: create() for name, create in makers.items() if name in wanted}
+    method: Method = make(METHODS, "method", objective.method, objective.method_args, offered)
+    return method
+
+
+def _loss(objective: Objective, setting: Setting, dim: int) -> nn.Module:
+    if objective.loss is None:
+        raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.")
+    sizes = {"classes": setting.classes, "dim": dim}
+    loss: nn.Module = make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
+    return loss
+
+
+def _miner(objective: Objective) -> Any:
+    if objective.miner is None:
+        return None
+    miner = create_miner(objective.miner, objective.miner_args)
+    if objective.loss in LOSSES:
+        _check_tuples(objective, LOSSES[objective.loss], miner)
+    return miner
+
+
+def _check_used(objective: Objective, wanted: set[str]) -> None:
+    """Raise `RecipeError` for a loss or a miner that the method would not use: nothing is dropped in silence."""
+    if objective.loss is not None and not wanted & {"loss", "create_loss"}:
+        raise RecipeError(f"the method {objective.method!r} has its own loss; leave objective.loss out.")
+    if objective.miner is not None and "miner" not in wanted:
+        raise RecipeError(f"the method {objective.method!r} takes no miner; leave objective.miner out.")
+
+
+def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
+    """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
+    gives = get_type_hints(type(miner).__call__)["return"]
+    takes = [kind for kind in get_args(get_type_hints(loss.forward)["tuples"]) if kind is not NoneType]
+    if gives not in takes:
+        named = " or ".join(kind.__name__.lower() for kind in takes)
+        advice = f"{named}: choose another miner" if named else "no tuples: leave objective.miner out"
+        raise RecipeError(
+            f"miner {objective.miner!r} gives {gives.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
+        )
