@@ -13,6 +13,7 @@ from training.losses.arcface import ArcFace
 from training.losses.circle import Circle
 from training.losses.contrastive import Contrastive
 from training.losses.cosface import CosFace
+from training.losses.dance import DaNCE
 from training.losses.fastap import FastAP
 from training.losses.histogram import Histogram
 from training.losses.lifted import Lifted
@@ -36,6 +37,7 @@ LOSSES: dict[str, type[nn.Module]] = {
     "circle": Circle,
     "contrastive": Contrastive,
     "cosface": CosFace,
+    "dance": DaNCE,
     "fastap": FastAP,
     "histogram": Histogram,
     "lifted": Lifted,

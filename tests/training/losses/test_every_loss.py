@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.losses.batches import DIM, LABELS, batch, create, normalised
+from tests.training.methods.batches import method, minibatch, trunk
 from training.losses import LOSSES
 from training.recipe import Objective
-from training.run import create_method
 from zoo.errors import RecipeError
 
 RANDOM = {"quadruplet"}
 """Draws what it is not given."""
 BY_ORDER = {"n-pair", "angular"}
 """Takes the first two samples of a class, in batch order."""
-CUT_GRADIENT = {"circle"}
-"""Part of the value passes no gradient; see its own test."""
+CUT_GRADIENT = {"circle", "dance"}
+"""Part of the value passes no gradient; see their own tests."""
 
 BATCHES = {
     "one class": [0, 0, 0, 0],
@@ -121,16 +121,14 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
     seen: list[Tensor] = []
 
     def forward(self: nn.Module, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        seen.extend([embeddings, embeddings @ embeddings.T])
+        seen.append(embeddings)
         return embeddings.sum()
 
     monkeypatch.setattr(LOSSES[name], "forward", forward)
-    method = create_method(Objective(name), nn.ModuleDict({"embedding": nn.Linear(7, DIM)}), classes=4)
-    with torch.autocast("cpu", torch.bfloat16):
-        method.loss(3 * torch.randn(6, 7), torch.tensor([0, 0, 1, 1, 2, 3]))
-    embeddings, products = seen
+    labels, net = [0, 0, 1, 1, 2, 3], trunk()
+    method(Objective(name), labels, {"embedding": DIM}, net).loss(minibatch(net, labels))
+    (embeddings,) = seen
     assert torch.allclose(embeddings.norm(dim=1), torch.ones(6), atol=1e-5) == normalised(name)
-    assert products.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,6 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
     ],
 )
 def test_a_loss_refuses_a_miner_of_other_tuples(loss: str, miner: str, message: str) -> None:
-    heads = nn.ModuleDict({"embedding": nn.Linear(7, DIM)})
     with pytest.raises(RecipeError, match=message):
-        create_method(Objective(loss, miner), heads, classes=4)
-    create_method(Objective("multi-similarity", miner), heads, classes=4)
+        method(Objective(loss, miner), [0, 1], {"embedding": DIM})
+    method(Objective("multi-similarity", miner), [0, 1], {"embedding": DIM})
