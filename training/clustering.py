@@ -1,0 +1,90 @@
+"""k-means of features and their standardisation by class, for the methods that learn from groups of samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from zoo.errors import RecipeError
+
+
+def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int = 8192) -> Tensor:
+    """Labels int64 [n], 0 to k - 1, of points float [n, d]; every one of the k clusters has a member.
+
+    Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007), until no label changes or `iterations`
+    are done. The same seed gives the same labels. Beside one copy of the points, memory is O(n + chunk x k).
+    Raises `RecipeError` unless 1 <= k <= n.
+    """
+    if not 1 <= k <= len(points):
+        raise RecipeError(f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.")
+    points = points - points.mean(0)  # distances from products are exact only near the origin
+    centres = points[spread(points, k, seed)]
+    labels = filled(*assign(points, centres, chunk), k)
+    for _ in range(iterations - 1):
+        last = labels
+        labels = filled(*assign(points, means(points, last, k, chunk), chunk), k)
+        if torch.equal(labels, last):
+            break
+    return labels
+
+
+def standardise(features: Tensor, labels: Tensor) -> Tensor:
+    """(f - mu_c) / sigma_c of features [n, f], by the mean and standard deviation of each class c of labels int64 [n].
+
+    Sigma is that of the class as it is, not an estimate from it. Where it is 0, as in classes of one sample, so is the
+    result. Source: Roth, Brattoli and Ommer 2019, MIC, section 3.1.
+    """
+    result = torch.zeros_like(features)
+    for members in labels.argsort(stable=True).split(labels.unique(return_counts=True)[1].tolist()):
+        own = features[members].double()
+        mean, sigma = own.mean(0), own.std(0, correction=0)
+        # equal numbers may have a mean that differs from them in the last bit
+        varies = sigma > 1e-12 * mean.abs()
+        result[members] = torch.where(varies, (own - mean) / sigma, 0).to(features.dtype)
+    return result
+
+
+def spread(points: Tensor, k: int, seed: int) -> Tensor:
+    """k-means++: int64 [k], rows of points [n, d], each drawn by its squared distance to the nearest one so far."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = points.square().sum(1)
+    chosen = [int(torch.randint(len(points), (), generator=generator))]
+    nearest = torch.full_like(lengths, torch.inf)
+    for _ in range(k - 1):
+        new = points[chosen[-1]]
+        nearest = nearest.minimum((lengths - 2 * points @ new + new.square().sum()).clamp(min=0))
+        nearest[chosen[-1]] = 0
+        # drawn on the CPU, so that every device draws the same
+        ends = nearest.double().cpu().cumsum(0)
+        at = torch.rand((), generator=generator, dtype=torch.float64) * ends[-1]
+        chosen.append(min(int(torch.searchsorted(ends, at, right=True)), len(points) - 1))
+    return torch.tensor(chosen, device=points.device)
+
+
+def assign(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """The nearest of centres [k, d] for each of points [n, d]: labels int64 [n] and squared distances [n]."""
+    sizes = centres.square().sum(1)
+    # |x|^2 is the same for all centres
+    nearest = [(sizes - 2 * part @ centres.T).min(1) for part in points.split(chunk)]
+    offsets = torch.cat([found.values for found in nearest])
+    return torch.cat([found.indices for found in nearest]), offsets + points.square().sum(1)
+
+
+def filled(labels: Tensor, distances: Tensor, k: int) -> Tensor:
+    """The labels, IN PLACE, but each empty cluster gets the farthest point that is not its cluster's only one."""
+    sizes = labels.bincount(minlength=k)
+    for empty in (sizes == 0).nonzero().flatten():
+        farthest = distances.masked_fill(sizes[labels] < 2, -torch.inf).argmax()
+        sizes[labels[farthest]] -= 1
+        sizes[empty] = 1
+        labels[farthest] = empty
+    return labels
+
+
+def means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
+    """The mean [k, d] of the points of each label; as products, whose order of summation is always the same."""
+    sums = points.new_zeros(k, points.shape[1])
+    for part, own in zip(points.split(chunk), labels.split(chunk), strict=True):
+        sums += one_hot(own, k).to(points.dtype).T @ part
+    return sums / labels.bincount(minlength=k)[:, None]
