@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from timm.layers.adaptive_avgmax_pool import SelectAdaptivePool2d
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
+
+from zoo.architectures.pooling import global_pooling
 
 
 class Conv4(nn.Module):
@@ -32,7 +33,7 @@ class Conv4(nn.Module):
     ) -> None:
         super().__init__()
         self.num_features = self.head_hidden_size = widths[-1]
-        self.global_pool = SelectAdaptivePool2d(pool_type=_fast(global_pool), flatten=bool(global_pool))
+        self.global_pool = global_pooling(global_pool)
         channels = [in_chans, *widths]
         self.blocks = nn.Sequential(*(_block(a, b, last_pool or i < 3) for i, (a, b) in enumerate(pairwise(channels))))
         self.head_drop = nn.Dropout(drop_rate)
@@ -48,7 +49,7 @@ class Conv4(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         self.num_classes = num_classes
         if global_pool is not None:
-            self.global_pool = SelectAdaptivePool2d(pool_type=_fast(global_pool), flatten=bool(global_pool))
+            self.global_pool = global_pooling(global_pool)
         self.fc: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -66,11 +67,6 @@ class Conv4(nn.Module):
 def _block(inputs: int, outputs: int, pool: bool) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)]
     return nn.Sequential(*layers, nn.ReLU(True), *([nn.MaxPool2d(2)] if pool else []))
-
-
-def _fast(pool: str) -> str:
-    """timm's plain reduction of that name: the adaptive form exports to more operators and is slower."""
-    return f"fast{pool}" if pool in ("avg", "max", "avgmax") else pool
 
 
 default_cfgs = generate_default_cfgs(
