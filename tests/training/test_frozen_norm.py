@@ -16,7 +16,7 @@ from zoo.errors import RecipeError
 register()
 
 TRUNKS = {
-    "resnet18": {"channels": (8, 8, 8, 8)},
+    "resnet18": {"channels": (8, 8, 8, 8), "zero_init_last": False},
     "densenet121": {"block_config": (1, 1, 1, 1), "growth_rate": 8},  # BatchNormAct2d
     "conv4": {"in_chans": 3},
     "bn_inception": {},
