@@ -15,6 +15,7 @@ from training.losses.contrastive import Contrastive
 from training.losses.cosface import CosFace
 from training.losses.dance import DaNCE
 from training.losses.fastap import FastAP
+from training.losses.group import GroupLoss
 from training.losses.histogram import Histogram
 from training.losses.lifted import Lifted
 from training.losses.margin import Margin
@@ -39,6 +40,7 @@ LOSSES: dict[str, type[nn.Module]] = {
     "cosface": CosFace,
     "dance": DaNCE,
     "fastap": FastAP,
+    "group": GroupLoss,
     "histogram": Histogram,
     "lifted": Lifted,
     "margin": Margin,

@@ -12,7 +12,7 @@ from training.losses import LOSSES
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
-RANDOM = {"quadruplet"}
+RANDOM = {"group", "quadruplet"}
 """Draws what it is not given."""
 BY_ORDER = {"n-pair", "angular"}
 """Takes the first two samples of a class, in batch order."""

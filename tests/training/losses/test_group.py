@@ -1,0 +1,195 @@
+"""Group loss against a loop in float64 and values worked by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.training.losses.batches import DIM, LABELS, batch, mean
+from training.losses.group import GroupLoss, choose_anchors
+from training.refinement import refine, similarities
+from zoo.errors import RecipeError
+
+
+def create(classes: int = 4, dim: int = DIM, **args: Any) -> GroupLoss:
+    torch.manual_seed(0)
+    return GroupLoss(classes, dim, **args).double()
+
+
+def naive(loss: GroupLoss, features: np.ndarray, labels: list[int], fixed: list[bool], steps: int) -> list[float]:
+    """-log of the refined own probability of each sample that is no anchor; W clamped, its diagonal 0."""
+    weight, bias = (p.detach().numpy() for p in (loss.classifier.weight, loss.classifier.bias))
+    n, classes = len(labels), len(bias)
+    x = np.exp((features @ weight.T + bias) / loss.temperature)
+    x /= x.sum(1, keepdims=True)
+    for i in range(n):
+        if fixed[i]:
+            x[i] = np.eye(classes)[labels[i]]
+    w = np.maximum(np.corrcoef(features), 0)
+    np.fill_diagonal(w, 0)
+    for _ in range(steps):
+        new = x.copy()
+        for i in range(n):
+            row = [x[i, c] * max(sum(w[i, j] * x[j, c] for j in range(n)), 1e-12) for c in range(classes)]
+            new[i] = [value / sum(row) for value in row]
+        x = new
+    return [-math.log(x[i, labels[i]]) for i in range(n) if not fixed[i]]
+
+
+@pytest.mark.parametrize(("seed", "steps", "anchors"), [(0, 1, 1), (1, 3, 1), (2, 2, 3), (3, 4, 0)])
+def test_equals_the_loop(seed: int, steps: int, anchors: int) -> None:
+    features, y = batch(seed, LABELS, normalised=False)
+    loss = create(steps=steps, anchors=anchors, temperature=2.0)
+    torch.manual_seed(seed)
+    fixed = choose_anchors(y, anchors).tolist()
+    torch.manual_seed(seed)
+    assert loss(features, y).item() == pytest.approx(
+        mean(naive(loss, features.numpy(), LABELS, fixed, steps)), abs=1e-12
+    )
+
+
+def test_by_hand() -> None:
+    # Pearson's correlations: 1 and 2 have 1/2, 2 and 3 have 1/2, 1 and 3 have -1/2, which counts as 0.
+    features = torch.tensor([[2, -1, -1], [1, 1, -2], [-1, 2, -1]], dtype=torch.float64)
+    loss = create(2, 3, anchors=1, steps=1)
+    torch.nn.init.zeros_(loss.classifier.weight)
+    torch.nn.init.zeros_(loss.classifier.bias)
+    # Two samples of class 0, one of which is the anchor, and one of class 1, which is none: priors of 1/2 each. Where
+    # the middle one is the anchor, both others have the support (1/2, 0), and 0 counts as 1e-12: -log 1 and -log 2e-12.
+    # Else the middle one has (1/2 * 1 + 1/2 * 1/2, 1/2 * 1/2) = (3/4, 1/4), and the last one (1/4, 1/4).
+    other = (-math.log(3 / 4) - math.log(1 / 2)) / 2
+    values = {round(loss(features, torch.tensor([0, 0, 1])).item(), 9) for _ in range(30)}
+    assert values == {round(-math.log(2e-12) / 2, 9), round(other, 9)}
+
+
+def test_the_published_form() -> None:
+    features, y = batch(0, LABELS, normalised=False)
+    loss = create(published=True)
+    torch.manual_seed(1)
+    fixed = choose_anchors(y, 2)
+    torch.manual_seed(1)
+    got = loss(features, y)
+    logits = loss.classifier(features)
+    rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], (logits / 24).softmax(1))
+    refined = refine(rows, torch.tensor(np.maximum(np.corrcoef(features), 0)), 1)
+    expected = -refined[range(9), y].log().mean() + cross_entropy(logits, y)
+    assert got.item() == pytest.approx(expected.item(), abs=1e-12)
+    # What is given holds over what is published.
+    assert (create(published=True, steps=3).steps, create(published=True, zero_diagonal=True).zero_diagonal) == (
+        3,
+        True,
+    )
+
+
+def test_classification_is_plain_cross_entropy() -> None:
+    features, y = batch(0, LABELS, normalised=False)
+    loss = create()
+    assert loss.classification(features, y).item() == pytest.approx(
+        cross_entropy(loss.classifier(features), y).item(), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("args", [{}, {"criterion": "kl"}, {"similarity": "shift"}])
+def test_sparse_classes_equal_the_dense_loss_without_the_mass_of_the_others(args: dict[str, Any]) -> None:
+    features, y = batch(0, [2, 5, 2, 5, 7, 2, 7, 5], normalised=False)
+    sparse, dense = create(9, sparse_classes=True, steps=3, **args), create(9, steps=3, **args)
+    dense.load_state_dict(sparse.state_dict())
+    absent = [c for c in range(9) if c not in (2, 5, 7)]
+    with torch.no_grad():
+        dense.classifier.bias[absent] = -1e6  # the other classes' priors are then exactly 0
+    torch.manual_seed(3)
+    expected = dense(features, y)
+    torch.manual_seed(3)
+    assert sparse(features, y).item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+def test_sparse_classes_give_other_classes_no_gradient() -> None:
+    features, y = batch(0, [2, 2, 3, 3, 3], normalised=False)
+    loss = create(6, sparse_classes=True, anchors=1)
+    loss(features, y).backward()
+    assert loss.classifier.weight.grad is not None
+    assert loss.classifier.weight.grad.abs().sum(1).nonzero()[:, 0].tolist() == [2, 3]
+
+
+def test_kl_equals_the_loop_and_teaches_the_priors_alone() -> None:
+    features, y = batch(0, LABELS, normalised=False)
+    features.requires_grad_()
+    loss = create(criterion="kl", steps=2, temperature=2.0)
+    torch.manual_seed(1)
+    fixed = choose_anchors(y, 2)
+    torch.manual_seed(1)
+    got = loss(features, y)
+    priors = (loss.classifier(features) / 2).softmax(1)
+    rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], priors).detach()
+    refined = refine(rows, similarities(features.detach()), 2)
+    terms = [
+        sum(t * math.log(t / p) for t, p in zip(refined[i].tolist(), priors[i].tolist(), strict=True) if t > 0)
+        for i in range(9)
+        if not fixed[i]
+    ]
+    assert got.item() == pytest.approx(mean(terms), abs=1e-12)
+    # The gradient of KL with constant targets is that of their cross entropy.
+    expected = cross_entropy(loss.classifier(features)[~fixed] / 2, refined[~fixed])
+    (gradient,) = torch.autograd.grad(got, features)
+    assert torch.allclose(gradient, torch.autograd.grad(expected, features)[0], atol=1e-12)
+
+
+def test_anchors_are_drawn_anew_and_every_class_keeps_a_sample_that_is_none() -> None:
+    labels = torch.tensor([0, 1, 1, 2, 2, 2, 3, 3, 3, 3])
+    torch.manual_seed(0)
+    drawn = torch.stack([choose_anchors(labels, 2) for _ in range(2000)])
+    for label, expected in enumerate([0, 1, 2, 2]):
+        own = drawn[:, labels == label]
+        assert (own.sum(1) == expected).all()
+        share = expected / own.shape[1]
+        assert torch.allclose(own.float().mean(0), torch.full((own.shape[1],), share), atol=0.06)
+    assert not choose_anchors(labels, 0).any()
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"published": True},
+    {"criterion": "kl"},
+    {"similarity": "shift"},
+    {"sparse_classes": True},
+    {"temperature": 0.1, "steps": 20},
+    {"anchors": 0},
+]
+
+
+@pytest.mark.parametrize("args", VARIANTS)
+@pytest.mark.parametrize("kind", ["random", "equal", "constant", "zero", "far"])
+@pytest.mark.parametrize("labels", [[1, 1, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1], [2]])
+def test_every_variant_is_finite_on_any_batch(args: dict[str, Any], kind: str, labels: list[int]) -> None:
+    loss = create(**args).float()
+    features = torch.randn(len(labels), DIM, generator=torch.Generator().manual_seed(0))
+    features = {
+        "random": features,
+        "equal": features[:1].repeat(len(labels), 1),
+        "constant": torch.full_like(features, 1 / 3),
+        "zero": torch.zeros_like(features),
+        "far": 1e3 * features,
+    }[kind].requires_grad_()
+    value = loss(features, torch.tensor(labels))
+    gradients = torch.autograd.grad(value, [features, *loss.parameters()], materialize_grads=True)
+    assert torch.isfinite(value)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        ({"temperature": 0}, "temperature above 0"),
+        ({"anchors": -1}, "anchors and steps of 0 or more"),
+        ({"steps": -1}, "anchors and steps of 0 or more"),
+        ({"similarity": "cosine"}, "clamp or shift"),
+        ({"criterion": "mse"}, "cross-entropy or kl"),
+    ],
+)
+def test_impossible_constants_are_refused(args: dict[str, Any], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        create(**args)
