@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from zoo.cli.command import Command
+from zoo.datasets import DATASETS
 
 
 def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset", help="a data set's name: glyphs, omniglot")
+    parser.add_argument("dataset", help=f"a data set's name: {', '.join(DATASETS)}")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write, one subfolder a class")
     parser.add_argument("--split", default="test", help="train or test (default: test)")
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")

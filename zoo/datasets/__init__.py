@@ -28,13 +28,52 @@ def _omniglot(split: str, data: str | Path | None) -> Dataset:
     return load(split, data)
 
 
+def _cifar100(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.cifar100 import load
+
+    return load(split, data)
+
+
+def _cub(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.cub import load
+
+    return load(split, data)
+
+
+def _cars(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.cars import load
+
+    return load(split, data)
+
+
+def _sop(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.sop import load
+
+    return load(split, data)
+
+
+def _inshop(split: str, data: str | Path | None) -> Dataset:
+    from zoo.datasets.inshop import load
+
+    return load(split, data)
+
+
 def _folder(split: str, data: str | Path | None) -> Dataset:
     from zoo.datasets.folder import load
 
     return load(split, data)
 
 
-DATASETS: dict[str, Loader] = {"glyphs": _glyphs, "omniglot": _omniglot, "folder": _folder}
+DATASETS: dict[str, Loader] = {
+    "glyphs": _glyphs,
+    "omniglot": _omniglot,
+    "cifar100": _cifar100,
+    "cub": _cub,
+    "cars": _cars,
+    "sop": _sop,
+    "inshop": _inshop,
+    "folder": _folder,
+}
 """Every data set that has a name. A new one is one file and one line here."""
 
 

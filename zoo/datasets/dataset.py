@@ -20,7 +20,8 @@ class Dataset:
     images: n images (paths, bytes, PIL images or uint8 arrays), indexable; may be decoded or rendered on access.
     labels: int64 [n], indices into `classes`.
     sources: n strings that say where each image comes from (a path or an id), unique within the split.
-    factors: known properties of each image beside its class, name -> array [n].
+    factors: known properties of each image beside its class, name -> array [n]. One named `query` parts a retrieval
+    test: 1 for the images that search, 0 for the gallery, the only ones that are searched.
     """
 
     name: str

@@ -1,0 +1,72 @@
+"""CIFAR-100: small pictures of 100 kinds of things (Krizhevsky 2009, Learning Multiple Layers of Features).
+
+Only the 50,000 images that classification trains on are used, split by class, so that test classes are never seen in
+training: of the classes in alphabetical order, the first 50 train and the other 50 test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+
+from zoo.datasets.dataset import Dataset
+from zoo.datasets.published import Counts
+from zoo.errors import DatasetError
+from zoo.files import sha256_of
+from zoo.paths import data_roots
+
+FILE = "cifar100-train.zip"
+SHA256 = "9eac335d7728e1fa70dd8d1fa869d82c4fcba7f163409932fe41ca9a4b87f33b"
+EXPECTED = {"train": Counts(25_000, 50), "test": Counts(25_000, 50)}
+
+_PICKLED = ("cifar-100-python", "cifar-100-python.tar.gz")
+
+
+def load(
+    split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = EXPECTED, sha256: str = SHA256
+) -> Dataset:
+    """One split of `cifar100-train.zip`, which holds `<class>/<file>.png`: the bytes of 32 x 32 RGB PNG files.
+
+    Classes and, within them, images are in alphabetical order. Nothing is downloaded: nobody publishes this file. The
+    official archive is a pickle, which is never opened. Raises `DatasetError` if the file is nowhere or another one.
+    """
+    path = _find(data)
+    found = sha256_of(path)
+    if found != sha256:
+        raise DatasetError(f"{path} is not the {FILE} that is known: its sha256 is {found}, expected {sha256}.")
+    names, images = _read(path, split, expected["train"].classes)
+    classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
+    if (counts := Counts(len(images), len(classes))) != expected[split]:
+        raise DatasetError(f"{path} holds {counts} for {split}; expected {expected[split]}.")
+    return Dataset("cifar100", split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
+
+
+def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[bytes]]:
+    """The names and bytes of the split's images; `trains` of the classes are for training."""
+    try:
+        # About 2 KB an image: all of them are read at once, and no open file is shared between threads.
+        with ZipFile(path) as archive:
+            names = sorted(name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".png"))
+            classes = sorted({name.partition("/")[0] for name in names})
+            chosen = set(classes[:trains] if split == "train" else classes[trains:])
+            names = [name for name in names if name.partition("/")[0] in chosen]
+            return names, [archive.read(name) for name in names]
+    except (BadZipFile, OSError) as error:
+        raise DatasetError(f"{path} cannot be read: {error}.") from None
+
+
+def _find(data: str | Path | None) -> Path:
+    roots = data_roots(data)
+    for root in roots:
+        if (root / FILE).is_file():
+            return root / FILE
+    pickled = [str(root / name) for root in roots for name in _PICKLED if (root / name).exists()]
+    refused = f" {pickled[0]} is a pickle, which could run any code and isn't opened." if pickled else ""
+    raise DatasetError(
+        f"{FILE} is not in {' or '.join(map(str, roots))}.{refused} It is a zip file of CIFAR-100's 50,000 training "
+        f"images as PNG, <class>/<file>.png, sha256 {SHA256}. Put it into a folder that you name with --data or "
+        "ZOO_DATA."
+    )
