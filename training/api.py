@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from typing import Any
 import torch
 
 from training import data as training_data
-from training.loop import train
+from training.data import TrainingData
+from training.loop import CHECKPOINT, train
 from training.output import write_model_folder
+from training.processes import Processes, connect
 from training.recipe import Recipe
 from training.recipes import RECIPES
+from training.run import Place
 from training.settings import override
+from training.trackers import create_trackers
 from zoo import paths
 from zoo.errors import RecipeError, nearest
 from zoo.torch_runtime import choose_device
@@ -32,6 +37,7 @@ class Outcome:
     epochs: int
     best_epoch: int | None
     validation: dict[str, float]
+    skipped: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "folder": str(self.folder)}
@@ -39,8 +45,9 @@ class Outcome:
     def summary(self) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         kept = f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
         return (
-            f"{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept}.\n"
+            f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept}.\n"
             f"Written to {self.folder}. Measure it with: zoo evaluate {self.name}"
         )
 
@@ -60,18 +67,31 @@ def train_model(
     device: str | None = None,
     restart: bool = False,
     progress: bool = True,
+    compiled: bool = False,
+    track: Iterable[str] = (),
 ) -> Outcome:
-    """Train and write `ZOO_HOME/models/<name>`, replacing an older folder of that name when all went well."""
-    chosen = choose_device(device)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    data = training_data.load(recipe, root, progress)
+    """Train and write `ZOO_HOME/models/<name>`, replacing an older folder of that name when all went well.
+
+    compiled: put the trunk through `torch.compile`. track: trackers to tell of each epoch beside the log. Started by
+    torchrun, the processes share every batch, and the first one writes.
+    """
+    processes, chosen = connect(choose_device(device))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.count))
+    data = _load(recipe, root, processes, progress)
     # Of other images it would be another run: it must not go on from this one's checkpoint.
     scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}-{data.digest}"
-    trained = train(recipe, data, scratch, chosen, restart, progress)
+    with ExitStack() as stack:
+        trackers = create_trackers(track, recipe, scratch) if processes.first else ()
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        trained = train(recipe, data, scratch, Place(chosen, processes, compiled), restart, progress, trackers)
     folder = paths.local_models() / recipe.name
-    facts = {"seconds": trained.seconds, "best_epoch": trained.best_epoch, "device": str(chosen)}
-    write_model_folder(folder, recipe, trained.network, trained.log, facts, data.golden)
-    (scratch / "checkpoint.safetensors").unlink(missing_ok=True)
+    if processes.first:
+        facts = {"seconds": trained.seconds, "best_epoch": trained.best_epoch, "device": str(chosen)}
+        run = {"processes": processes.count, "compiled": compiled, "skipped": list(data.skipped)}
+        write_model_folder(folder, recipe, trained.network, trained.log, {**facts, **run}, data.golden)
+        (scratch / CHECKPOINT).unlink(missing_ok=True)
+    processes.wait()
     return Outcome(
         recipe.name,
         folder,
@@ -79,7 +99,18 @@ def train_model(
         recipe.schedule.epochs,
         trained.best_epoch,
         _validation(trained.log, trained.best_epoch),
+        len(data.skipped),
     )
+
+
+def _load(recipe: Recipe, root: str | Path | None, processes: Processes, progress: bool) -> TrainingData:
+    """The data; the first process decodes before the others, who find what it kept."""
+    if not processes.first:
+        processes.wait()
+    data = training_data.load(recipe, root, progress and processes.first)
+    if processes.first:
+        processes.wait()
+    return data
 
 
 def _validation(log: list[dict[str, Any]], epoch: int | None) -> dict[str, float]:

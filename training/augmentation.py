@@ -1,30 +1,71 @@
-"""Random changes of a batch of training images, as a few tensor operations on whatever device they lie on."""
+"""Random changes of a batch of training images, as a few tensor operations on whatever device they lie on.
+
+What changes is drawn for the whole batch and applied to a part of it, so that a batch that is spread over processes is
+changed as it would be in one.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample, interpolate, max_pool2d
 
+from training.crops import crop_boxes
 from training.recipe import Augmentation
 
 
-def augment(images: Tensor, turns: Tensor, how: Augmentation, side: int) -> Tensor:
-    """Images float [n, c, s, s] in 0..1, turned by `turns` [n] quarters and randomly changed, as [n, c, side, side].
+@dataclass(frozen=True)
+class Changes:
+    """What is done to n images. affine: [n, 2, 3], from output to input coordinates, both in -1..1; the others where
+    the recipe has them: displacement [n, 2, g, g] on a coarse grid, thicken [n], tone [n, 2] (gain and offset)."""
 
-    Draws from torch's global generator of the images' device.
+    affine: Tensor
+    displacement: Tensor | None = None
+    thicken: Tensor | None = None
+    tone: Tensor | None = None
+
+    def part(self, rows: slice) -> Changes:
+        """Those of some of the images."""
+        displacement, thicken, tone = (
+            None if value is None else value[rows] for value in (self.displacement, self.thicken, self.tone)
+        )
+        return Changes(self.affine[rows], displacement, thicken, tone)
+
+
+def draw_changes(turns: Tensor, aspects: Tensor, how: Augmentation, share: float = 1.0) -> Changes:
+    """Random changes of images that are turned by `turns` [n] quarters and were `aspects` [n] as wide as high.
+
+    share: the part of the short side that the central crop shows. Draws from torch's global generator of the device.
     """
+    n, device = len(turns), turns.device
+    affine = _inside(crop_boxes(aspects, how, share), _affine(turns, how))
+    return Changes(
+        affine,
+        _displacement(n, how, device) if how.elastic else None,
+        _uniform(n, how.thicken, device).clamp(min=0) if how.thicken else None,
+        _tone(n, how, device) if how.contrast or how.brightness else None,
+    )
+
+
+def augment(images: Tensor, changes: Changes, how: Augmentation, side: int) -> Tensor:
+    """Images float [n, c, s, s] in 0..1, changed, as [n, c, side, side]."""
     fine = side * how.oversample
-    grid = affine_grid(_affine(turns, how), [len(images), 1, fine, fine], align_corners=False)
-    if how.elastic:
-        grid = grid + _displacement(len(images), fine, how, images.device)
+    grid = affine_grid(changes.affine, [len(images), 1, fine, fine], align_corners=False)
+    if changes.displacement is not None:
+        smooth = interpolate(changes.displacement, size=(fine, fine), mode="bicubic", align_corners=True)
+        grid = grid + smooth.permute(0, 2, 3, 1)
     # grid_sample pads with zeros: shifting the background to zero pads with the background.
     out = grid_sample(images - how.background, grid, align_corners=False) + how.background
-    if how.thicken:
-        out = _thicken(out, how)
-    return _tone(avg_pool2d(out, how.oversample), how)
+    if changes.thicken is not None:
+        out = _thicken(out, changes.thicken, how)
+    out = avg_pool2d(out, how.oversample)
+    if changes.tone is not None:
+        gain, offset = changes.tone[:, :, None, None, None].unbind(1)
+        out = ((out - 0.5) * gain + 0.5 + offset).clamp(0, 1)
+    return out
 
 
 def _uniform(n: int, extent: float, device: torch.device) -> Tensor:
@@ -53,24 +94,26 @@ def _affine(turns: Tensor, how: Augmentation) -> Tensor:
     return torch.cat([rotation @ stretch, shift[:, :, None]], 2)
 
 
-def _displacement(n: int, side: int, how: Augmentation, device: torch.device) -> Tensor:
-    """Smooth random displacements [n, side, side, 2], of another strength in each image (Simard et al. 2003, s. 2)."""
+def _inside(boxes: Tensor, affine: Tensor) -> Tensor:
+    """The affine maps [n, 2, 3], their input coordinates taken within boxes [n, 4]."""
+    inside = affine * boxes[:, 2:, None]
+    inside[:, :, 2] += boxes[:, :2]
+    return inside
+
+
+def _displacement(n: int, how: Augmentation, device: torch.device) -> Tensor:
+    """Random displacements [n, 2, g, g], of another strength in each image (Simard et al. 2003, section 2)."""
     strength = how.elastic * torch.rand(n, 1, 1, 1, device=device)
-    coarse = strength * torch.randn(n, 2, how.elastic_grid, how.elastic_grid, device=device)
-    return interpolate(coarse, size=(side, side), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
+    return strength * torch.randn(n, 2, how.elastic_grid, how.elastic_grid, device=device)
 
 
-def _thicken(images: Tensor, how: Augmentation) -> Tensor:
-    """A random share, in half of the images 0, of the way to strokes one pixel wider on each side."""
-    share = _uniform(len(images), how.thicken, images.device).clamp(min=0)[:, None, None, None]
+def _thicken(images: Tensor, share: Tensor, how: Augmentation) -> Tensor:
+    """A share [n] of the way to strokes one pixel wider on each side."""
     dark = how.background > 0.5
     wider = -max_pool2d(-images, 3, 1, 1) if dark else max_pool2d(images, 3, 1, 1)
-    return images + (wider - images) * share
+    return images + (wider - images) * share[:, None, None, None]
 
 
-def _tone(images: Tensor, how: Augmentation) -> Tensor:
-    if not how.contrast and not how.brightness:
-        return images
-    gain = 1 + _uniform(len(images), how.contrast, images.device)[:, None, None, None]
-    offset = _uniform(len(images), how.brightness, images.device)[:, None, None, None]
-    return ((images - 0.5) * gain + 0.5 + offset).clamp(0, 1)
+def _tone(n: int, how: Augmentation, device: torch.device) -> Tensor:
+    """Gain and offset [n, 2]."""
+    return torch.stack([1 + _uniform(n, how.contrast, device), _uniform(n, how.brightness, device)], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 
 from zoo.cli.command import Command
@@ -16,6 +17,10 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--as", dest="rename", metavar="NAME", help="the name of the model that is written")
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--compile", dest="compiled", action="store_true", help="put the trunk through torch.compile")
+    parser.add_argument(
+        "--track", action="append", default=[], metavar="NAME", help="tensorboard or wandb, beside the log; repeatable"
+    )
     parser.add_argument("--restart", action="store_true", help="forget an interrupted run of the same recipe")
     parser.add_argument("--show", action="store_true", help="print the resolved recipe as JSON and end")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -30,7 +35,10 @@ def _run(args: Namespace) -> int:
     if args.show:
         print_json(recipe.to_json())
         return 0
-    outcome = train_model(recipe, args.data, args.device, args.restart, progress=not args.quiet)
+    quiet = args.quiet
+    outcome = train_model(recipe, args.data, args.device, args.restart, not quiet, args.compiled, args.track)
+    if int(os.environ.get("RANK", "0")):
+        return 0  # of several processes the first one speaks
     if args.json:
         print_json(outcome.to_json())
     else:
@@ -48,6 +56,7 @@ COMMAND = Command(
   zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
   zoo train margin-conv4-glyphs --show                what the recipe says
+  torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
 An interrupted run goes on where its last checkpoint was when the same command is given again. A model of the same
 name in the local zoo (ZOO_HOME/models) is replaced when training has ended well.""",

@@ -1,23 +1,21 @@
-"""A recipe's images in memory: squares to train on, preprocessed pixels of the classes held out for validation."""
+"""A recipe's images, decoded: squares to train on, preprocessed pixels of the classes held out for validation."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from training.decoding import Decoded, Squares, decode
 from training.recipe import Data, Recipe
 from zoo import datasets
-from zoo.cards import Preprocessing
 from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError
-from zoo.preprocessing import batches
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class TrainingData:
 
     labels: int64 [n * turns], of `classes` classes. validation: pixels uint8 [v, crop, crop, c] and labels [v] of
     classes that are not trained on, or None where the recipe holds none out. `golden`: a few undecoded images.
+    aspects: float32 [n], width / height of the images; None: all square. sources: n names; skipped: those left out.
     """
 
     squares: Tensor
@@ -34,45 +33,69 @@ class TrainingData:
     turns: int
     validation: tuple[np.ndarray, np.ndarray] | None
     golden: list[np.ndarray]
+    aspects: Tensor | None = None
+    sources: Sequence[str] = ()
+    skipped: Sequence[str] = ()
 
     @property
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for other training or validation images and labels."""
         total = hashlib.sha256()
-        for array in (self.squares.numpy(), self.labels, *(self.validation or ())):
+        aspects = () if self.aspects is None else (self.aspects.numpy(),)
+        for array in (self.squares.numpy(), self.labels, *aspects, *(self.validation or ())):
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)
         return total.hexdigest()[:8]
 
-    def batch(self, indices: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Images float [b, c, side, side] in 0..1, quarter turns float [b] and labels int64 [b] of samples."""
-        rows = torch.from_numpy(indices)
-        squares = self.squares[rows // self.turns].to(device)
-        turns = (rows % self.turns).to(device, torch.float32)
-        return squares.permute(0, 3, 1, 2).float() / 255, turns, torch.from_numpy(self.labels[indices]).to(device)
+    def images(self, samples: np.ndarray) -> Tensor:
+        """The squares of samples, uint8 [b, side, side, c]."""
+        return self.squares[torch.from_numpy(samples // self.turns)]
+
+    def geometry(self, samples: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Quarter turns and aspects of samples, both float [b]."""
+        squares = torch.from_numpy(samples // self.turns)
+        aspects = torch.ones(len(samples)) if self.aspects is None else self.aspects[squares]
+        return torch.from_numpy(samples % self.turns).float(), aspects
+
+    def names(self, samples: np.ndarray) -> list[str]:
+        """Where the images of samples come from."""
+        return [self.sources[i] if len(self.sources) else str(i) for i in samples // self.turns]
 
 
 def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False) -> TrainingData:
-    """The training split, decoded once. Raises `DatasetError` where the data set is not at hand."""
+    """The training split, decoded once. Raises `DatasetError` where the data set is not at hand or cannot be read."""
     dataset = datasets.load(recipe.data.dataset, "train", root)
     held_out = held_out_classes(len(dataset.classes), recipe.data, recipe.seed)
     validates = np.isin(dataset.labels, held_out)
-    side = recipe.data.side
-    square = replace(recipe.preprocessing, resize=side, crop=side)
-    squares = _pixels(dataset, np.flatnonzero(~validates), square, "read training images", progress)
-    _, labels = np.unique(dataset.labels[~validates], return_inverse=True)
+    trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)
+    _, labels = np.unique(dataset.labels[trained.rows], return_inverse=True)
     turns = recipe.data.turns
     turned = (labels[:, None] * turns + np.arange(turns)).ravel()
-    rows = np.flatnonzero(validates)
-    validation = _pixels(dataset, rows, recipe.preprocessing, "read validation images", progress) if len(rows) else None
+    validation = None
+    if validates.any():
+        how = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
+        validation = decode(dataset, np.flatnonzero(validates), how, "read validation images", progress)
     return TrainingData(
-        torch.from_numpy(squares),
+        torch.from_numpy(trained.pixels),
         turned,
         int(turned.max()) + 1,
         turns,
-        None if validation is None else (validation, dataset.labels[rows]),
-        golden_images(dataset),
+        None if validation is None else (validation.pixels, dataset.labels[validation.rows]),
+        golden_images(dataset, trained.rows),
+        torch.from_numpy(trained.aspects) if recipe.data.fit == "whole" else None,
+        [dataset.sources[row] for row in trained.rows],
+        [*trained.skipped, *(validation.skipped if validation else [])],
     )
+
+
+def _training_squares(dataset: Dataset, rows: np.ndarray, recipe: Recipe, progress: bool) -> Decoded:
+    side = recipe.data.side
+    how = replace(recipe.preprocessing, resize=side, crop=side)
+    squares = Squares(how, recipe.data.fit == "whole", recipe.data.skip_unreadable)
+    decoded = decode(dataset, rows, squares, "read training images", progress)
+    if not len(decoded.rows):
+        raise RecipeError(f"no training image of {dataset.name} can be read ({len(decoded.skipped)} were skipped).")
+    return decoded
 
 
 def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
@@ -86,22 +109,9 @@ def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
     return np.sort(np.random.default_rng((seed, 0)).choice(classes, count, replace=False))
 
 
-def golden_images(dataset: Dataset, count: int = 4) -> list[np.ndarray]:
-    """A few images of the split as uint8 [H, W, 3], as they are before preprocessing, for the golden check."""
+def golden_images(dataset: Dataset, rows: np.ndarray, count: int = 4) -> list[np.ndarray]:
+    """A few of these images as uint8 [H, W, 3], as they are before preprocessing, for the golden check."""
     from zoo.images import open_image
 
-    rows = np.linspace(0, len(dataset) - 1, count).astype(int)
-    return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in rows]
-
-
-def _pixels(dataset: Dataset, rows: np.ndarray, how: Preprocessing, title: str, progress: bool) -> np.ndarray:
-    chunks: Iterable[np.ndarray] = batches((dataset.images[row] for row in rows), how, 256)
-    bar = tqdm(total=len(rows), desc=title, unit="image", disable=not progress, leave=False)
-    out = np.empty((len(rows), *how.shape), np.uint8)
-    done = 0
-    with bar:
-        for chunk in chunks:
-            out[done : done + len(chunk)] = chunk
-            done += len(chunk)
-            bar.update(len(chunk))
-    return out
+    chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+    return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in chosen]

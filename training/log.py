@@ -11,18 +11,24 @@ from zoo.files import write_bytes
 
 
 class Log:
-    """Appends records to a JSON-lines file. `keep`: the last epoch whose line belongs to the run that goes on."""
+    """Appends records to a JSON-lines file. `keep`: the last epoch whose line belongs to the run that goes on.
 
-    def __init__(self, path: Path, keep: int = 0) -> None:
-        self.path = path
+    writes: False leaves the file to another process and keeps the records in memory alone.
+    """
+
+    def __init__(self, path: Path, keep: int = 0, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() and keep else []
         # A kill between log and checkpoint leaves a line, maybe half of one, of an epoch that will be trained again.
         records: list[dict[str, Any]] = [json.loads(line) for line in lines[:keep]]
         self.records = [record for record in records if record["epoch"] <= keep]
-        write_bytes(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
+        if writes:
+            write_bytes(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
 
     def write(self, record: dict[str, Any]) -> None:
         self.records.append(record)
+        if not self.writes:
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,27 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from training import state
 from training.data import TrainingData
+from training.failures import keep_bad_batch
 from training.log import Log
-from training.memory import embed_features, embed_samples
+from training.memory import embed_features, observe
+from training.minibatch import Minibatch
+from training.prefetch import prefetch
+from training.progress import Progress
 from training.recipe import Recipe
-from training.run import Run, embed, steps_per_epoch
+from training.run import Place, Run, embed, steps_per_epoch
 from training.samplers import SAMPLERS, Sampler
 from training.tables import make
+from training.trackers import Tracker
 from zoo.errors import TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
-CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
+Draw = tuple[str, np.ndarray]
+"""A step's task and its samples int64 [b]."""
 
 
 @dataclass(frozen=True)
@@ -43,38 +48,49 @@ class Trained:
 
 
 def train(
-    recipe: Recipe, data: TrainingData, folder: Path, device: torch.device, restart: bool = False, progress: bool = True
+    recipe: Recipe,
+    data: TrainingData,
+    folder: Path,
+    place: Place,
+    restart: bool = False,
+    progress: bool = True,
+    trackers: tuple[Tracker, ...] = (),
 ) -> Trained:
     """Train by the recipe, keeping checkpoint and log in `folder`, from which an interrupted run goes on.
 
     A run that is killed and started again has the log of one that was not (on one machine with the same libraries).
     """
-    with exclusive(folder):
-        if restart:
-            for name in (CHECKPOINT, LOG):
-                (folder / name).unlink(missing_ok=True)
-        return _train(recipe, data, folder, device, progress)
+    processes = place.processes
+    with ExitStack() as stack:
+        if processes.first:
+            stack.enter_context(exclusive(folder))
+            if restart:
+                for name in (CHECKPOINT, LOG):
+                    (folder / name).unlink(missing_ok=True)
+        processes.wait()
+        return _train(recipe, data, folder, place, progress and processes.first, trackers)
 
 
-def _train(recipe: Recipe, data: TrainingData, folder: Path, device: torch.device, progress: bool) -> Trained:
-    sampler = create_sampler(recipe, data)
+def _train(
+    recipe: Recipe, data: TrainingData, folder: Path, place: Place, progress: bool, trackers: tuple[Tracker, ...]
+) -> Trained:
+    sampler = create_sampler(recipe, data.labels)
     steps = steps_per_epoch(recipe, data)
-    run = Run(recipe, data.classes, steps * recipe.schedule.epochs, device, getattr(sampler, "memory", None))
+    run = Run(recipe, data, steps, place, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
     elif run.memory is not None:
-        run.memory[:] = embed_samples(run, data)
+        run.memory[:] = embed_features(run, observe(run))
     resumed_at = run.epoch
-    log = Log(folder / LOG, keep=resumed_at)
-    # A log file is spared the many lines that on a terminal are one.
-    interval = 0.2 if sys.stderr.isatty() else 10
-    total = steps * recipe.schedule.epochs
-    with tqdm(total=total, initial=steps * resumed_at, disable=not progress, mininterval=interval) as bar:
-        bar.set_description(recipe.name)
-        show: Callable[[dict[str, Any]], None] = _display(bar, log)
+    log = Log(folder / LOG, keep=resumed_at, writes=place.processes.first)
+    with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
         while run.epoch < recipe.schedule.epochs:
-            log.write(_epoch(run, data, sampler.epoch(run.epoch, steps), show))
-            state.save(run.to_state(), folder / CHECKPOINT)
+            record = _epoch(run, sampler, steps, bar, folder)
+            log.write(record)
+            for tracker in trackers:
+                tracker.write(record)
+            if place.processes.first:
+                _keep(run, folder)
     best_epoch = run.best["epoch"] if run.best else None
     return Trained(run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at)
 
@@ -83,7 +99,7 @@ def _train(recipe: Recipe, data: TrainingData, folder: Path, device: torch.devic
 def exclusive(folder: Path) -> Iterator[None]:
     """Held by one process at a time; the lock goes with the process. Raises `TrainingError` where another holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with (folder / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -93,60 +109,109 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _epoch(
-    run: Run, data: TrainingData, batches: Iterable[np.ndarray], show: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
+def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:
     """Train one epoch, validate, keep what is best; the epoch's record for the log."""
     started = time.perf_counter()
+    run.forwards = 0
+    run.method.start_epoch(run.epoch, lambda: observe(run))
     run.network.train()
-    losses: list[Tensor] = []
-    images = 0
-    for indices in batches:
-        loss, features = run.step(*data.batch(indices, run.device))
+    run.method.train()
+    part = run.place.processes.part(run.recipe.batch.size)
+    # A sampler that follows the embeddings must not draw ahead of them.
+    ahead = 0 if run.memory is not None else 2
+    drawn = _draws(run, sampler, steps)
+    history: list[dict[str, Tensor]] = []
+    for number, ((task, samples), squares) in enumerate(
+        prefetch(drawn, lambda draw: run.data.images(draw[1][part]), ahead), start=1
+    ):
+        batch = run.minibatch(samples, squares, task)
+        terms = _gradients(run, batch, folder, number)
+        if number % run.recipe.optimizer.accumulate == 0 or number == steps:
+            run.update()
+        run.schedule.step()
+        run.method.end_step(batch)
         if run.memory is not None:
-            run.memory[indices] = embed_features(run, features)
-        losses.append(loss)
-        images += len(indices)
-        show({"loss": loss})
+            run.memory[samples] = embed_features(run, batch.features.detach())
+        history.append(terms)
+        bar.step(terms)
     trained = time.perf_counter()
+    run.place.processes.same_everywhere(run.network.buffers())
     run.epoch += 1
-    validation = validate(run, data)
+    validation = validate(run)
     if validation:
         run.keep_if_best(validation["map_at_r"])
+    bar.validated(validation)
     return {
         "epoch": run.epoch,
-        "loss": torch.stack(losses).mean().item(),
+        **_means(history),
         "lr": run.schedule.get_last_lr()[0],
         **{f"validation_{name}": value for name, value in validation.items()},
-        "images_per_second": images / (trained - started),
+        "images_per_second": steps * run.recipe.batch.size / (trained - started),
         "seconds": time.perf_counter() - started,
     }
 
 
-def validate(run: Run, data: TrainingData) -> dict[str, float]:
+def _gradients(run: Run, batch: Minibatch, folder: Path, number: int) -> dict[str, Tensor]:
+    """Forward and backward of one batch; the loss's terms. Raises `TrainingError` where their sum is not finite."""
+    terms = run.method.loss(batch)
+    loss = torch.stack(list(terms.values())).sum()
+    if not torch.isfinite(loss):
+        raise keep_bad_batch(run, batch, terms, folder, number)
+    run.backward(loss)
+    return {name: term.detach() for name, term in terms.items()}
+
+
+def _draws(run: Run, sampler: Sampler, steps: int) -> Iterator[Draw]:
+    """The task and samples of each step. Tasks that draw by the classes share one stream of batches."""
+    plan = run.method.plan(run.epoch, steps)
+    streams: dict[str, Iterator[np.ndarray]] = {}
+    by_class = [task for task in plan if run.method.targets(task, run.data.labels) is run.data.labels]
+    main = sampler.epoch(run.epoch, len(by_class))
+    for task in sorted(set(plan)):
+        targets = run.method.targets(task, run.data.labels)
+        own = main if task in by_class else create_sampler(run.recipe, targets, 1).epoch(run.epoch, plan.count(task))
+        streams[task] = own
+    for task in plan:
+        yield task, next(streams[task])
+
+
+def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
+    """The mean loss and, where it has several terms, the mean of each over the steps that had it."""
+    loss = torch.stack([torch.stack(list(terms.values())).sum() for terms in history]).mean().item()
+    names = {name for terms in history for name in terms}
+    if len(names) == 1:
+        return {"loss": loss}
+    means = {n: torch.stack([terms[n] for terms in history if n in terms]).mean().item() for n in sorted(names)}
+    return {"loss": loss, "terms": means}
+
+
+def _keep(run: Run, folder: Path) -> None:
+    """Write the checkpoint; the one before stays where this fails."""
+    try:
+        state.save(run.to_state(), folder / CHECKPOINT)
+    except Exception as error:  # OSError, and safetensors' own type for what the system refused
+        raise TrainingError(
+            f"the checkpoint of epoch {run.epoch} cannot be written to {folder} ({error}). That of the epoch before is "
+            "kept: make room and give the same command to go on."
+        ) from None
+
+
+def validate(run: Run) -> dict[str, float]:
     """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out."""
-    if data.validation is None:
+    if run.data.validation is None:
         return {}
-    pixels, labels = data.validation
-    metrics = retrieval_metrics(embed(run.evaluated, run.recipe, pixels, run.device), labels, k=(1,))
+    pixels, labels = run.data.validation
+    metrics = retrieval_metrics(embed(run.evaluated, run.recipe, pixels, run.place.device), labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
 
 
-def create_sampler(recipe: Recipe, data: TrainingData) -> Sampler:
-    """The recipe's sampler. Raises `RecipeError` where the data cannot give such batches."""
+def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampler:
+    """The recipe's sampler, drawing by labels int64 [n]. Raises `RecipeError` where these cannot give such batches.
+
+    stream: samplers of different streams draw independently.
+    """
     batch = recipe.batch
-    offered = {"labels": data.labels, "size": batch.size, "per_class": batch.per_class, "seed": recipe.seed}
+    seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
+    offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
     sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
     return sampler
-
-
-def _display(bar: Any, log: Log) -> Callable[[dict[str, Any]], None]:
-    def show(step: dict[str, Any]) -> None:
-        bar.update()
-        # Reading the loss waits for an accelerator, so only now and then.
-        if bar.n % 10 == 0:
-            last = log.records[-1].get("validation_recall_at_1") if log.records else None
-            facts = {"loss": f"{step['loss'].item():.3f}"}
-            bar.set_postfix(facts if last is None else {**facts, "val R@1": f"{last:.3f}"}, refresh=False)
-
-    return show

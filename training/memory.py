@@ -1,4 +1,4 @@
-"""The current embeddings of the training samples, for the samplers that choose batches by them."""
+"""What the network makes of all training samples, for methods that cluster them and samplers that choose by them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.data import TrainingData
 from training.recipe import Augmentation
 from training.run import Run
+
+
+@torch.no_grad()
+def observe(run: Run, chunk: int = 256) -> Tensor:
+    """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
+    how = run.recipe.augmentation
+    plain = Augmentation(background=how.background, oversample=how.oversample)
+    training = run.network.training
+    run.network.eval()
+    processes, total = run.place.processes, len(run.data.labels)
+    rows = []
+    for start in range(0, total, chunk * processes.count):
+        samples = np.arange(start, min(start + chunk * processes.count, total))
+        # Every process has as many: the last sample stands in for those that are lacking.
+        filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
+        squares = run.data.images(filled[processes.part(len(filled))])
+        rows.append(run.features(run.view(filled, squares, plain))[: len(samples)])
+    run.network.train(training)
+    return torch.cat(rows)
 
 
 @torch.no_grad()
 def embed_features(run: Run, features: Tensor) -> np.ndarray:
     """Unit embeddings float32 [b, dim] of pooled features [b, f]."""
     return run.network.embed(features.float()).cpu().numpy()
-
-
-@torch.no_grad()
-def embed_samples(run: Run, data: TrainingData, chunk: int = 256) -> np.ndarray:
-    """Unit embeddings float32 [n, dim] of all training samples, not augmented, by the network as it is."""
-    how = run.recipe.augmentation
-    plain = Augmentation(background=how.background, oversample=how.oversample)
-    training = run.network.training
-    run.network.eval()
-    rows = []
-    for start in range(0, len(data.labels), chunk):
-        samples = np.arange(start, min(start + chunk, len(data.labels)))
-        images, turns, _ = data.batch(samples, run.device)
-        rows.append(embed_features(run, run.features(images, turns, plain)))
-    run.network.train(training)
-    return np.concatenate(rows)

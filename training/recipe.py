@@ -13,8 +13,11 @@ from typing import Any
 from zoo.cards import NAME, Head, Preprocessing
 from zoo.errors import RecipeError
 
-SCHEDULES = ("constant", "one-cycle")
+SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
+FITS = ("square", "whole")
+CROPS = ("none", "window", "resized")
+NORMS = ("none", "statistics", "all")
 
 
 def _check(holds: object, key: str, value: object, expected: str) -> None:
@@ -31,17 +34,23 @@ class Data:
         Santoro et al. 2016, Meta-learning with memory-augmented neural networks, section 4.1).
     validation: the share of training classes that is held out to select the epoch; 0 trains on all and keeps the last.
     side: training images are kept as squares of this many pixels, from which augmentation samples.
+    fit: "square" keeps the centre square of an image; "whole" all of it, its sides squeezed to equal length, from which
+        crops are taken in the image's own proportions.
+    skip_unreadable: leave images out that cannot be decoded, and count them, instead of stopping at the first.
     """
 
     dataset: str
     turns: int = 1
     validation: float = 0.1
     side: int = 64
+    fit: str = "square"
+    skip_unreadable: bool = False
 
     def __post_init__(self) -> None:
         _check(self.turns in (1, 4), "data.turns", self.turns, "1 or 4")
         _check(0 <= self.validation < 1, "data.validation", self.validation, "a share from 0 to below 1")
         _check(self.side >= 1, "data.side", self.side, "a number of pixels")
+        _check(self.fit in FITS, "data.fit", self.fit, " or ".join(FITS))
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,9 @@ class Augmentation:
     thicken: the largest share by which strokes grow (dark ones for `background` 1, bright ones for 0).
     flip: probability of a mirror image. contrast, brightness: uniform in +-, on the scale 0..1. background: what
     lies outside, 0..1. oversample: pixels are averaged from this many a side, against aliasing.
+    crop: "none", the central window that tests see too; "window", a random square of `window` times the image's short
+    side; "resized", a random part of `area` (smallest and largest share of the image) whose sides' ratio is log-uniform
+    between 1 / `ratio` and `ratio`, resized to the square (Szegedy et al. 2015, Going Deeper with Convolutions, s. 6).
     """
 
     rotate: float = 0.0
@@ -69,9 +81,21 @@ class Augmentation:
     brightness: float = 0.0
     background: float = 0.5
     oversample: int = 2
+    crop: str = "none"
+    window: float = 0.875
+    area: tuple[float, ...] = (0.08, 1.0)
+    ratio: float = 4 / 3
 
     def __post_init__(self) -> None:
-        for name in ("scale", "aspect"):
+        _check(self.crop in CROPS, "augmentation.crop", self.crop, ", ".join(CROPS))
+        _check(0 < self.window <= 1, "augmentation.window", self.window, "above 0 and at most 1")
+        _check(
+            len(self.area) == 2 and 0 < self.area[0] <= self.area[1] <= 1,
+            "augmentation.area",
+            self.area,
+            "the smallest and the largest share of the image",
+        )
+        for name in ("scale", "aspect", "ratio"):
             _check(1 <= getattr(self, name) < math.inf, f"augmentation.{name}", getattr(self, name), "a factor from 1")
         for name in ("rotate", "shear", "translate", "elastic", "thicken", "contrast", "brightness"):
             value = getattr(self, name)
@@ -84,11 +108,21 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A timm architecture (or one of `zoo.architectures`) with its arguments; `name` is short, as in model names."""
+    """A timm architecture (or one of `zoo.architectures`) with its arguments; `name` is short, as in model names.
+
+    pretrained: true for timm's weights from the Hub; or a model folder, a safetensors file or org/name on the Hub.
+    freeze_norm: "all" keeps running statistics and affine parameters of batch norm as they are (Revisiting),
+    "statistics" only the statistics (its published code), "none" trains both.
+    """
 
     name: str
     architecture: str
     args: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool | str = False
+    freeze_norm: str = "none"
+
+    def __post_init__(self) -> None:
+        _check(self.freeze_norm in NORMS, "backbone.freeze_norm", self.freeze_norm, ", ".join(NORMS))
 
 
 @dataclass(frozen=True)
@@ -107,37 +141,50 @@ class Objective:
 class Batch:
     """How a batch is drawn: `size` images by `sampler`, `per_class` of each class (but by spc-r, which looks at none).
 
-    args: further arguments of the sampler, as `together` of spc.
+    args: further arguments of the sampler, as `together` of spc. chunk: images that pass through the trunk at a time,
+    their activations computed again in the backward pass, so that large batches fit; 0: all at once. Batch norm must be
+    frozen or absent for chunks to change nothing but memory and time.
     """
 
     size: int = 112
     sampler: str = "spc"
     per_class: int = 2
     args: Mapping[str, Any] = field(default_factory=dict)
+    chunk: int = 0
 
     def __post_init__(self) -> None:
+        _check(self.chunk >= 0, "batch.chunk", self.chunk, "0 or more")
         _check(self.size >= 1, "batch.size", self.size, "1 or more")
         _check(self.per_class >= 1, "batch.per_class", self.per_class, "1 or more")
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """adamw, adam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay."""
+    """adamw, adam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
+
+    momentum: of sgd and rmsprop. accumulate: batches whose gradients are averaged before each update; every batch is
+    still mined by itself.
+    """
 
     name: str = "adam"
     lr: float = 1e-5
     weight_decay: float = 4e-4
     loss_lr: float = 5e-4
+    momentum: float = 0.0
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
+        _check(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "from 0 to below 1")
+        _check(self.accumulate >= 1, "optimizer.accumulate", self.accumulate, "1 or more")
         for name in ("lr", "weight_decay", "loss_lr"):
             _check(0 <= getattr(self, name) < math.inf, f"optimizer.{name}", getattr(self, name), "0 or more")
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`epochs` of `steps` batches (0: as many as the training images fill), lr constant or one cycle.
+    """`epochs` of `steps` batches (0: as many as the training images fill), lr constant, one cycle or in steps.
 
+    multi-step: the rate is multiplied by `gamma` after each of the epochs `milestones`. warmup: share of one cycle.
     average: decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.
     """
 
@@ -146,8 +193,12 @@ class Schedule:
     name: str = "constant"
     warmup: float = 0.15
     average: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
 
     def __post_init__(self) -> None:
+        _check(0 < self.gamma <= 1, "schedule.gamma", self.gamma, "above 0 and at most 1")
+        _check(min(self.milestones, default=1) >= 1, "schedule.milestones", self.milestones, "epochs from 1")
         _check(self.epochs >= 0, "schedule.epochs", self.epochs, "0 or more")
         _check(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
         _check(self.name in SCHEDULES, "schedule.name", self.name, " or ".join(SCHEDULES))

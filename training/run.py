@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterable
-from types import NoneType
-from typing import Any, cast, get_args, get_type_hints
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 from training import state
-from training.augmentation import augment
+from training.augmentation import augment, draw_changes
 from training.data import TrainingData
-from training.losses import LOSSES
-from training.methods import METHODS
-from training.miners import create_miner
-from training.recipe import Augmentation, Objective, Recipe, Schedule
-from training.tables import make
-from zoo.errors import RecipeError, TrainingError
+from training.methods.create import Setting, create_method
+from training.minibatch import Minibatch
+from training.optimizers import create_optimizer, learning_rate_factor
+from training.processes import Processes
+from training.recipe import Augmentation, Recipe
+from zoo.errors import RecipeError
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-}
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a run computes: what may change from machine to machine without making another recipe."""
+
+    device: torch.device
+    processes: Processes = field(default_factory=Processes)
+    compiled: bool = False
 
 
 class Run:
@@ -40,53 +43,67 @@ class Run:
     """
 
     def __init__(
-        self, recipe: Recipe, classes: int, steps: int, device: torch.device, memory: np.ndarray | None = None
+        self, recipe: Recipe, data: TrainingData, steps: int, place: Place, memory: np.ndarray | None = None
     ) -> None:
         torch.manual_seed(recipe.seed)
-        self.recipe, self.device, self.memory = recipe, device, memory
-        trunk = create_trunk(recipe.backbone.architecture, recipe.preprocessing.channels, recipe.backbone.args)
-        _check_input(trunk, recipe)
-        heads = create_heads(recipe.heads, int(trunk.num_features))  # type: ignore[arg-type]
-        self.network = Network(trunk, heads).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.method = create_method(recipe.objective, heads, classes).to(device)
-        self.optimizer = _optimizer(recipe, self.network, self.method)
+        self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
+        self.network, self.method = create_parts(recipe, data)
+        self.network.to(place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method.to(place.device)
+        self.trunk = torch.compile(self.network.trunk) if place.compiled else self.network.trunk
+        self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, steps))
         self.average = _average(self.network, recipe.schedule.average)
-        self.epoch = 0
+        self.epoch, self.forwards = 0, 0
         self.best: dict[str, Any] | None = None
         how = recipe.preprocessing
-        self.mean = torch.tensor(how.mean, device=device).reshape(1, -1, 1, 1)
-        self.std = torch.tensor(how.std, device=device).reshape(1, -1, 1, 1)
+        self.mean = torch.tensor(how.mean, device=place.device).reshape(1, -1, 1, 1)
+        self.std = torch.tensor(how.std, device=place.device).reshape(1, -1, 1, 1)
 
-    def features(self, images: Tensor, turns: Tensor, augmentation: Augmentation) -> Tensor:
-        """Pooled features [b, f] of images [b, c, side, side] in 0..1, turned by `turns` [b] quarters and augmented."""
-        with torch.no_grad():
-            images = augment(images, turns, augmentation, self.recipe.preprocessing.crop)
-            images = ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
-        with self.autocast():
-            features: Tensor = self.network.trunk(images)
-        return features
+    def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
+        """What the method sees of samples int64 [b]; squares: uint8 [b / processes, side, side, c], this part's."""
+        device = self.place.device
 
-    def step(self, images: Tensor, turns: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One update; the loss and the features [b, f] that gave it, detached. Raises where the loss is not finite."""
-        features = self.features(images, turns, self.recipe.augmentation)
-        with self.autocast():
-            loss = self.method.loss(features, labels)
-        if not torch.isfinite(loss):
-            raise TrainingError(
-                f"the loss became {loss.item()} in epoch {self.epoch + 1}. Lower optimizer.lr; the last checkpoint "
-                "holds the epoch before."
-            )
-        self.optimizer.zero_grad()
-        loss.backward()
+        def view() -> Tensor:
+            return self.view(samples, squares, self.recipe.augmentation)
+
+        labels = torch.from_numpy(self.data.labels[samples]).to(device)
+        return Minibatch(labels, torch.from_numpy(samples).to(device), view(), self.features, view, task, self.epoch)
+
+    @torch.no_grad()
+    def view(self, samples: np.ndarray, squares: Tensor, how: Augmentation) -> Tensor:
+        """This process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
+        device, preprocessing = self.place.device, self.recipe.preprocessing
+        turns, aspects = (values.to(device) for values in self.data.geometry(samples))
+        changes = draw_changes(turns, aspects, how, preprocessing.crop / preprocessing.resize)
+        part = changes.part(self.place.processes.part(len(samples)))
+        images = squares.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
+        images = augment(images, part, how, preprocessing.crop)
+        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+
+    def features(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
+        """Pooled features float32 of every process's images, by the trunk or another one, with gradients."""
+        forward: Any = self.trunk if trunk is None else trunk
+        chunk = self.recipe.batch.chunk
+        with self._own_randomness(), self._autocast():
+            if chunk and torch.is_grad_enabled():
+                parts = [checkpoint(forward, part, use_reentrant=False) for part in images.split(chunk)]
+                features = torch.cat(parts)
+            else:
+                features = forward(images)
+        return self.place.processes.gather(features.float())
+
+    def backward(self, loss: Tensor) -> None:
+        (loss / self.recipe.optimizer.accumulate).backward()
+
+    def update(self) -> None:
+        """One step of the optimiser by the gradients that have gathered."""
+        trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.place.processes.average_gradients(trained)
         self.optimizer.step()
-        self.schedule.step()
+        self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update_parameters(self.network)
-        return loss.detach(), features.detach()
-
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
 
     @property
     def evaluated(self) -> Network:
@@ -131,6 +148,37 @@ class Run:
             self.memory[:] = saved["memory"].numpy()
         state.set_random_state(saved["random"])
 
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
+
+    @contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """Dropout differs from process to process, while what all of them draw in step stays in step."""
+        if self.place.processes.count == 1:
+            yield
+            return
+        self.forwards += 1
+        devices = [self.place.device] if self.place.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.place.processes.rank)))
+            yield
+
+
+def create_parts(recipe: Recipe, data: TrainingData) -> tuple[Network, Any]:
+    """The recipe's network and method. Raises `RecipeError` where they cannot be built or do not fit."""
+    backbone = recipe.backbone
+    how = {"pretrained": backbone.pretrained} if backbone.pretrained else {}
+    trunk = create_trunk(backbone.architecture, recipe.preprocessing.channels, backbone.args, **how)
+    _check_input(trunk, recipe)
+    if backbone.freeze_norm != "none":
+        from training.frozen_norm import freeze_norm
+
+        freeze_norm(trunk, backbone.freeze_norm)
+    features = int(trunk.num_features)  # type: ignore[arg-type]
+    heads = create_heads(recipe.heads, features)
+    setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
+    return Network(trunk, heads), create_method(recipe.objective, setting)
+
 
 def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
     """Raise `RecipeError` unless the trunk takes the recipe's pixels; clearer now than in the first step."""
@@ -150,28 +198,6 @@ def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
         )
 
 
-def create_method(objective: Objective, heads: nn.ModuleDict, classes: int) -> Any:
-    """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
-    sizes = {"classes": classes, "dim": sum(cast(nn.Linear, head).out_features for head in heads.values())}
-    loss = make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
-    miner = create_miner(objective.miner, objective.miner_args) if objective.miner else None
-    if miner:
-        _check_tuples(objective, loss, miner)
-    return make(METHODS, "method", objective.method, {"heads": heads, "loss": loss, "miner": miner})
-
-
-def _check_tuples(objective: Objective, loss: nn.Module, miner: Any) -> None:
-    """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
-    gives = get_type_hints(type(miner).__call__)["return"]
-    takes = [kind for kind in get_args(get_type_hints(type(loss).forward)["tuples"]) if kind is not NoneType]
-    if gives not in takes:
-        named = " or ".join(kind.__name__.lower() for kind in takes)
-        advice = f"{named}: choose another miner" if named else "no tuples: leave objective.miner out"
-        raise RecipeError(
-            f"miner {objective.miner!r} gives {gives.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
-        )
-
-
 def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
     """Unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
     training = network.training
@@ -180,33 +206,6 @@ def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.de
         rows = [model(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(pixels, 256)]
     network.train(training)
     return torch.cat(rows).numpy()
-
-
-def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
-    """What the learning rate is multiplied with at `step` of `steps`.
-
-    one-cycle: linear from 1/25 to 1 over the share `warmup`, then half a cosine to 0 (Smith & Topin 2018,
-    Super-convergence, with the cosine that became usual).
-    """
-    if schedule.name == "constant":
-        return 1.0
-    done = step / max(1, steps)
-    if done < schedule.warmup:
-        return 0.04 + 0.96 * done / schedule.warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
-
-
-def _optimizer(recipe: Recipe, network: nn.Module, method: nn.Module) -> torch.optim.Optimizer:
-    how = recipe.optimizer
-    if how.name not in OPTIMIZERS:
-        raise RecipeError(f"optimizer.name is {' or '.join(OPTIMIZERS)}, not {how.name!r}.")
-    shared = {id(parameter) for parameter in network.parameters()}
-    own = [parameter for parameter in method.parameters() if id(parameter) not in shared]
-    groups = [
-        {"params": list(network.parameters()), "lr": how.lr, "weight_decay": how.weight_decay},
-        {"params": own, "lr": how.loss_lr, "weight_decay": 0.0},
-    ]
-    return OPTIMIZERS[how.name]([group for group in groups if group["params"]], lr=how.lr)  # type: ignore[call-arg]
 
 
 def _average(network: Network, decay: float) -> AveragedModel | None:

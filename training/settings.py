@@ -91,6 +91,8 @@ def _parse(text: str, hint: Any, key: str) -> Any:
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text in ("none", "null") and type(None) in allowed:
         return None
+    if bool in allowed and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if str in allowed:
         return text
     try:
@@ -114,6 +116,8 @@ def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
             return tuple(Head(**v) for v in value)
         if inner is float and all(_is_number(v) for v in value):
             return tuple(float(v) for v in value)
+        if inner is int and all(isinstance(v, int) and _is_number(v) for v in value):
+            return tuple(value)
         if inner is str and all(isinstance(v, str) for v in value):
             return tuple(value)
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):

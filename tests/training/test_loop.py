@@ -24,12 +24,13 @@ from training.api import train_model
 from training.data import held_out_classes
 from training.log import Log
 from training.loop import exclusive, train
+from training.optimizers import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import learning_rate_factor
+from training.run import Place
 from zoo.errors import RecipeError, TrainingError
 
-CPU = torch.device("cpu")
+CPU = Place(torch.device("cpu"))
 
 
 def toy(**change: Any) -> Recipe:
@@ -157,10 +158,11 @@ def test_held_out_classes_are_training_classes_and_never_trained_on() -> None:
 
 def test_quarter_turns_are_further_classes(small_glyphs: training_data.TrainingData) -> None:
     turned = dataclasses.replace(small_glyphs, turns=4, labels=np.arange(8))
-    squares, turns, labels = turned.batch(np.array([0, 5, 7]), CPU)
+    samples = np.array([0, 5, 7])
+    turns, aspects = turned.geometry(samples)
     assert turns.tolist() == [0, 1, 3]
-    assert labels.tolist() == [0, 5, 7]
-    assert torch.equal((squares[1] * 255).byte(), small_glyphs.squares[1].permute(2, 0, 1))
+    assert aspects.tolist() == [1, 1, 1]
+    assert torch.equal(turned.images(samples)[1], small_glyphs.squares[1])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 0.01])
@@ -193,7 +195,7 @@ def test_the_log_of_a_run_that_goes_on_keeps_the_epochs_before_it(tmp_path: Path
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     recipe = dataclasses.replace(toy(), optimizer=dataclasses.replace(toy().optimizer, lr=1e30))
-    with pytest.raises(TrainingError, match=r"epoch 1\. Lower optimizer\.lr"):
+    with pytest.raises(TrainingError, match=r"epoch 1, step \d+ .*Lower optimizer\.lr"):
         train(recipe, small_glyphs, tmp_path, CPU, progress=False)
 
 
@@ -214,9 +216,15 @@ def test_state_round_trip(tmp_path: Path) -> None:
 
 
 def test_one_cycle_by_hand() -> None:
-    schedule = Schedule(1, name="one-cycle", warmup=0.2)
-    assert learning_rate_factor(schedule, 0, 100) == pytest.approx(0.04)
-    assert learning_rate_factor(schedule, 20, 100) == pytest.approx(1)
-    assert learning_rate_factor(schedule, 60, 100) == pytest.approx(0.5 * (1 + math.cos(math.pi / 2)))
-    assert learning_rate_factor(schedule, 100, 100) == pytest.approx(0, abs=1e-12)
+    schedule = Schedule(2, name="one-cycle", warmup=0.2)
+    assert learning_rate_factor(schedule, 0, 50) == pytest.approx(0.04)
+    assert learning_rate_factor(schedule, 20, 50) == pytest.approx(1)
+    assert learning_rate_factor(schedule, 60, 50) == pytest.approx(0.5 * (1 + math.cos(math.pi / 2)))
+    assert learning_rate_factor(schedule, 100, 50) == pytest.approx(0, abs=1e-12)
     assert learning_rate_factor(Schedule(1), 50, 100) == 1
+
+
+def test_multi_step_by_hand() -> None:
+    schedule = Schedule(5, name="multi-step", milestones=(2, 4), gamma=0.3)
+    factors = [learning_rate_factor(schedule, step, 10) for step in (0, 19, 20, 39, 40, 49)]
+    assert factors == pytest.approx([1, 1, 0.3, 0.3, 0.09, 0.09])

@@ -11,12 +11,12 @@ import torch
 from training import state
 from training.data import TrainingData
 from training.loop import CHECKPOINT, train
-from training.memory import embed_samples
+from training.memory import embed_features, observe
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Run, embed
+from training.run import Place, Run, embed
 
-CPU = torch.device("cpu")
+CPU = Place(torch.device("cpu"))
 
 
 def recipe() -> Recipe:
@@ -37,10 +37,10 @@ def noise(n: int = 120) -> TrainingData:
 
 def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
     data = noise()
-    run = Run(recipe(), 30, 4, CPU)
-    rows = embed_samples(run, data)
+    run = Run(recipe(), data, 4, CPU)
+    rows = embed_features(run, observe(run))
     assert run.network.training
-    expected = embed(run.network, recipe(), data.squares.numpy(), CPU)
+    expected = embed(run.network, recipe(), data.squares.numpy(), CPU.device)
     np.testing.assert_allclose(rows, expected, atol=1e-4)
 
 
@@ -49,7 +49,8 @@ def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> No
     train(recipe(), data, tmp_path, CPU, progress=False)
     saved = state.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
-    first = embed_samples(Run(recipe(), 30, 4, CPU), data)
+    run = Run(recipe(), data, 4, CPU)
+    first = embed_features(run, observe(run))
     changed = np.flatnonzero(np.abs(saved - first).max(1) > 1e-4)
     assert 8 <= len(changed) <= 4 * 8
     np.testing.assert_allclose(np.linalg.norm(saved, axis=1), 1, atol=1e-5)

@@ -1,27 +1,37 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from tests.training.methods.batches import method
 from training.api import resolve
+from training.data import TrainingData
+from training.methods.method import Method
+from training.recipe import Recipe
 from training.recipes import RECIPES, catalogue
-from training.run import Run, create_method
+from training.run import Place, Run
 from training.settings import override
 from zoo.cards import Head
 from zoo.errors import RecipeError
-from zoo.network import create_heads
 from zoo.registry import RECIPES as CATALOGUE_FILE
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
+
+
+def build(recipe: Recipe) -> Method:
+    """The recipe's method on a toy trunk, for 50 classes of 20 samples."""
+    return method(recipe.objective, [i // 20 for i in range(1000)], {head.name: head.dim for head in recipe.heads})
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_recipe_is_named_as_its_parts_and_can_be_built(name: str) -> None:
     recipe = RECIPES[name]()
     assert recipe.name == name == f"{recipe.method}-{recipe.backbone.name}-{recipe.data.dataset}"
-    create_method(recipe.objective, create_heads(recipe.heads, 8), classes=3)
+    build(recipe)
     json.dumps(recipe.to_json())
 
 
@@ -102,7 +112,7 @@ def test_settings_that_are_valid_only_together() -> None:
 def test_another_loss_or_miner_drops_the_arguments_of_the_old_one() -> None:
     other = override(RECIPE, ["objective.loss=triplet", "objective.miner=semihard"]).objective
     assert (other.loss, other.loss_args, other.miner, other.miner_args) == ("triplet", {}, "semihard", {})
-    create_method(other, create_heads(RECIPE.heads, 8), classes=3)
+    build(dataclasses.replace(RECIPE, objective=other))
     with_own = override(RECIPE, ["objective.loss_args.margin=0.3", "objective.loss=triplet"]).objective
     assert with_own.loss_args == {"margin": 0.3}
     same = override(RECIPE, ["objective.loss=margin"]).objective
@@ -129,7 +139,8 @@ def test_resolve() -> None:
         ("objective.miner=distance-weighed", "Did you mean 'distance-weighted'"),
         ("objective.method=plane", "Did you mean 'plain'"),
         ("objective.loss_args.beta=abc", "could not convert"),
-        ("heads=[]", "one head, not 0"),
+        ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', "one head, not 2"),
+        ("objective.loss=none", "needs a loss"),
         ("objective.loss_args.alpha=1", "unexpected keyword argument 'alpha'"),
         ("objective.miner_args.nearst=1", "unexpected keyword argument 'nearst'"),
     ],
@@ -137,7 +148,7 @@ def test_resolve() -> None:
 def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
     recipe = override(RECIPE, [setting])
     with pytest.raises(RecipeError, match=match):
-        create_method(recipe.objective, create_heads(recipe.heads, 8), classes=3)
+        build(recipe)
 
 
 @pytest.mark.parametrize(
@@ -149,5 +160,6 @@ def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> N
     ],
 )
 def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setting: str, match: str) -> None:
+    data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
     with pytest.raises(RecipeError, match=match):
-        Run(override(RECIPE, [setting]), 3, 1, torch.device("cpu"))
+        Run(override(RECIPE, [setting]), data, 1, Place(torch.device("cpu")))

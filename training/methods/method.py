@@ -51,7 +51,7 @@ class Method(nn.Module):
         """Called before each epoch's first step."""
 
     def end_step(self, batch: Minibatch) -> None:
-        """Called after each update of the weights."""
+        """Called after each step, when the weights were updated (with accumulated gradients: at every batch)."""
 
     def rates(self) -> list[Rates]:
         """Parameters that do not learn at the recipe's `optimizer.loss_lr`, as a method's own do by default."""

@@ -1,0 +1,36 @@
+"""A loss that is not finite ends the run; what led to it is kept and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from training.minibatch import Minibatch
+from zoo.errors import TrainingError
+from zoo.files import atomic_path
+
+if TYPE_CHECKING:
+    from training.run import Run
+
+_NAMED = 8
+
+
+def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> TrainingError:
+    """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
+    path = folder / f"bad-batch-{run.place.processes.rank}.safetensors"
+    samples = batch.samples.cpu()
+    tensors = {"images": batch.images, "labels": batch.labels, "samples": samples}
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    named = run.data.names(samples.numpy())
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
+    loss = sum(term.item() for term in terms.values())
+    return TrainingError(
+        f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
+        f"Its batch is kept in {path}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; the last "
+        "checkpoint holds the epoch before."
+    )

@@ -1,0 +1,97 @@
+"""The processes of one run: each puts its part of every batch through the trunk, all see the whole batch's features."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from zoo.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """rank: which of `count` processes this is."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def part(self, size: int) -> slice:
+        """This process's part of a batch of `size`. Raises `RecipeError` where it cannot be shared out evenly."""
+        if size % self.count:
+            raise RecipeError(f"batch.size ({size}) must be a multiple of the number of processes ({self.count}).")
+        share = size // self.count
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def gather(self, part: Tensor) -> Tensor:
+        """The parts [n, ...] of all processes as [count * n, ...], in the order of ranks, with gradients."""
+        if self.count == 1:
+            return part
+        whole: Tensor = _Gather.apply(part, self.rank, self.count)
+        return whole
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Replace every gradient by its mean over the processes, in one exchange for each type of number."""
+        if self.count == 1:
+            return
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for dtype in {gradient.dtype for gradient in gradients}:
+            alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+            flat = torch.cat([gradient.flatten() for gradient in alike])
+            dist.all_reduce(flat)
+            flat /= self.count
+            for gradient, mean in zip(alike, flat.split([g.numel() for g in alike]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+    def same_everywhere(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the first one's values."""
+        if self.count > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def wait(self) -> None:
+        if self.count > 1:
+            dist.barrier()
+
+
+class _Gather(torch.autograd.Function):
+    """All processes compute the same loss L of the same gathered rows, so the gradient of a part is known here.
+
+    It is multiplied by the number of processes since gradients of weights are afterwards averaged over them, whereas
+    L's gradient by the trunk's weights is the sum over the parts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, rank: int, count: int) -> Tensor:
+        ctx.rank, ctx.count = rank, count
+        parts = [torch.empty_like(part) for _ in range(count)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.chunk(ctx.count)[ctx.rank] * ctx.count, None, None
+
+
+def connect(device: torch.device) -> tuple[Processes, torch.device]:
+    """The processes that a launcher as torchrun started, joined, and this one's device; one process without launcher.
+
+    Hugging Face Accelerate reads the launcher's environment and chooses backend (gloo, nccl) and device.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Processes(), device
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device.type == "cpu")
+    return Processes(state.process_index, state.num_processes), torch.device(state.device.type, state.device.index)
