@@ -1,0 +1,173 @@
+"""MIC: each term against a naive loop, its groups, and how often each task has its turn."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import nn
+from torch.nn.functional import normalize
+
+from tests.training.methods.batches import FEATURES, method, minibatch, trunk
+from training.losses.margin import Margin
+from training.losses.triplet import Triplet
+from training.methods.mic import MIC
+from training.recipe import Objective
+from training.samplers.spc import SPC
+from zoo.errors import RecipeError
+
+CLASSES = [c for c in range(5) for _ in range(4)]
+LABELS, SAMPLES = [0, 0, 1, 1, 2, 2, 3, 3], [0, 1, 4, 6, 8, 9, 12, 14]
+
+
+def mic(net: nn.Module | None = None, loss: str = "margin", miner: str | None = None, **args: Any) -> MIC:
+    objective = Objective(loss, miner, method="mic", method_args={"groups": 3, **args})
+    return cast(MIC, method(objective, CLASSES, {"class": 6}, net))
+
+
+def naive_margin(unit: np.ndarray, labels: list[int], margin: float = 0.2, beta: float = 1.2) -> float:
+    """Over all pairs of the batch, both ways round."""
+    active = []
+    for i in range(len(unit)):
+        for j in range(len(unit)):
+            distance = float(np.linalg.norm(unit[i] - unit[j]))
+            term = distance - beta + margin if labels[i] == labels[j] else beta - distance + margin
+            active += [term] if i != j and term > 0 else []
+    return sum(active) / max(1, len(active))
+
+
+@pytest.mark.parametrize("task", ["class", "auxiliary"])
+def test_classes_and_groups_are_learnt_by_a_head_each(task: str) -> None:
+    net = trunk()
+    trained, batch = mic(net), minibatch(net, LABELS, SAMPLES, task)
+    labels = LABELS if task == "class" else [sample % 3 for sample in SAMPLES]
+    head = trained.heads["class"] if task == "class" else trained.auxiliary
+    unit = normalize(head(batch.features), dim=1).detach().double().numpy()
+    terms = trained.loss(batch)
+    assert sorted(terms) == sorted([task, "decorrelation"])
+    assert terms[task].item() == pytest.approx(naive_margin(unit, labels), rel=1e-5)
+    assert terms[task] > 0
+
+
+def test_encoders_descend_the_correlation_and_the_adversary_climbs_it() -> None:
+    """The adversary tells the class embedding from the auxiliary one."""
+    net = trunk()
+    trained, batch = mic(net, decorrelation=30.0), minibatch(net, LABELS, SAMPLES, "auxiliary")
+    encoders = [*net.parameters(), *trained.heads.parameters(), *trained.auxiliary.parameters()]
+    everything = [*encoders, *trained.decorrelation.parameters()]
+    term = trained.loss(batch)["decorrelation"]
+    found = torch.autograd.grad(term, everything)
+    features = net(batch.images)
+    target, source = (normalize(head(features), dim=1) for head in (trained.heads["class"], trained.auxiliary))
+    correlation = 30 * (target * normalize(trained.decorrelation.regressor(source), dim=1)).square().mean()
+    assert term.item() == pytest.approx(-correlation.item(), rel=1e-5)
+    for i, (ours, plain) in enumerate(zip(found, torch.autograd.grad(correlation, everything), strict=True)):
+        torch.testing.assert_close(ours, plain if i < len(encoders) else -plain)
+
+
+@pytest.mark.parametrize("task", ["class", "auxiliary"])
+@pytest.mark.parametrize("miner", [None, "distance-weighted"])
+def test_gradients_are_finite_on_any_batch(task: str, miner: str | None) -> None:
+    net = trunk()
+    trained = mic(net, miner=miner)
+    for labels, samples in [(LABELS, SAMPLES), ([0, 0], [0, 3]), ([0, 1], [0, 4]), ([2], [8]), ([3] * 3, [12] * 3)]:
+        trained.zero_grad()
+        terms = trained.loss(minibatch(net, labels, samples, task))
+        torch.stack(list(terms.values())).sum().backward()
+        assert all(term.isfinite() for term in terms.values())
+        assert all(p.grad.isfinite().all() for p in trained.parameters() if p.grad is not None)
+
+
+def test_an_auxiliary_step_follows_a_step_on_the_classes_with_the_probability() -> None:
+    trained = mic(auxiliary_probability=0.8)
+    plan = trained.plan(3, 9000)
+    assert len(plan) == 9000
+    assert ("auxiliary", "auxiliary") not in set(itertools.pairwise(plan))
+    followed = [after == "auxiliary" for task, after in itertools.pairwise(plan) if task == "class"]
+    assert np.mean(followed) == pytest.approx(0.8, abs=0.02)
+    assert plan == mic(auxiliary_probability=0.8).plan(3, 9000) != trained.plan(4, 9000)
+    assert mic(auxiliary_probability=0).plan(0, 5) == ["class"] * 5
+    assert mic(auxiliary_probability=1).plan(0, 5) == ["class", "auxiliary", "class", "auxiliary", "class"]
+
+
+def test_groups_cut_through_the_classes_and_give_batches() -> None:
+    trained, classes = mic(groups=2), np.array(CLASSES)
+    traits = np.tile([0, 1, 1, 0], 5)
+    features = torch.from_numpy(np.stack([10.0 * classes, traits], 1)).float()
+    assert trained.targets("class", classes) is classes
+    trained.start_epoch(0, lambda: features)
+    groups = trained.targets("auxiliary", classes)
+    assert adjusted_rand_score(traits, groups) == 1
+    (batch,) = SPC(groups, size=8, per_class=4, seed=0).epoch(0, 1)
+    assert np.unique(groups[batch], return_counts=True)[1].tolist() == [4, 4]
+    for epoch in (1, 2):
+        trained.start_epoch(epoch, lambda: pytest.fail("groups hold for three epochs"))
+
+
+def test_there_may_be_more_groups_than_classes() -> None:
+    net = trunk()
+    trained = mic(net, groups=15)
+    loss = trained.losses["auxiliary"]
+    assert isinstance(loss, Margin)
+    assert loss.beta.tolist() == pytest.approx([1.2] * 15)
+    trained.loss(minibatch(net, [3, 3, 4, 4], [12, 13, 14, 19], "auxiliary"))["auxiliary"].backward()
+
+
+def test_the_groups_may_have_another_loss() -> None:
+    loss = mic(auxiliary_loss="triplet", auxiliary_loss_args={"margin": 0.5}).losses["auxiliary"]
+    assert isinstance(loss, Triplet)
+    assert loss.margin == 0.5
+
+
+def test_rates_and_what_is_published() -> None:
+    trained = mic()
+    auxiliary, adversary = trained.rates()
+    assert [(rate.lr, rate.weight_decay) for rate in (auxiliary, adversary)] == [(1e-5, 4e-4), (1e-5, 1e-6)]
+    assert [tuple(p.shape) for p in auxiliary.parameters] == [(6, FEATURES), (6,)]
+    assert [tuple(p.shape) for p in adversary.parameters] == [(512, 6), (512,), (6, 512), (6,)]
+    assert trained.weight == 2500
+    assert list(trained.heads) == ["class"]
+
+
+def test_a_checkpoint_continues_identically() -> None:
+    net = trunk()
+    first, second = (mic(net, miner="semihard") for _ in range(2))
+    first.start_epoch(0, lambda: torch.randn(20, 4))
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter += 0.1
+    second.load_state_dict(first.state_dict())
+    batch = minibatch(net, LABELS, SAMPLES, "auxiliary")
+    terms = []
+    for trained in (first, second):
+        torch.manual_seed(3)
+        terms.append(trained.loss(batch))
+    assert terms[0] == terms[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"groups": 1}, "from 2 to 20"),
+        ({"groups": 21}, "from 2 to 20"),
+        ({"cluster_every": 0}, "1 epoch or more"),
+        ({"auxiliary_probability": 1.5}, r"in 0\.\.1"),
+        ({"decorrelation": -1.0}, "0 or more"),
+        ({"adversary_lr": -1.0}, "0 or more"),
+        ({"auxiliary_loss": "proxy-nca", "miner": "semihard"}, "does not take"),
+        ({"auxiliary_loss_args": {"betas": 1}}, "'margin' does not take these arguments"),
+    ],
+)
+def test_bad_values_are_refused(args: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        mic(**args)
+
+
+@pytest.mark.parametrize("heads", [{}, {"discriminative": 4}, {"class": 4, "auxiliary": 4}])
+def test_the_head_is_named_class(heads: dict[str, int]) -> None:
+    with pytest.raises(RecipeError, match="'mic' trains heads named 'class', not"):
+        method(Objective("margin", method="mic"), CLASSES, heads)

@@ -1,0 +1,32 @@
+"""What methods ask of a recipe: heads of certain names, losses of certain tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
+
+from torch import nn
+
+from zoo.errors import RecipeError
+
+
+def require_heads(heads: nn.ModuleDict, names: Iterable[str], whose: str) -> None:
+    """Raise `RecipeError` unless the heads have these names, in any order; whose: "the method 'mic'"."""
+    expected = sorted(names)
+    if sorted(heads) != expected:
+        raise RecipeError(f"{whose} trains heads named {_listed(expected)}, not {_listed(heads)}; set heads to these.")
+
+
+def takes(loss: nn.Module, tuples: type) -> bool:
+    """Whether the loss takes mined tuples of this kind; the annotation of its argument `tuples` says so."""
+    return tuples in get_args(get_type_hints(type(loss).forward)["tuples"])
+
+
+def gives(miner: Any) -> type:
+    """The kind of tuples that a miner finds; the annotation of what it returns says so."""
+    kind: type = get_type_hints(type(miner).__call__)["return"]
+    return kind
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,131 @@
+"""Sharing Matters (Milbich, Roth et al. 2020): what tells classes apart and what classes share, by an encoder each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from training.decorrelation import Decorrelation
+from training.losses import LOSSES
+from training.methods.method import Method, Observe, Rates
+from training.methods.plain import Miner, objective
+from training.methods.requirements import require_heads, takes
+from training.methods.shared_triplets import SharedTriplets
+from training.minibatch import Minibatch
+from training.tables import make
+from training.tuples import Triplets
+from zoo.errors import RecipeError
+
+BOTH = ("discriminative", "shared")
+ARMS = {
+    "discriminative": ("discriminative",),
+    "shared": ("shared",),
+    "joint": ("joint",),
+    "separate": BOTH,
+    "decorrelated": BOTH,
+}
+"""The arms of the ablation, and the heads of each."""
+
+
+class Sharing(Method):
+    """An encoder phi on triplets of classes and an encoder phi* on triplets across classes, on the same features.
+
+    The two tasks alternate, each with its own batches. phi, the head "discriminative", learns by the recipe's loss and
+    miner. phi*, the head "shared", learns by a loss of the same kind on the triplets that `triplets` and `negatives`
+    name (see `SharedTriplets`); what the loss learns for each class it then takes from the class of the anchor. Where
+    the recipe's loss takes no triplets, as proxy-nca, phi* has the triplet loss of squared distances with semihard
+    negatives, or `shared_loss`.
+
+    arm: "decorrelated", the method (section 3.3, with the weight gamma: 500 to 2000 by cross validation in the paper,
+    500 best on CARS); "separate", the two heads without decorrelation; "joint", both tasks on one head "joint";
+    "discriminative" and "shared", one task alone. groups, cluster_every: of grouped triplets; as MIC on CUB.
+    The adversary's width, rate and weight decay are those of MIC.
+    """
+
+    def __init__(
+        self,
+        heads: nn.ModuleDict,
+        create_loss: Callable[[int], nn.Module],
+        labels: np.ndarray,
+        classes: int,
+        seed: int,
+        miner: Miner | None = None,
+        arm: str = "decorrelated",
+        gamma: float = 500.0,
+        triplets: str = "inter-class",
+        negatives: str | None = None,
+        shared_loss: str | None = None,
+        shared_loss_args: Mapping[str, Any] | None = None,
+        groups: int = 30,
+        cluster_every: int = 3,
+        width: int = 512,
+        adversary_lr: float = 1e-5,
+        adversary_weight_decay: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if arm not in ARMS:
+            raise RecipeError(f"arm is one of {', '.join(ARMS)}, not {arm!r}.")
+        if min(gamma, adversary_lr, adversary_weight_decay) < 0:
+            raise RecipeError("gamma, adversary_lr and adversary_weight_decay are 0 or more.")
+        require_heads(heads, ARMS[arm], f"the method 'sharing' with the arm {arm!r}")
+        self.heads, self.miner, self.gamma = heads, miner, gamma
+        self.tasks = (arm,) if arm in BOTH else BOTH
+        self.head = {task: "joint" if arm == "joint" else task for task in self.tasks}
+        dims = {task: cast(nn.Linear, heads[self.head[task]]).out_features for task in self.tasks}
+        self.losses = nn.ModuleDict()
+        if "discriminative" in self.tasks:
+            self.losses["discriminative"] = create_loss(dims["discriminative"])
+        if "shared" in self.tasks:
+            sizes = {"classes": classes, "dim": dims["shared"]}
+            loss, usual = _shared_loss(create_loss, shared_loss, shared_loss_args, sizes)
+            self.losses["shared"] = loss
+            self.triplets = SharedTriplets(triplets, negatives or usual, labels, groups, cluster_every, seed)
+        self.decorrelation: Decorrelation | None = None
+        if arm == "decorrelated":
+            self.decorrelation = Decorrelation(dims["discriminative"], dims["shared"], width)
+        self.adversary = (adversary_lr, adversary_weight_decay)
+
+    def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        task = batch.task
+        raw = {name: head(batch.features) for name, head in self.heads.items()}
+        miner = self.miner if task == "discriminative" else self.triplets.miner(batch)
+        terms = {task: objective(self.losses[task], miner, raw[self.head[task]], batch.labels)}
+        if self.decorrelation is not None:
+            phi, shared = (normalize(raw[name], dim=1) for name in BOTH)
+            terms["decorrelation"] = self.gamma * self.decorrelation(phi, shared)
+        return terms
+
+    def plan(self, epoch: int, steps: int) -> list[str]:
+        """The tasks in turn, over the borders of epochs."""
+        return [self.tasks[step % len(self.tasks)] for step in range(epoch * steps, (epoch + 1) * steps)]
+
+    def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
+        return self.triplets.targets(labels) if task == "shared" else labels
+
+    def start_epoch(self, epoch: int, observe: Observe) -> None:
+        if "shared" in self.tasks:
+            self.triplets.start_epoch(epoch, observe)
+
+    def rates(self) -> list[Rates]:
+        return [] if self.decorrelation is None else [Rates(list(self.decorrelation.parameters()), *self.adversary)]
+
+
+def _shared_loss(
+    create_loss: Callable[[int], nn.Module], name: str | None, args: Mapping[str, Any] | None, sizes: dict[str, int]
+) -> tuple[nn.Module, str]:
+    """The loss of phi* and how its negatives are drawn where the recipe does not say."""
+    if name is None:
+        if args is not None:
+            raise RecipeError("shared_loss_args are given without a shared_loss; name it.")
+        loss = create_loss(sizes["dim"])
+        if takes(loss, Triplets):
+            return loss, "distance-weighted"
+        return make(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
+    loss = make(LOSSES, "loss", name, args or {}, sizes)
+    if not takes(loss, Triplets):
+        raise RecipeError(f"shared_loss {name!r} takes no triplets; choose one that does, such as margin or triplet.")
+    return loss, "distance-weighted"
