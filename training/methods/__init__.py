@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from training.methods.distillation import S2SD
+from training.methods.group import Group
+from training.methods.memory import CrossBatchMemory
 from training.methods.method import Method
 from training.methods.mic import MIC
+from training.methods.mixup import Mixup
 from training.methods.plain import Plain
 from training.methods.sharing import Sharing
 
 METHODS: dict[str, type[Method]] = {
+    "cross-batch-memory": CrossBatchMemory,
+    "group": Group,
     "mic": MIC,
+    "mixup": Mixup,
     "plain": Plain,
+    "s2sd": S2SD,
     "sharing": Sharing,
 }

@@ -1,0 +1,72 @@
+"""The method of the group loss: pre-training first, on features without a head or with one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from tests.training.methods.batches import FEATURES, method, minibatch, trunk
+from training.losses.group import GroupLoss
+from training.methods.group import Group
+from training.recipe import Objective
+from zoo.errors import RecipeError
+
+LABELS = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+OBJECTIVE = Objective("group", method="group", method_args={"pretraining": 2})
+
+
+@pytest.mark.parametrize("dims", [{}, {"embedding": 5}])
+def test_classifies_first_then_groups(dims: dict[str, int]) -> None:
+    net = trunk()
+    group = method(OBJECTIVE, LABELS, dims, net)
+    assert isinstance(group, Group)
+    assert group.objective.classifier.in_features == (5 if dims else FEATURES)
+    batch = minibatch(net, LABELS, epoch=1)
+    raw = group.heads["embedding"](batch.features) if dims else batch.features
+    (name, value), *rest = group.loss(batch).items()
+    assert (name, rest) == ("classification", [])
+    expected = cross_entropy(group.objective.classifier(raw), batch.labels)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
+    batch = minibatch(net, LABELS, epoch=2)
+    raw = group.heads["embedding"](batch.features) if dims else batch.features
+    torch.manual_seed(3)
+    terms = group.loss(batch)
+    torch.manual_seed(3)
+    assert terms.keys() == {"group"}
+    assert terms["group"].item() == pytest.approx(group.objective(raw, batch.labels).item(), rel=1e-6)
+    terms["group"].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in [*net.parameters(), *group.parameters()])
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [1]])
+def test_degenerate_batches(labels: list[int]) -> None:
+    net = trunk()
+    group = method(OBJECTIVE, LABELS, {}, net)
+    for epoch in (0, 5):
+        (value,) = group.loss(minibatch(net, labels, epoch=epoch)).values()
+        value.backward()
+        assert torch.isfinite(value)
+    assert all(torch.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("objective", "dims", "match"),
+    [
+        (Objective("margin", method="group"), {}, "set objective.loss to group"),
+        (Objective(None, method="group"), {}, "needs a loss"),
+        (OBJECTIVE, {"a": 2, "b": 2}, "no head, or one, not 2"),
+        (Objective("group", method="group", method_args={"pretraining": -1}), {}, "0 or more, not -1"),
+        (Objective("group", "semihard", method="group"), {}, "takes no miner"),
+    ],
+)
+def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        method(objective, LABELS, dims)
+
+
+def test_the_plain_method_trains_the_loss_too() -> None:
+    net = trunk()
+    plain = method(Objective("group"), LABELS, {}, net)
+    assert isinstance(plain.objective, GroupLoss)
+    assert torch.isfinite(plain.loss(minibatch(net, LABELS))["loss"])

@@ -1,0 +1,151 @@
+"""Manifold mixup against the trunk run by hand, and where it is the usual mixed cross entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Beta
+from torch.nn.functional import cross_entropy, normalize
+
+from tests.training.methods.batches import method, minibatch, trunk
+from training.losses.triplet import Triplet
+from training.methods.mixup import find_stages, mixing
+from training.miners.hard import Hard
+from training.minibatch import Minibatch
+from training.recipe import Objective
+from zoo.errors import RecipeError
+from zoo.network import create_trunk
+
+LABELS = [0, 0, 1, 1, 2, 2]
+
+
+def mixed_objective(loss: str = "triplet", miner: str | None = None, **args: Any) -> Objective:
+    return Objective(loss, miner, method="mixup", method_args={"layers": ["1"], **args})
+
+
+def drawn(seed: int, alpha: float, n: int) -> tuple[float, Tensor]:
+    torch.manual_seed(seed)
+    return Beta(alpha, alpha).sample().item(), torch.randperm(n)
+
+
+def by_hand(net: nn.Sequential, images: Tensor, order: Tensor, share: float) -> Tensor:
+    """The toy trunk, its second module's output mixed."""
+    hidden = net[1](net[0](images))
+    return net[3](net[2](share * hidden + (1 - share) * hidden[order]))
+
+
+def test_equals_the_trunk_by_hand_with_two_sets_of_tuples() -> None:
+    net = trunk()
+    mixup = method(mixed_objective(miner="hard"), LABELS, {"embedding": 5}, net)
+    batch = minibatch(net, LABELS)
+    share, order = drawn(4, 2.0, 6)
+    torch.manual_seed(4)
+    terms = mixup.loss(batch)
+    rows = normalize(mixup.heads["embedding"](by_hand(net, batch.images, order, share)), dim=1)
+    loss, miner, partners = Triplet(3), Hard(), batch.labels[order]
+    own = share * loss(rows, batch.labels, miner(rows.detach(), batch.labels))
+    partner = (1 - share) * loss(rows, partners, miner(rows.detach(), partners))
+    assert terms["own"].item() == pytest.approx(own.item(), rel=1e-5)
+    assert terms["partner"].item() == pytest.approx(partner.item(), rel=1e-5)
+    sum(terms.values()).backward()  # type: ignore[union-attr]
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
+    # The hook is gone.
+    assert torch.equal(net(batch.images), batch.features)
+
+
+def test_with_softmax_it_is_the_cross_entropy_with_mixed_labels() -> None:
+    net = trunk()
+    mixup = method(mixed_objective("norm-softmax", alpha=0.5), LABELS, {"embedding": 5}, net)
+    batch = minibatch(net, LABELS)
+    share, order = drawn(7, 0.5, 6)
+    torch.manual_seed(7)
+    value = sum(mixup.loss(batch).values())
+    rows = normalize(mixup.heads["embedding"](by_hand(net, batch.images, order, share)), dim=1)
+    logits = rows / 0.05 @ normalize(mixup.objective.centres, dim=1).T
+    one_hot = torch.eye(3)[batch.labels]
+    expected = cross_entropy(logits, share * one_hot + (1 - share) * one_hot[order])
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)  # type: ignore[union-attr]
+
+
+def test_two_processes_permute_each_its_own_images_alike() -> None:
+    # This process holds the first three of six images; the other's features come from the same permutation.
+    net = trunk()
+    mixup = method(mixed_objective("norm-softmax"), LABELS, {}, net)
+    parts = torch.randn(6, 3, 4, 4).split(3)
+    labels = torch.tensor([0, 1, 2, 2, 0, 1])
+
+    def forward(images: Tensor, other: nn.Module | None) -> Tensor:
+        assert images is parts[0]
+        return torch.cat([net(part) for part in parts])
+
+    share, order = drawn(5, 2.0, 3)
+    torch.manual_seed(5)
+    terms = mixup.loss(Minibatch(labels, torch.arange(6), parts[0], forward, lambda: parts[0], "main", 0))
+    whole = torch.cat([order, order + 3])
+    rows = normalize(by_hand(net, torch.cat(parts), whole, share), dim=1)
+    expected = (1 - share) * mixup.objective(rows, labels[whole])
+    assert terms["partner"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_stages_are_those_that_timm_names_and_drawn_at_random() -> None:
+    conv4 = create_trunk("conv4", 1, {"widths": [2, 2, 2, 2]})
+    assert find_stages(conv4) == [conv4.blocks[i] for i in range(4)]  # type: ignore[index, union-attr]
+    torch.manual_seed(0)
+    objective = Objective("norm-softmax", method="mixup", method_args={"layers": ["0", "1", "2", "3"]})
+    net = trunk()
+    mixup = method(objective, LABELS, {}, net)
+    ran: list[nn.Module] = []
+
+    def forward(images: Tensor, other: nn.Module | None) -> Tensor:
+        ran.extend(module for module in net if module._forward_hooks)
+        features: Tensor = net(images)
+        return features
+
+    images = torch.randn(6, 3, 4, 4)
+    for _ in range(40):
+        mixup.loss(Minibatch(torch.tensor(LABELS), torch.arange(6), images, forward, lambda: images, "main", 0))
+    assert len(ran) == 40
+    assert set(ran) == set(net)
+
+
+def test_the_trunk_is_not_registered_and_a_whole_share_changes_nothing() -> None:
+    net = trunk()
+    mixup = method(mixed_objective(), LABELS, {"embedding": 5}, net)
+    assert {name for name, _ in mixup.named_parameters()} == {"heads.embedding.weight", "heads.embedding.bias"}
+    images = torch.randn(4, 3, 4, 4)
+    with mixing(net[1], torch.tensor([1, 2, 3, 0]), 1.0):  # type: ignore[index]
+        assert torch.equal(net(images), net(images))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [1]])
+@pytest.mark.parametrize("miner", ["hard", None])
+def test_degenerate_batches(labels: list[int], miner: str | None) -> None:
+    net = trunk()
+    mixup = method(mixed_objective(miner=miner), LABELS, {"embedding": 5}, net)
+    value = sum(mixup.loss(minibatch(net, labels)).values())
+    value.backward()  # type: ignore[union-attr]
+    assert torch.isfinite(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("objective", "dims", "match"),
+    [
+        (mixed_objective(alpha=0), {}, "alpha is above 0"),
+        (mixed_objective(layers=["layer1"]), {}, "no layer 'layer1'"),
+        (mixed_objective(layers=[""]), {}, "no layer ''"),
+        (Objective("triplet", method="mixup"), {}, "does not know this trunk's stages; name some"),
+        (mixed_objective(), {"a": 2, "b": 2}, "one head, not 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        method(objective, LABELS, dims)
+
+
+def test_a_layer_without_one_activation_an_image_is_refused() -> None:
+    rnn = nn.Sequential(nn.Flatten(), nn.RNN(48, 3))
+    with mixing(rnn[1], torch.tensor([1, 0]), 0.5), pytest.raises(RecipeError, match="one activation an image; RNN"):
+        rnn(torch.randn(2, 3, 4, 4))
