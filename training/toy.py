@@ -1,8 +1,8 @@
 """The toy of Roth et al. 2020, Revisiting (figures 6 and 11, appendix E): lines in the plane, embedded on the circle.
 
 The four training lines are pieces of the diagonal y = x: x + y tells them apart, x - y says nothing. Of the four test
-lines two are vertical and two horizontal; x - y tells them apart, x + y does so in part. The coordinates, the
-ReLUs and the constants are those of the published script.
+lines two are vertical and two horizontal; x - y tells them apart, x + y does so in part. Coordinates, ReLUs and
+constants are those of the published script.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def _record(args: Namespace, outcomes: list[Outcome]) -> dict[str, object]:
     return {
         "command": f"{command} --json {args.json}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "steps": args.steps,
         "settings": [outcome.to_json() for outcome in outcomes],
         **provenance(),
     }

@@ -135,6 +135,7 @@ def _draw_panel(axes: Axes, outcomes: Sequence[Outcome], name: str) -> None:
         axes.text(0.99, row, f"{mean:.2f}", transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
     largest = max(max(*o.values(name), o.mean(name) + o.deviation(name)) for o in outcomes)
     axes.set_xlim(0, 1.16 * largest or 1)
+    axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", color="#EEEEEE")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
