@@ -1,4 +1,4 @@
-"""DaNCE, distance-adapted noise contrastive estimation (Milbich, Roth et al. 2020, DiVA, section 3.2, eq. 6)."""
+"""DaNCE, distance-adapted noise contrastive estimation (Milbich, Roth et al. 2020, DiVA, eq. 6)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.methods.distillation import S2SD
+from training.methods.diva import DiVA
 from training.methods.group import Group
 from training.methods.memory import CrossBatchMemory
 from training.methods.method import Method
@@ -13,6 +14,7 @@ from training.methods.sharing import Sharing
 
 METHODS: dict[str, type[Method]] = {
     "cross-batch-memory": CrossBatchMemory,
+    "diva": DiVA,
     "group": Group,
     "mic": MIC,
     "mixup": Mixup,

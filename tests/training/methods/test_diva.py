@@ -1,0 +1,268 @@
+"""DiVA's terms against loops, what each of them moves, and its state; the tasks themselves are in `auxiliary`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from tests.training.methods.batches import method, minibatch, trunk
+from training.methods.diva import DiVA
+from training.methods.method import Rates
+from training.recipe import Objective
+from training.tuples import Triplets
+from zoo.errors import RecipeError
+
+LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
+PAPER = ("discriminative", "shared", "intra", "dance")
+ARMS = ("nce", "deepcluster", "rotation", "instance")
+SMALL = {"dance": {"queue_batches": 2}, "nce": {"queue_batches": 2}, "deepcluster": {"clusters": 3}}
+DISCRIMINATIVE = Triplets(*torch.tensor([[0, 1, 3], [4, 5, 7], [6, 7, 2]]).T)
+SHARED = Triplets(*torch.tensor([[0, 3, 6], [5, 7, 1]]).T)
+INTRA = Triplets(*torch.tensor([[0, 1, 2], [4, 3, 5]]).T)
+
+
+def diva(
+    names: tuple[str, ...] = PAPER, net: nn.Module | None = None, dim: int = 5, seed: int = 0, **args: Any
+) -> DiVA:
+    auxiliary = {name: value for name, value in SMALL.items() if name in names}
+    objective = Objective("margin", "distance-weighted", method="diva", method_args={"auxiliary": auxiliary, **args})
+    made = method(objective, LABELS, dict.fromkeys(names, dim), net, seed)
+    return cast(DiVA, made)
+
+
+def start(made: DiVA, net: nn.Module, epoch: int = 0) -> None:
+    pixels = torch.randn(len(LABELS), 3, 4, 4, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        features = net(pixels)
+    made.start_epoch(epoch, lambda: features)
+
+
+def margin(e: np.ndarray, triplets: Triplets, beta: list[float], m: float = 0.2) -> float:
+    terms = []
+    for a, p, n in zip(*(x.tolist() for x in triplets), strict=True):
+        b = beta[LABELS[a]]
+        near, far = math.sqrt(((e[a] - e[p]) ** 2).sum()), math.sqrt(((e[a] - e[n]) ** 2).sum())
+        terms += [max(0.0, near - b + m), max(0.0, b - far + m)]
+    return sum(terms) / max(1, sum(t > 0 for t in terms))
+
+
+def correlation(a: np.ndarray, b: np.ndarray, regressor: nn.Module) -> float:
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        first, _, second = cast(list[nn.Linear], list(regressor))  # type: ignore[call-overload]
+        hidden = np.maximum(0, first.weight.detach().double().numpy() @ y + first.bias.detach().double().numpy())
+        p = second.weight.detach().double().numpy() @ hidden + second.bias.detach().double().numpy()
+        p /= math.sqrt((p**2).sum())
+        total += sum((x[s] * p[s]) ** 2 for s in range(len(x))) / len(x)
+    return total / len(a)
+
+
+def test_every_term_against_a_loop() -> None:
+    net = trunk()
+    made = diva(net=net, alpha=0.25, rho=40.0)
+    start(made, net)
+    made.miner = lambda e, y: DISCRIMINATIVE
+    made.auxiliary["shared"].miner = lambda e, y: SHARED
+    made.auxiliary["intra"].miner = lambda e, y: INTRA
+    losses = [made.discriminative["discriminative"], *(made.auxiliary[name].objective for name in ("shared", "intra"))]
+    for place, loss in enumerate(losses):  # a beta of its own each
+        loss.beta.data = torch.tensor([1.2, 0.9, 1.4]) - 0.1 * place
+    batch = minibatch(net, LABELS)
+    torch.manual_seed(3)
+    terms = made.loss(batch)
+    assert list(terms) == [*PAPER, "decorrelation"]
+    with torch.no_grad():
+        e = {n: normalize(head(batch.features), dim=1).double().numpy() for n, head in made.heads.items()}
+        torch.manual_seed(3)
+        dance = made.auxiliary["dance"].loss(made.heads["dance"](batch.features), batch).item()
+    beta = [1.2, 0.9, 1.4]
+    assert terms["discriminative"].item() == pytest.approx(margin(e["discriminative"], DISCRIMINATIVE, beta), rel=1e-5)
+    shared = margin(e["shared"], SHARED, [b - 0.1 for b in beta])
+    assert terms["shared"].item() == pytest.approx(0.25 * shared, rel=1e-5)
+    intra = margin(e["intra"], INTRA, [b - 0.2 for b in beta])
+    assert terms["intra"].item() == pytest.approx(0.25 * intra, rel=1e-5)
+    assert terms["dance"].item() == pytest.approx(0.25 * dance, rel=1e-5)
+    pairs = zip(PAPER[1:], made.decorrelations, strict=True)
+    correlations = [correlation(e["discriminative"], e[name], pair.regressor) for name, pair in pairs]
+    assert terms["decorrelation"].item() == pytest.approx(-40 * sum(correlations), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [*PAPER[1:], *ARMS])
+def test_each_term_moves_the_trunk_its_own_head_and_its_own_task(name: str) -> None:
+    net = trunk()
+    made = diva(("discriminative", name), net)
+    start(made, net)
+    learnt = {f"net.{key}": p for key, p in net.named_parameters()}
+    learnt |= {key: p for key, p in made.named_parameters() if p.requires_grad}
+    for term, value in made.loss(minibatch(net, LABELS)).items():
+        gradients = torch.autograd.grad(value, list(learnt.values()), allow_unused=True, retain_graph=True)
+        reached = [key for key, gradient in zip(learnt, gradients, strict=True) if gradient is not None]
+        assert any(key.startswith("net.") for key in reached)
+        own = [key for key in reached if not key.startswith("net.")]
+        if term == "decorrelation":
+            assert all(key.startswith(("heads.", "decorrelations.")) for key in own)
+            assert {key.split(".")[1] for key in own if key.startswith("heads.")} == {"discriminative", name}
+        else:
+            group = "discriminative" if term == "discriminative" else "auxiliary"
+            assert all(key.startswith((f"heads.{term}.", f"{group}.{term}.")) for key in own)
+            assert any(key.startswith(f"heads.{term}.") for key in own)
+
+
+def test_descending_decorrelates_heads_while_the_regressors_pursue() -> None:
+    net = trunk()
+    made = diva(("discriminative", "rotation"), net, rho=1.0)
+    batch = minibatch(net, LABELS)
+
+    def term(unit: dict[str, Tensor]) -> Tensor:
+        return made._decorrelation(unit)
+
+    unit = {name: normalize(head(batch.features), dim=1).detach() for name, head in made.heads.items()}
+    (regressor, *_) = made.decorrelations.parameters()
+    rows = unit["discriminative"].requires_grad_()
+    before = term(unit)
+    to_rows, to_regressor = torch.autograd.grad(before, [rows, regressor])
+    with torch.no_grad():
+        apart = term({**unit, "discriminative": rows - 1e-2 * to_rows / to_rows.norm()})
+        regressor -= 1e-2 * to_regressor / to_regressor.norm()
+        found = term(unit)
+    assert -apart < -before < -found
+
+
+def test_the_momentum_network_learns_nothing_and_follows() -> None:
+    net = trunk()
+    made = diva(("discriminative", "dance"), net)
+    start(made, net)
+    slow = made.auxiliary["dance"].trunk.average
+    assert {id(p) for p in slow.parameters()}.isdisjoint(id(p) for p in net.parameters())
+    assert {id(p) for p in net.parameters()}.isdisjoint(id(p) for p in made.parameters())
+    before = [p.clone() for p in slow.parameters()]
+    batch = minibatch(net, LABELS)
+    torch.stack(list(made.loss(batch).values())).sum().backward()
+    assert all(p.grad is None for p in made.auxiliary["dance"].parameters())
+    with torch.no_grad():
+        for p in net.parameters():
+            p += 1
+    made.end_step(batch)
+    for old, new in zip(before, slow.parameters(), strict=True):
+        assert torch.allclose(new, old + 0.1, atol=1e-6)
+
+
+@pytest.mark.parametrize("names", [PAPER, *(("discriminative", arm) for arm in ARMS)])
+def test_saved_state_continues_identically(names: tuple[str, ...]) -> None:
+    def steps(made: DiVA, net: nn.Module, epoch: int) -> list[Tensor]:
+        start(made, net, epoch)
+        seen = []
+        for _ in range(2):
+            batch = minibatch(net, LABELS, [4, 1, 2, 0, 7, 5, 6, 3])
+            terms = made.loss(batch)
+            learnt = [p for p in (*net.parameters(), *made.parameters()) if p.requires_grad]
+            gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), learnt)
+            with torch.no_grad():
+                for p, gradient in zip(learnt, gradients, strict=True):
+                    p -= 0.01 * gradient
+            made.end_step(batch)
+            seen += [term.detach() for term in terms.values()]
+        return seen
+
+    net, again = trunk(), trunk(5)
+    first, second = diva(names, net), diva(names, again)
+    steps(first, net, 0)
+    with torch.no_grad():
+        for p in second.parameters():
+            p += 1
+    second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
+    again.load_state_dict({key: value.clone() for key, value in net.state_dict().items()})
+    torch.manual_seed(8)
+    expected = steps(first, net, 1)
+    torch.manual_seed(8)
+    for mine, theirs in zip(steps(second, again, 1), expected, strict=True):
+        assert torch.equal(mine, theirs)
+    for key, value in first.state_dict().items():
+        assert torch.equal(second.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 4])
+def test_fewer_tasks(tasks: int) -> None:
+    dims = {1: 512, 2: 256, 3: 170, 4: 128}
+    net = trunk()
+    made = diva(PAPER[:tasks], net, dim=dims[tasks])
+    assert sum(cast(nn.Linear, head).out_features for head in made.heads.values()) in (510, 512)
+    start(made, net)
+    terms = made.loss(minibatch(net, LABELS))
+    assert list(terms) == [*PAPER[:tasks], *(["decorrelation"] if tasks > 1 else [])]
+    assert all(torch.isfinite(term) for term in terms.values())
+
+
+def test_an_ensemble_is_decorrelated_pair_by_pair() -> None:
+    names = ("discriminative", "discriminative-2", "rotation", "discriminative-3")
+    made = diva(names, trunk())
+    assert made.pairs == [
+        ("discriminative", "discriminative-2"),
+        ("discriminative", "discriminative-3"),
+        ("discriminative-2", "discriminative-3"),
+        ("discriminative", "rotation"),
+    ]
+    assert list(made.discriminative) == ["discriminative", "discriminative-2", "discriminative-3"]
+    assert len({id(loss) for loss in made.discriminative.values()}) == 3
+
+
+def test_heads_may_differ_in_dim_and_rho_0_takes_no_adversary() -> None:
+    net = trunk()
+    objective = Objective("margin", "distance-weighted", method="diva")
+    made = method(objective, LABELS, {"discriminative": 6, "rotation": 3}, net)
+    assert torch.isfinite(made.loss(minibatch(net, LABELS))["decorrelation"])
+    without = diva(("discriminative", "rotation"), net, rho=0)
+    assert set(without.loss(minibatch(net, LABELS))) == {"discriminative", "rotation"}
+    assert not list(without.decorrelations.parameters())
+
+
+def test_the_adversary_learns_at_its_own_rate() -> None:
+    made = diva()
+    (rates,) = made.rates()
+    assert isinstance(rates, Rates)
+    assert (rates.lr, rates.weight_decay) == (1e-5, 1e-6)
+    assert {id(p) for p in rates.parameters} == {id(p) for p in made.decorrelations.parameters()}
+    assert len(made.decorrelations) == 3
+
+
+def test_the_features_are_observed_once() -> None:
+    net, calls = trunk(), []
+    made = diva(("discriminative", "dance", "deepcluster"), net)
+
+    def observe() -> Tensor:
+        calls.append(1)
+        return torch.randn(len(LABELS), 12)
+
+    made.start_epoch(0, observe)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "args", "message"),
+    [
+        (("shared", "dance"), {}, "needs a head 'discriminative'; the heads are shared, dance"),
+        (("discriminative", "dans"), {}, r"no task for a head 'dans'\. Did you mean 'dance'"),
+        (("discriminative", "discriminative-x"), {}, "no task for a head 'discriminative-x'"),
+        (("discriminative",), {"auxiliary": {"dance": {}}}, "'dance' names no auxiliary head"),
+        (("discriminative",), {"auxiliary": {"discriminative": {}}}, "names no auxiliary head"),
+        (("discriminative", "intra"), {"auxiliary": {"intra": {"typo": 1}}}, "'intra' does not take these arguments"),
+        (("discriminative",), {"alpha": -1}, "alpha and rho must be 0 or more"),
+        (("discriminative",), {"typo": 1}, "method 'diva' does not take these arguments"),
+    ],
+)
+def test_mistakes_are_named(names: tuple[str, ...], args: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        diva(names, **args)
+
+
+def test_two_samples_a_class_are_too_few_for_intra() -> None:
+    net = trunk()
+    made = diva(("discriminative", "intra"), net)
+    with pytest.raises(RecipeError, match=r"Set batch\.per_class to 3 or more"):
+        made.loss(minibatch(net, [0, 0, 1, 1]))
