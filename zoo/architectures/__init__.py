@@ -5,4 +5,4 @@ from __future__ import annotations
 
 def register() -> None:
     """Make the project's own architectures known to `timm.create_model`. Imports torch and timm."""
-    from zoo.architectures import bn_inception, conv4, googlenet  # noqa: F401  (importing registers)
+    from zoo.architectures import bn_inception, conv4, ensemble, googlenet  # noqa: F401  (importing registers)

@@ -1,0 +1,177 @@
+"""Ensembles: their embedding is the members', concatenated and normalised, in torch and in ONNX."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from exports.export import export
+from tests.models import CARD, make_model
+from training.ensemble_command import COMMAND
+from training.ensembles import concatenate
+from zoo import paths
+from zoo.architectures.ensemble import Ensemble
+from zoo.cards import Head, Preprocessing, read_card
+from zoo.cli.main import main
+from zoo.errors import ModelFolderError, RecipeError, UsageError
+from zoo.network import create_trunk
+from zoo.verify import verify
+
+HEADLESS = dataclasses.replace(
+    CARD, name="headless", heads=(), dim=6, architecture_args={"widths": [4, 4, 4, 6]}, sources=("b", "a")
+)
+IMAGES = [np.random.default_rng(i).integers(0, 256, (40, 50 - i, 3), np.uint8) for i in range(5)]
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> list[Path]:
+    """A model of two heads, one without a head, and the first one's sister of other weights."""
+    cards = (dataclasses.replace(CARD, sources=("a",)), HEADLESS, dataclasses.replace(CARD, name="sister"))
+    folders = [tmp_path / card.name for card in cards]
+    for seed, (folder, card) in enumerate(zip(folders, cards, strict=True)):
+        make_model(folder, card, seed)
+    return folders
+
+
+def joined(folders: list[Path]) -> np.ndarray:
+    rows = np.concatenate([zoo.load(folder).embed(IMAGES).astype(np.float64) for folder in folders], axis=1)
+    return rows / np.sqrt((rows**2).sum(1, keepdims=True))
+
+
+def test_the_embedding_is_the_members_embeddings_concatenated(members: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "three"
+    card = concatenate(members, folder, "three")
+    assert card == read_card(folder)
+    assert card.dim == 12 + 6 + 12
+    assert card.sources == ("a", "b")
+    assert (card.method, card.backbone, card.dataset) == ("ensemble", "conv4", "noise")
+    expected = joined(members)
+    assert np.abs(zoo.load(folder).embed(IMAGES) - expected).max() < 1e-6
+    assert all(check.ok for check in verify(folder))
+    recipe = json.loads((folder / "recipe.json").read_text())
+    assert [member["name"] for member in recipe["ensemble"]] == ["toy-conv4-noise", "headless", "sister"]
+    # An ensemble is a model like any other, and so may be a member: three of dimension 30, 12 and 6.
+    concatenate([folder, *members[:2]], tmp_path / "nested", "nested")
+    assert np.abs(zoo.load(tmp_path / "nested").embed(IMAGES) - joined([folder, *members[:2]])).max() < 1e-6
+
+
+def test_it_exports_like_any_model(tmp_path: Path) -> None:
+    plain = dataclasses.replace(HEADLESS, architecture_args={"widths": [2, 2, 2, 2]}, dim=2)
+    headed = dataclasses.replace(plain, name="headed", heads=(Head("embedding", 3),), dim=3)
+    folders = [tmp_path / "plain", tmp_path / "headed"]
+    for folder, card in zip(folders, (plain, headed), strict=True):
+        make_model(folder, card)
+    concatenate(folders, tmp_path / "both", "both")
+    export(tmp_path / "both")
+    assert np.abs(zoo.load(tmp_path / "both", runtime="onnx").embed(IMAGES) - joined(folders)).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"crop": 16}, r"preprocess images differently \(crop 20 and 16\)"),
+        ({"resize": 30, "mean": (0.5, 0.5, 0.5)}, r"resize 24 and 30, mean \(0.5, 0.4, 0.3\) and"),
+    ],
+)
+def test_members_of_other_preprocessing_are_refused(
+    members: list[Path], tmp_path: Path, change: dict[str, object], match: str
+) -> None:
+    how = dataclasses.asdict(CARD.preprocessing)
+    other = dataclasses.replace(HEADLESS, name="other", preprocessing=Preprocessing(**{**how, **change}))
+    make_model(tmp_path / "other", other)
+    with pytest.raises(UsageError, match=match):
+        concatenate([members[0], tmp_path / "other"], tmp_path / "out", "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_joined_is_refused(members: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least two models, not 1"):
+        concatenate(members[:1], tmp_path / "out", "out")
+    with pytest.raises(UsageError, match="the place of its member headless"):
+        concatenate(members, members[1], "headless")
+    weights = members[1] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ModelFolderError, match="SHA-256 differs"):
+        concatenate(members, tmp_path / "out", "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_of_several_data_sets_name_them_all(members: list[Path], tmp_path: Path) -> None:
+    other = dataclasses.replace(HEADLESS, name="other", dataset="signal", licence="mit")
+    make_model(tmp_path / "other", other)
+    card = concatenate([members[0], tmp_path / "other"], tmp_path / "out", "out")
+    assert (card.dataset, card.licence) == ("noise+signal", "apache-2.0+mit")
+
+
+def test_the_architecture_joins_unit_embeddings() -> None:
+    args = {"members": [{"architecture": "conv4", "args": {"widths": [2, 2, 2, 3]}, "heads": [vars(Head("a", 4))]}]}
+    trunk = create_trunk("ensemble", 1, args).eval()
+    assert isinstance(trunk, Ensemble)
+    assert trunk.num_features == 4
+    assert torch.allclose(trunk(torch.randn(5, 1, 16, 16)).norm(dim=1), torch.ones(5), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        ({}, "at least one member"),
+        ({"members": [{"architecture": "conv5"}]}, "no architecture 'conv5'"),
+        ({"members": [{"architecture": "conv4", "head": []}]}, "unexpected keyword argument 'head'"),
+    ],
+)
+def test_a_wrong_description_is_refused(args: dict[str, object], match: str) -> None:
+    with pytest.raises(RecipeError, match=match):
+        create_trunk("ensemble", 1, args)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """`zoo ensemble`, whether or not the installed package offers it already."""
+
+    class Point:
+        name = "ensemble"
+
+        def load(self) -> object:
+            return COMMAND
+
+    monkeypatch.setattr("zoo.cli.main.entry_points", lambda group: [Point()])
+    return main(["ensemble", *arguments])
+
+
+def test_the_command(members: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [str(folder) for folder in members]
+    assert run(monkeypatch, *names[:2], "--as", "pair") == 0
+    assert "pair: 2 models, 18 dimensions." in capsys.readouterr().out
+    assert zoo.load("pair").dim == 18
+    # By name, and in place of an older ensemble of that name.
+    assert run(monkeypatch, "pair", names[2], "--as", "all", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["folder"], told["card"]["dim"]) == ("all", str(paths.local_models() / "all"), 30)
+    assert run(monkeypatch, *names, "--as", "pair") == 0
+    assert zoo.load("pair").dim == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["toy", "--as", "out"], 2, "at least two models, not 1"),
+        (["toy", "tov", "--as", "out"], 3, "no model 'tov'. Did you mean 'toy'"),
+        (["toy", "toy", "--as", "Out"], 2, "lower-case letters"),
+        (["toy", "toy", "--as", "toy"], 2, "the place of its member toy"),
+    ],
+)
+def test_mistakes_in_the_command_are_told(
+    arguments: list[str],
+    status: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_model(paths.local_models() / "toy")
+    assert run(monkeypatch, *arguments) == status
+    assert message in capsys.readouterr().err
