@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -87,7 +88,9 @@ def _fill(
     kept: list[int] = []
     skipped: list[str] = []
     decoded = _in_threads(squares.decode, (dataset.images[row] for row in rows))
-    bar = tqdm(decoded, title, len(rows), leave=False, unit="image", disable=not progress)
+    # A log file is spared the many lines that on a terminal are one.
+    interval = 0.1 if sys.stderr.isatty() else 30
+    bar = tqdm(decoded, title, len(rows), False, mininterval=interval, unit="image", disable=not progress)
     for row, square in zip(rows, bar, strict=True):
         if isinstance(square, ImageError):
             if not squares.skip:

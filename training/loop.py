@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -76,7 +77,8 @@ def _train(
 ) -> Trained:
     sampler = create_sampler(recipe, data.labels)
     steps = steps_per_epoch(recipe, data)
-    run = Run(recipe, data, steps, place, getattr(sampler, "memory", None))
+    updates = math.ceil(steps / recipe.optimizer.accumulate)
+    run = Run(recipe, data, updates, place, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
     elif run.memory is not None:
@@ -128,7 +130,6 @@ def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) 
         terms = _gradients(run, batch, folder, number)
         if number % run.recipe.optimizer.accumulate == 0 or number == steps:
             run.update()
-        run.schedule.step()
         run.method.end_step(batch)
         if run.memory is not None:
             run.memory[samples] = embed_features(run, batch.features.detach())

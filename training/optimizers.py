@@ -33,8 +33,8 @@ def create_optimizer(how: Optimizer, network: nn.Module, method: Method) -> torc
     return OPTIMIZERS[how.name]([group for group in groups if group["params"]], how)
 
 
-def learning_rate_factor(schedule: Schedule, step: int, steps_per_epoch: int) -> float:
-    """What the learning rate is multiplied with at `step`, counted over all epochs.
+def learning_rate_factor(schedule: Schedule, update: int, updates_per_epoch: int) -> float:
+    """What the learning rate is multiplied with after `update` updates, counted over all epochs.
 
     one-cycle: linear from 1/25 to 1 over the share `warmup`, then half a cosine to 0 (Smith & Topin 2018,
     Super-convergence, with the cosine that became usual). multi-step: `gamma` to the number of milestones passed.
@@ -42,8 +42,8 @@ def learning_rate_factor(schedule: Schedule, step: int, steps_per_epoch: int) ->
     if schedule.name == "constant":
         return 1.0
     if schedule.name == "multi-step":
-        return schedule.gamma ** sum(step >= milestone * steps_per_epoch for milestone in schedule.milestones)
-    done = step / max(1, steps_per_epoch * schedule.epochs)
+        return schedule.gamma ** sum(update >= milestone * updates_per_epoch for milestone in schedule.milestones)
+    done = update / max(1, updates_per_epoch * schedule.epochs)
     if done < schedule.warmup:
         return 0.04 + 0.96 * done / schedule.warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))

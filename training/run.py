@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from training import state
 from training.augmentation import augment, draw_changes
 from training.data import TrainingData
+from training.frozen_norm import freeze_norm
 from training.methods.create import Setting, create_method
 from training.minibatch import Minibatch
 from training.optimizers import create_optimizer, learning_rate_factor
@@ -39,11 +40,11 @@ class Place:
 class Run:
     """Network, method, optimiser, schedule and average of one training run, and the memory of its sampler if any.
 
-    memory: the current embeddings of all training samples, float32 [n, dim].
+    updates: of the weights, in an epoch. memory: the current embeddings of all training samples, float32 [n, dim].
     """
 
     def __init__(
-        self, recipe: Recipe, data: TrainingData, steps: int, place: Place, memory: np.ndarray | None = None
+        self, recipe: Recipe, data: TrainingData, updates: int, place: Place, memory: np.ndarray | None = None
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
@@ -52,7 +53,7 @@ class Run:
         self.method.to(place.device)
         self.trunk = torch.compile(self.network.trunk) if place.compiled else self.network.trunk
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
-        self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, steps))
+        self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
         self.average = _average(self.network, recipe.schedule.average)
         self.epoch, self.forwards = 0, 0
         self.best: dict[str, Any] | None = None
@@ -102,6 +103,7 @@ class Run:
         self.place.processes.average_gradients(trained)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.schedule.step()
         if self.average is not None:
             self.average.update_parameters(self.network)
 
@@ -170,10 +172,7 @@ def create_parts(recipe: Recipe, data: TrainingData) -> tuple[Network, Any]:
     how = {"pretrained": backbone.pretrained} if backbone.pretrained else {}
     trunk = create_trunk(backbone.architecture, recipe.preprocessing.channels, backbone.args, **how)
     _check_input(trunk, recipe)
-    if backbone.freeze_norm != "none":
-        from training.frozen_norm import freeze_norm
-
-        freeze_norm(trunk, backbone.freeze_norm)
+    freeze_norm(trunk, backbone.freeze_norm)
     features = int(trunk.num_features)  # type: ignore[arg-type]
     heads = create_heads(recipe.heads, features)
     setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)

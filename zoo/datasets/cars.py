@@ -89,7 +89,7 @@ def _class_names(path: Path) -> list[str]:
 def _read(path: Path, variable: str) -> np.ndarray:
     """A variable of a MAT file, at least 1-D; a struct array has one field a column."""
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
+        from scipy.io import loadmat
     except ImportError:
         raise missing("SciPy", "cars") from None
     if not path.is_file():

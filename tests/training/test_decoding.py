@@ -1,0 +1,89 @@
+"""Decoding real files once: the cache, its key, images that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from training.decoding import Squares, decode
+from zoo.cards import Preprocessing
+from zoo.datasets.dataset import Dataset
+from zoo.errors import DatasetError
+
+HOW = Preprocessing(8, 8, "RGB")
+
+
+def pictures(folder: Path, sizes: list[tuple[int, int]]) -> Dataset:
+    draw = np.random.default_rng(0)
+    paths = []
+    for i, (width, height) in enumerate(sizes):
+        paths.append(folder / f"{i}.png")
+        Image.fromarray(draw.integers(0, 256, (height, width, 3), np.uint8)).save(paths[-1])
+    n = len(paths)
+    return Dataset("pictures", "train", paths, np.arange(n), tuple(map(str, range(n))), [p.name for p in paths])
+
+
+def test_files_are_decoded_once_and_mapped(tmp_path: Path, own_zoo: Path) -> None:
+    dataset = pictures(tmp_path, [(10, 10), (16, 8), (8, 16)])
+    rows = np.array([2, 0])
+    first = decode(dataset, rows, Squares(HOW), "read")
+    assert first.pixels.shape == (2, 8, 8, 3)
+    assert first.rows.tolist() == [2, 0]
+    (folder,) = (own_zoo / "cache").iterdir()
+    # What is in the cache is what is used: decoding does not happen again.
+    pixels = np.load(folder / "pixels.npy", mmap_mode="r+")
+    pixels[0] = 7
+    pixels.flush()
+    again = decode(dataset, rows, Squares(HOW), "read")
+    assert isinstance(again.pixels, np.memmap)
+    assert (again.pixels[0] == 7).all()
+    assert (again.pixels[1] == first.pixels[1]).all()
+
+
+def test_a_changed_file_other_rows_and_other_squares_are_decoded_anew(tmp_path: Path, own_zoo: Path) -> None:
+    dataset = pictures(tmp_path, [(10, 10), (16, 8)])
+    decode(dataset, np.array([0, 1]), Squares(HOW), "read")
+    decode(dataset, np.array([1]), Squares(HOW), "read")
+    decode(dataset, np.array([0, 1]), Squares(HOW, whole=True), "read")
+    Image.new("RGB", (10, 10), "red").save(tmp_path / "0.png")
+    changed = decode(dataset, np.array([0, 1]), Squares(HOW), "read")
+    assert (changed.pixels[0] == [255, 0, 0]).all()
+    assert len(list((own_zoo / "cache").iterdir())) == 4
+
+
+def test_whole_images_are_squeezed_and_remember_their_proportions(tmp_path: Path) -> None:
+    ramp = np.repeat(np.linspace(0, 255, 64).astype(np.uint8)[None], 32, 0)
+    Image.fromarray(np.stack([ramp] * 3, 2)).save(tmp_path / "0.png")
+    dataset = Dataset("ramp", "train", [tmp_path / "0.png"], np.array([0]), ("0",), ["0.png"])
+    whole = decode(dataset, np.array([0]), Squares(HOW, whole=True), "read")
+    assert whole.aspects.tolist() == [2.0]
+    assert whole.pixels[0, 4, 0, 0] < 25
+    assert whole.pixels[0, 4, -1, 0] > 230
+    centre = decode(dataset, np.array([0]), Squares(HOW), "read")
+    assert centre.aspects.tolist() == [1.0]
+    assert centre.pixels[0, 4, 0, 0] > 60
+
+
+@pytest.mark.parametrize("damage", [b"no image", b""])
+def test_a_damaged_image_is_named_or_left_out_and_counted(tmp_path: Path, damage: bytes) -> None:
+    dataset = pictures(tmp_path, [(10, 10)] * 4)
+    (tmp_path / "2.png").write_bytes(damage)
+    with pytest.raises(DatasetError, match=r"2\.png of pictures cannot be read: .* data\.skip_unreadable=true"):
+        decode(dataset, np.arange(4), Squares(HOW), "read")
+    left = decode(dataset, np.arange(4), Squares(HOW, skip=True), "read")
+    assert left.rows.tolist() == [0, 1, 3]
+    assert left.skipped == ["2.png"]
+    assert len(left.pixels) == 3
+    # Having skipped once does not make the next run silent.
+    with pytest.raises(DatasetError, match=r"2\.png"):
+        decode(dataset, np.arange(4), Squares(HOW), "read")
+
+
+def test_images_in_memory_need_no_cache(own_zoo: Path) -> None:
+    images = [np.full((9, 9, 3), i, np.uint8) for i in range(3)]
+    dataset = Dataset("memory", "train", images, np.arange(3), ("0", "1", "2"), ["0", "1", "2"])
+    assert decode(dataset, np.arange(3), Squares(HOW), "read").pixels[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert not (own_zoo / "cache").exists()

@@ -1,0 +1,69 @@
+"""Two real processes that share every batch do what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import ROOT
+from tests.training import two_processes
+from tests.training.toys import recipe
+from training.processes import Processes
+from zoo.errors import RecipeError
+
+PORTS: dict[Path, int] = {}
+
+
+@pytest.mark.timeout(400)
+def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    two_processes.main(one)
+    two.mkdir()
+    launched = [_launch(rank, two) for rank in range(2)]
+    for process in launched:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-3000:]
+    alone, shared = load_file(one / "gradients.safetensors"), load_file(two / "gradients.safetensors")
+    assert alone.keys() == shared.keys()
+    assert "beta" in alone
+    for name, gradient in alone.items():
+        assert gradient.abs().max() > 0, name
+        scale = gradient.abs().max().clamp(min=1)
+        assert (shared[name] - gradient).abs().max() / scale < 1e-5, name
+    logs = [[json.loads(line) for line in (run / "run/log.jsonl").read_text().splitlines()] for run in (one, two)]
+    assert [record["loss"] for record in logs[1]] == pytest.approx([record["loss"] for record in logs[0]], abs=1e-5)
+    for name, weight in load_file(one / "weights.safetensors").items():
+        torch.testing.assert_close(load_file(two / "weights.safetensors")[name], weight, atol=1e-5, rtol=1e-4)
+
+
+def _launch(rank: int, out: Path) -> subprocess.Popen[str]:
+    """What torchrun starts, without its own process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        PORTS.setdefault(out, free.getsockname()[1])
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": PORTS[out]}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment |= {name: str(value) for name, value in told.items()}
+    command = [sys.executable, "tests/training/two_processes.py", str(out)]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_batch_is_shared_out_evenly_or_refused() -> None:
+    assert [Processes(rank, 4).part(8) for rank in range(4)] == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
+    with pytest.raises(RecipeError, match=r"batch\.size \(8\) must be a multiple of the number of processes \(3\)"):
+        Processes(0, 3).part(recipe().batch.size)
+
+
+def test_one_process_exchanges_nothing() -> None:
+    rows = torch.randn(3, 2)
+    assert Processes().gather(rows) is rows
+    Processes().average_gradients([rows])
+    Processes().wait()

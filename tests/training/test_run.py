@@ -1,0 +1,162 @@
+"""One step of a run: accumulation, chunks, prefetching, failures, what is told of an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.training.toys import CPU, SMALL, noise, recipe
+from training import state
+from training.loop import CHECKPOINT, create_sampler, train
+from training.prefetch import prefetch
+from training.recipe import Augmentation, Batch, Objective, Optimizer, Schedule
+from training.run import Place, Run
+from training.trackers import create_trackers
+from zoo.errors import MissingDependencyError, TrainingError, UsageError
+
+FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")
+ALL_PAIRS = Objective("margin", loss_args={"beta": 1.2})
+
+
+def gradients(run: Run, samples: np.ndarray) -> list[Tensor]:
+    run.network.train()
+    terms = run.method.loss(run.minibatch(samples, run.data.images(samples), "main"))
+    run.backward(torch.stack(list(terms.values())).sum())
+    return [p.grad.clone() for p in run.network.parameters() if p.grad is not None]
+
+
+def test_chunks_change_memory_and_nothing_else() -> None:
+    plain = recipe(backbone=FROZEN, objective=ALL_PAIRS, augmentation=Augmentation(oversample=1))
+    samples = np.array([0, 15, 1, 16, 2, 17, 3, 18])
+    whole = gradients(Run(plain, noise(), 3, CPU), samples)
+    chunked = gradients(Run(dataclasses.replace(plain, batch=Batch(8, "spc", 2, chunk=3)), noise(), 3, CPU), samples)
+    for a, b in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> None:
+    how = recipe(
+        backbone=FROZEN,
+        objective=ALL_PAIRS,
+        augmentation=Augmentation(oversample=1),
+        optimizer=Optimizer("sgd", 0.1, 0.0, 0.1, accumulate=2),
+        schedule=Schedule(1, 3),  # the third batch makes an update by itself
+    )
+    trained = train(how, noise(), tmp_path, CPU, progress=False).network
+    run = Run(how, noise(), 3, CPU)
+    batches = list(create_sampler(how, noise().labels).epoch(0, 3))
+    for group in (batches[:2], batches[2:]):
+        found = [gradients(run, samples) for samples in group]  # they add up
+        with torch.no_grad():
+            for parameter, gradient in zip(run.network.parameters(), found[-1], strict=True):
+                parameter -= 0.1 * gradient
+            run.method.objective.beta -= 0.1 * run.method.objective.beta.grad
+        run.optimizer.zero_grad()
+    for a, b in zip(trained.parameters(), run.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def test_prefetching_keeps_the_order_and_draws_no_further_ahead_than_asked() -> None:
+    drawn: list[int] = []
+
+    def draws() -> Iterator[int]:
+        for i in range(6):
+            drawn.append(i)
+            yield i
+
+    def fetch(i: int) -> int:
+        time.sleep(0.001 * (6 - i))
+        return 10 * i
+
+    for ahead in (0, 2):
+        drawn.clear()
+        seen = []
+        for draw, images in prefetch(draws(), fetch, ahead):
+            assert len(drawn) <= draw + 1 + ahead
+            seen.append((draw, images))
+        assert seen == [(i, 10 * i) for i in range(6)]
+
+
+def test_a_failure_while_fetching_reaches_the_loop() -> None:
+    def fetch(i: int) -> int:
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        list(prefetch(iter([1]), fetch, 2))
+
+
+def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None:
+    how = recipe(optimizer=Optimizer("sgd", 1e30))
+    with pytest.raises(TrainingError, match=r"the loss became (nan|inf).*kept in .*bad-batch-0\.safetensors.*noise/0"):
+        train(how, noise(), tmp_path, CPU, progress=False)
+    kept = load_file(tmp_path / "bad-batch-0.safetensors")
+    assert kept["images"].shape == (8, 3, 16, 16)
+    assert (kept["samples"] % 15 == kept["labels"]).all()
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = recipe(schedule=Schedule(2, 3))
+    written = state.save
+    small = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def second_finds_no_room(value: dict[str, object], path: Path) -> None:
+        if value["epoch"] == 2:
+            # The system itself refuses to make the file larger, as a full disk does.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, small[1]))
+        try:
+            written(value, path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, small)
+
+    monkeypatch.setattr(state, "save", second_finds_no_room)
+    with pytest.raises(TrainingError, match=r"checkpoint of epoch 2 cannot be written .*That of the epoch before is"):
+        train(how, noise(), tmp_path, CPU, progress=False)
+    monkeypatch.undo()
+    assert state.load(tmp_path / CHECKPOINT)["epoch"] == 1
+    assert not list(tmp_path.glob(".*"))
+    assert train(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
+
+
+def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    trackers = create_trackers(["tensorboard"], recipe(), tmp_path)
+    train(recipe(), noise(), tmp_path, CPU, progress=False, trackers=trackers)
+    for tracker in trackers:
+        tracker.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {"loss", "lr", "images_per_second"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("loss")] == [1, 2]
+
+
+def test_trackers_are_refused_by_name_and_by_what_is_lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="Did you mean 'tensorboard'"):
+        create_trackers(["tensorbord"], recipe(), tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingDependencyError, match="pip install wandb"):
+        create_trackers(["wandb"], recipe(), tmp_path)
+
+
+def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The graph is captured as ever, but not turned into machine code, which takes a minute.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    plain = Run(recipe(), noise(), 3, CPU)
+    compiled = Run(recipe(), noise(), 3, Place(CPU.device, compiled=True))
+    for run in (plain, compiled):
+        run.network.eval()
+    images = torch.randn(4, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled.features(images), plain.features(images), atol=1e-5, rtol=1e-4)
