@@ -45,15 +45,14 @@ class Mixup(Method):
         if alpha <= 0:
             raise RecipeError(f"mixup's alpha is above 0, not {alpha}.")
         self.heads, self.objective, self.miner, self.alpha = heads, loss, miner, alpha
-        # A list, so that the trunk's parameters are not registered a second time.
-        self._stages = find_stages(trunk, layers)
+        # Lists, so that the trunk's parameters are not registered a second time.
+        self._trunk, self._stages = [trunk], find_stages(trunk, layers)
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         share = Beta(self.alpha, self.alpha).sample().item()
         order = torch.randperm(len(batch.images)).to(batch.images.device)
         stage = self._stages[int(torch.randint(len(self._stages), ()))]
-        with mixing(stage, order, share):
-            features = batch.features_of(batch.images)
+        features = batch.features_of(batch.images, Mixed(self._trunk[0], stage, order, share))
         raw = next(iter(self.heads.values()))(features) if self.heads else features
         partners = batch.labels.reshape(-1, len(order))[:, order].flatten()
         return {
@@ -72,6 +71,24 @@ def find_stages(trunk: nn.Module, layers: Sequence[str] | None = None) -> list[n
     if not names:
         raise RecipeError("mixup does not know this trunk's stages; name some in objective.method_args.layers.")
     return [modules[name] for name in names]
+
+
+class Mixed(nn.Module):
+    """The trunk with the output of one of its stages mixed, for images [n, ...] and order int64 [n].
+
+    A module of its own, so that a forward pass that is made again for its gradients is mixed again.
+    """
+
+    def __init__(self, trunk: nn.Module, stage: nn.Module, order: Tensor, share: float) -> None:
+        super().__init__()
+        self.trunk, self.stage, self.order, self.share = trunk, stage, order, share
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) != len(self.order):
+            raise RecipeError("mixup needs all images of a process in one forward pass; set batch.chunk to 0.")
+        with mixing(self.stage, self.order, self.share):
+            features: Tensor = self.trunk(images)
+        return features
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 from torch.nn.functional import cross_entropy, normalize
+from torch.utils.checkpoint import checkpoint
 
 from tests.training.methods.batches import method, minibatch, trunk
 from training.losses.triplet import Triplet
-from training.methods.mixup import find_stages, mixing
+from training.methods.mixup import Mixed, find_stages, mixing
 from training.miners.hard import Hard
 from training.minibatch import Minibatch
 from training.recipe import Objective
@@ -79,7 +80,8 @@ def test_two_processes_permute_each_its_own_images_alike() -> None:
 
     def forward(images: Tensor, other: nn.Module | None) -> Tensor:
         assert images is parts[0]
-        return torch.cat([net(part) for part in parts])
+        assert other is not None
+        return torch.cat([other(part) for part in parts])
 
     share, order = drawn(5, 2.0, 3)
     torch.manual_seed(5)
@@ -100,8 +102,9 @@ def test_stages_are_those_that_timm_names_and_drawn_at_random() -> None:
     ran: list[nn.Module] = []
 
     def forward(images: Tensor, other: nn.Module | None) -> Tensor:
-        ran.extend(module for module in net if module._forward_hooks)
-        features: Tensor = net(images)
+        assert isinstance(other, Mixed)
+        ran.append(other.stage)
+        features: Tensor = other(images)
         return features
 
     images = torch.randn(6, 3, 4, 4)
@@ -118,6 +121,18 @@ def test_the_trunk_is_not_registered_and_a_whole_share_changes_nothing() -> None
     images = torch.randn(4, 3, 4, 4)
     with mixing(net[1], torch.tensor([1, 2, 3, 0]), 1.0):  # type: ignore[index]
         assert torch.equal(net(images), net(images))
+
+
+def test_a_forward_pass_made_again_is_mixed_again_and_a_part_of_it_refused() -> None:
+    net = trunk()
+    images, order = torch.randn(4, 3, 4, 4), torch.tensor([1, 2, 3, 0])
+    mixed = Mixed(net, net[1], order, 0.3)  # type: ignore[index]
+    rows = (checkpoint(mixed, images, use_reentrant=False), by_hand(net, images, order, 0.3))
+    gradients = [torch.autograd.grad(features.square().sum(), list(net.parameters())) for features in rows]
+    for got, expected in zip(*gradients, strict=True):
+        assert torch.allclose(got, expected, atol=1e-6)
+    with pytest.raises(RecipeError, match=r"set batch\.chunk to 0"):
+        mixed(images[:2])
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [1]])
