@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import method, minibatch, trunk
+from tests.training.toys import CPU, noise, recipe
+from training import state
+from training.loop import train
 from training.methods.diva import DiVA
 from training.methods.method import Rates
-from training.recipe import Objective
+from training.recipe import Batch, Objective, Schedule
 from training.tuples import Triplets
+from zoo.cards import Head
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
@@ -266,3 +271,34 @@ def test_two_samples_a_class_are_too_few_for_intra() -> None:
     made = diva(("discriminative", "intra"), net)
     with pytest.raises(RecipeError, match=r"Set batch\.per_class to 3 or more"):
         made.loss(minibatch(net, [0, 0, 1, 1]))
+
+
+def test_the_loop_trains_all_tasks_and_an_interrupted_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (*PAPER, *ARMS, "discriminative-2")
+    toy = recipe(
+        heads=tuple(Head(name, 8) for name in names),
+        batch=Batch(12, "spc", 4),
+        objective=Objective("margin", "distance-weighted", method="diva", method_args={"auxiliary": SMALL}),
+        schedule=Schedule(3, 2),
+    )
+    whole = train(toy, noise(), tmp_path / "whole", CPU, progress=False)
+    assert all(set(record["terms"]) == {*names, "decorrelation"} for record in whole.log)
+    saved = state.save
+
+    def stop_after_two(value: dict[str, Any], path: Path) -> None:
+        if value["epoch"] == 3:
+            raise KeyboardInterrupt
+        saved(value, path)
+
+    monkeypatch.setattr(state, "save", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        train(toy, noise(), tmp_path / "cut", CPU, progress=False)
+    monkeypatch.undo()
+    rest = train(toy, noise(), tmp_path / "cut", CPU, progress=False)
+    assert rest.resumed_at == 2
+    assert [record["terms"] for record in rest.log] == [record["terms"] for record in whole.log]
+    for mine, theirs in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert not any("average" in key for key in rest.network.state_dict())
