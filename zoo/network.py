@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import timm
@@ -16,8 +17,10 @@ from zoo.architectures import register
 from zoo.cards import Card, Head, Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
+from zoo.pretrained import CONFIG, Weights, read_weights
+from zoo.pretrained import WEIGHTS as TRUNK
 
-TRUNK, HEADS, CONFIG = "model.safetensors", "heads.safetensors", "config.json"
+HEADS = "heads.safetensors"
 
 
 class Network(nn.Module):
@@ -59,21 +62,57 @@ class PixelNetwork(nn.Module):
         return embeddings.float()
 
 
-def create_trunk(architecture: str, channels: int, args: Mapping[str, Any] | None = None) -> nn.Module:
+def create_trunk(
+    architecture: str, channels: int, args: Mapping[str, Any] | None = None, pretrained: bool | str = False
+) -> nn.Module:
     """A timm model without classifier: images [n, channels, h, w] to pooled features [n, trunk.num_features].
 
-    Raises `RecipeError` for an architecture that timm does not know or that does not take `args`.
+    Random weights, or those that `pretrained` names (`zoo.pretrained.read_weights`); for another number of channels
+    than theirs the first convolution is adapted as timm does it (one channel: the sum over theirs).
+
+    Raises `RecipeError` for an architecture that timm does not know, that does not take `args` or that the weights do
+    not fit in every entry, and `HubError` for weights that the Hub does not give.
     """
+    check_architecture(architecture)
+    weights = None if pretrained is False else read_weights(architecture, pretrained)
+    return build_trunk(architecture, channels, dict(args or {}), weights)
+
+
+def check_architecture(architecture: str) -> None:
+    """Make the project's own architectures known to timm; raise `RecipeError` for one that it does not know."""
     register()
     if not timm.is_model(architecture):
         raise RecipeError(f"timm knows no architecture {architecture!r}.{nearest(architecture, timm.list_models())}")
-    args = dict(args or {})
+
+
+def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights: Weights | None) -> nn.Module:
+    """The model of `create_trunk`, from weights that have been read."""
     try:
-        return timm.create_model(architecture, pretrained=False, num_classes=0, in_chans=channels, **args)
-    except Exception as error:  # whatever an architecture does with arguments that it does not know
-        raise RecipeError(
-            f"the architecture {architecture!r} cannot be built with {args}: {error or type(error).__name__}."
-        ) from error
+        trunk = timm.create_model(
+            architecture,
+            pretrained=weights is not None,
+            pretrained_cfg_overlay=_overlay(architecture, weights) if weights else None,
+            num_classes=0,
+            in_chans=channels,
+            **args,
+        )
+    except Exception as error:  # whatever an architecture does with arguments or weights that are not its own
+        using = f"{args} and the weights of {weights.source}" if weights else f"{args}"
+        reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
+        raise RecipeError(f"the architecture {architecture!r} cannot be built with {using}: {reason}.") from error
+    if isinstance(trunk.pretrained_cfg, dict):
+        # Else timm holds the weights, and copies them, beside the trunk's own.
+        trunk.pretrained_cfg.pop("state_dict", None)
+    return trunk
+
+
+def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
+    """What timm is to load: with a classifier among the weights, or in their configuration, it would not be strict."""
+    known = timm.models.get_pretrained_cfg(architecture)
+    names = (known.classifier if known else None) or ()
+    prefixes = tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
+    state = {name: tensor for name, tensor in weights.state.items() if not name.startswith(prefixes)}
+    return {**weights.images, "state_dict": state, "num_classes": 0}
 
 
 def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
@@ -82,11 +121,12 @@ def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
 
 def save_network(network: Network, card: Card, folder: Path) -> list[str]:
     """Write the trunk under timm's names, the heads beside it and timm's config.json; the weight files' names."""
-    save_file(_contiguous(network.trunk), folder / TRUNK)
-    write_json(folder / CONFIG, _timm_config(card, int(network.trunk.num_features)))  # type: ignore[arg-type]
+    save_file(weights_of(network.trunk), folder / TRUNK)
+    config = timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
+    write_json(folder / CONFIG, config)
     if not network.heads:
         return [TRUNK]
-    save_file(_contiguous(network.heads), folder / HEADS)
+    save_file(weights_of(network.heads), folder / HEADS)
     return [TRUNK, HEADS]
 
 
@@ -112,17 +152,18 @@ def _load(module: nn.Module, path: Path) -> None:
         raise ModelFolderError(f"{path} does not hold the weights that the card describes: {error}") from None
 
 
-def _contiguous(module: nn.Module) -> dict[str, Tensor]:
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict as safetensors writes it: detached, on the CPU, contiguous."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
 
 
-def _timm_config(card: Card, num_features: int) -> dict[str, Any]:
-    how = card.preprocessing
+def timm_config(architecture: str, args: Mapping[str, Any], trunk: nn.Module, how: Preprocessing) -> dict[str, Any]:
+    """The config.json by which timm builds the trunk from a folder or a Hub repository."""
     return {
-        "architecture": card.architecture,
+        "architecture": architecture,
         "num_classes": 0,
-        "num_features": num_features,
-        "model_args": {**card.architecture_args, "in_chans": how.channels},
+        "num_features": int(trunk.num_features),  # type: ignore[arg-type]
+        "model_args": {**args, "in_chans": how.channels},
         "pretrained_cfg": {
             "input_size": [how.channels, how.crop, how.crop],
             "num_classes": 0,

@@ -1,0 +1,173 @@
+"""`zoo convert`: published PyTorch files to folders that training and timm read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors import safe_open
+from torch import Tensor
+
+import zoo.convert
+from zoo.architectures import register
+from zoo.architectures.bn_inception import BNInception
+from zoo.architectures.published import PUBLISHED
+from zoo.cli.convert import COMMAND
+from zoo.convert import convert
+from zoo.errors import RecipeError, UsageError
+from zoo.network import create_trunk
+
+register()
+
+
+def publish(path: Path, state: object, legacy: bool = False) -> str:
+    """Write a PyTorch file; its SHA-256."""
+    torch.save(state, path, _use_new_zipfile_serialization=not legacy)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def caffe_state() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    state = BNInception(num_classes=3).state_dict()
+    return {
+        name: tensor[None] if "_bn." in name else tensor
+        for name, tensor in state.items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def run(*arguments: str) -> int | None:
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser()
+    COMMAND.configure(parser)
+    return COMMAND.run(parser.parse_args(arguments))
+
+
+def test_bn_inception_from_the_public_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, file, out = caffe_state(), tmp_path / "bn_inception.pth", tmp_path / "new" / "bn_inception"
+    sha256 = publish(file, state, legacy=True)
+    public = dataclasses.replace(PUBLISHED["bn_inception"], sha256=sha256[:9])
+    monkeypatch.setitem(zoo.convert.PUBLISHED, "bn_inception", public)
+    assert run(str(file), "--architecture", "bn_inception", "--out", str(out), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"folder": str(out), "architecture": "bn_inception"}
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
+    with safe_open(out / "model.safetensors", "pt") as written:
+        assert written.metadata() == {"format": "pt", "source": "bn_inception.pth", "sha256": sha256}
+    for trunk in (
+        create_trunk("bn_inception", 3, pretrained=str(out)),
+        timm.create_model(f"local-dir:{out}", pretrained=True, num_classes=0),
+    ):
+        assert torch.equal(trunk.conv1_7x7_s2.weight, state["conv1_7x7_s2.weight"][:, [2, 1, 0]])
+        assert torch.equal(trunk.inception_5b_3x3.weight, state["inception_5b_3x3.weight"])
+        assert torch.equal(trunk.inception_5b_3x3_bn.running_var, state["inception_5b_3x3_bn.running_var"][0])
+        assert [255 * x for x in trunk.pretrained_cfg["mean"]] == pytest.approx([128, 117, 104])
+        assert [255 * x for x in trunk.pretrained_cfg["std"]] == pytest.approx([1, 1, 1])
+
+
+def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    peer = torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=True, num_classes=3).eval()
+    sha256 = publish(tmp_path / "net.pth", peer.state_dict())
+    trunk = create_trunk(
+        "googlenet", 3, pretrained=str(convert(tmp_path / "net.pth", "googlenet", tmp_path / "out", sha256.upper()))
+    ).eval()
+    peer.fc = torch.nn.Identity()
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(trunk(x), peer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_any_timm_architecture_with_its_own_key_map(tmp_path: Path) -> None:
+    """torchvision's old DenseNet files name their layers norm.1 and conv.1, which timm puts right."""
+    torch.manual_seed(0)
+    state = timm.create_model("densenet121").state_dict()
+    kept = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+    old = {name.replace("norm1.", "norm.1.").replace("conv1.", "conv.1."): tensor for name, tensor in kept.items()}
+    assert old.keys() != kept.keys()
+    sha256 = publish(tmp_path / "net.pth", {"state_dict": old})
+    out = convert(tmp_path / "net.pth", "densenet121", tmp_path / "out", sha256)
+    trunk = create_trunk("densenet121", 3, pretrained=str(out))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in trunk.state_dict().items())
+    config = json.loads((out / "config.json").read_text())
+    assert config["architecture"] == "densenet121"
+    assert config["num_features"] == 1024
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_nothing_but_tensors_is_unpickled(tmp_path: Path, legacy: bool) -> None:
+    file, mark = tmp_path / "net.pth", tmp_path / "mark"
+    sha256 = publish(file, {"conv1.weight": Bomb(mark)}, legacy)
+    with pytest.raises(UsageError, match="no PyTorch file of plain tensors"):
+        convert(file, "resnet18", tmp_path / "out", sha256)
+    assert not mark.exists()
+    file.write_bytes(pickle.dumps({"conv1.weight": Bomb(mark)}))
+    with pytest.raises(UsageError, match="no PyTorch file of plain tensors"):
+        convert(file, "resnet18", tmp_path / "out", hashlib.sha256(file.read_bytes()).hexdigest())
+    assert not mark.exists()
+
+
+def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = tmp_path / "bn_inception-52deb4733.pth", tmp_path / "out"
+    sha256 = publish(file, caffe_state())
+    monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("opened"))
+    with pytest.raises(UsageError, match=rf"SHA-256 is {sha256}, expected 52deb4733 \(the public file is http"):
+        convert(file, "bn_inception", out)
+    with pytest.raises(UsageError, match=r"expected 0{64} \(--sha256\)"):
+        convert(file, "bn_inception", out, "0" * 64)
+    with pytest.raises(UsageError, match="64 hexadecimal digits, not '52deb4733'"):
+        convert(file, "bn_inception", out, "52deb4733")
+    with pytest.raises(UsageError, match="no public file of 'resnet18' is known"):
+        convert(file, "resnet18", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"conv1.weight": torch.zeros(64, 3, 7, 7)}, "Missing key"),
+        ({"state_dict": {"fc.weight": 3}}, "no state dict"),
+        (torch.zeros(3), "no state dict"),
+        ([torch.zeros(3)], "no state dict"),
+    ],
+)
+def test_weights_of_something_else(tmp_path: Path, state: object, says: str) -> None:
+    sha256 = publish(tmp_path / "net.pth", state)
+    with pytest.raises((UsageError, RecipeError), match=says):
+        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out", sha256)
+    assert [path.name for path in tmp_path.iterdir()] == ["net.pth"]
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        convert(tmp_path / "none.pth", "googlenet", tmp_path / "out")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        convert(tmp_path, "googlenet", tmp_path / "out")
+    with pytest.raises(UsageError, match="is already there"):
+        convert(tmp_path / "none.pth", "googlenet", tmp_path)
+    with pytest.raises(RecipeError, match="Did you mean 'googlenet'"):
+        convert(tmp_path / "none.pth", "google_net", tmp_path / "out")
+
+
+def test_the_public_files_are_named_after_their_hash() -> None:
+    for public in PUBLISHED.values():
+        assert public.file.endswith(f"-{public.sha256}.pth")

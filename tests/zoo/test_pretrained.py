@@ -1,0 +1,256 @@
+"""Pretrained weights: from the Hub, from a folder, from a file, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor, nn
+
+from tests.models import CARD, make_model
+from tests.zoo.hub_server import COMMIT, serving
+from zoo.architectures import register
+from zoo.errors import HubError, RecipeError
+from zoo.network import create_trunk
+
+register()
+
+SMALL = {"channels": (4, 4, 4, 4)}
+CONFIG = json.dumps(
+    {
+        "architecture": "resnet18",
+        "num_classes": 1000,
+        "pretrained_cfg": {"input_size": [3, 32, 32], "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1], "crop_pct": 0.5},
+    }
+).encode()
+
+
+def classifier_net() -> nn.Module:
+    """A ResNet-18 of few channels with its classifier, as timm publishes them."""
+    torch.manual_seed(1)
+    return timm.create_model("resnet18", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, Tensor]:
+    return classifier_net().state_dict()
+
+
+def same(trunk: nn.Module, state: dict[str, Tensor]) -> bool:
+    own = trunk.state_dict()
+    assert own.keys() == {name for name in state if not name.startswith("fc.")}
+    return all(torch.equal(tensor, state[name]) for name, tensor in own.items())
+
+
+@pytest.fixture
+def hub(state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A Hub with timm's resnet18.tv_in1k and other repositories; the paths that it was asked for."""
+    files = {
+        "timm/resnet18.tv_in1k/model.safetensors": save(state),
+        "org/whole/model.safetensors": save(state),
+        "org/whole/config.json": CONFIG,
+        "org/pickled/config.json": CONFIG,
+        "org/pickled/pytorch_model.bin": b"never read",
+        "org/transformers/config.json": b'{"model_type": "resnet"}',
+        "timm/resnet34.tv_in1k/pytorch_model.bin": b"never read",
+    }
+    with serving(files) as (url, asked):
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        yield asked
+
+
+def weights_asked(hub: list[str]) -> list[str]:
+    """Without what huggingface_hub asks its Hub besides."""
+    return [path for path in hub if "/resolve/" in path]
+
+
+def test_timms_own_weights_come_from_the_hub_once(
+    hub: list[str], state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trunk = create_trunk("resnet18.tv_in1k", 3, SMALL, pretrained=True)
+    assert same(trunk, state)
+    assert "state_dict" not in trunk.pretrained_cfg
+    assert set(weights_asked(hub)) == {"/timm/resnet18.tv_in1k/resolve/main/model.safetensors"}
+    asked = len(hub)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert same(create_trunk("resnet18.tv_in1k", 3, SMALL, pretrained=True), state)
+    assert len(hub) == asked
+
+
+@pytest.mark.parametrize("name", ["org/whole", "hf-hub:org/whole", f"org/whole@{COMMIT}"])
+@pytest.mark.usefixtures("hub")
+def test_a_repository_of_the_hub(name: str, state: dict[str, Tensor]) -> None:
+    trunk = create_trunk("resnet18", 3, SMALL, pretrained=name)
+    assert same(trunk, state)
+    assert tuple(trunk.pretrained_cfg["mean"]) == (0.1, 0.2, 0.3)
+    assert trunk.pretrained_cfg["crop_pct"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "says"),
+    [
+        ("resnet18", "org/none", "the Hub has no org/none, or it is private"),
+        ("resnet18", "org/whole@v2", "no revision 'v2'"),
+        ("resnet18", "org/pickled", r"has no model\.safetensors.*never unpickled.*backbone\.pretrained=PATH"),
+        ("resnet34.tv_in1k", True, r"timm/resnet34\.tv_in1k has no model\.safetensors"),
+        ("resnet34.a1_in1k", True, r"the Hub has no timm/resnet34\.a1_in1k"),
+    ],
+)
+def test_what_the_hub_does_not_have(hub: list[str], architecture: str, name: bool | str, says: str) -> None:
+    with pytest.raises(HubError, match=says):
+        create_trunk(architecture, 3, pretrained=name)
+    assert not any(path.endswith(".bin") for path in hub)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_repository_of_something_else() -> None:
+    with pytest.raises(RecipeError, match=r"not a config\.json as timm writes it"):
+        create_trunk("resnet18", 3, pretrained="org/transformers")
+    with pytest.raises(RecipeError, match="weights of 'resnet18'; the backbone is 'resnet50'"):
+        create_trunk("resnet50", 3, pretrained="org/whole")
+
+
+def test_without_a_network_or_cache_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="is not in the Hub's cache") as error:
+        create_trunk("resnet50.tv_in1k", 3, pretrained=True)
+    for what in ("timm/resnet50.tv_in1k", str(tmp_path), "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_HOME", "PATH", "=false"):
+        assert what in str(error.value)
+
+
+def test_hf_endpoint_and_hf_home_are_heeded(state: dict[str, Tensor], tmp_path: Path) -> None:
+    code = """
+from zoo.network import create_trunk
+from zoo.errors import HubError
+try:
+    trunk = create_trunk("resnet18.tv_in1k", 3, {"channels": (4, 4, 4, 4)}, pretrained=True)
+    print(trunk.conv1.weight.sum().item())
+except HubError as error:
+    print(error)
+"""
+
+    def run(url: str) -> str:
+        environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+
+    with serving({"timm/resnet18.tv_in1k/model.safetensors": save(state)}) as (url, _):
+        assert float(run(url)) == state["conv1.weight"].sum().item()
+    assert (tmp_path / "hub" / "models--timm--resnet18.tv_in1k").is_dir()
+
+
+def test_a_folder_and_a_file(state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file(state, tmp_path / "model.safetensors")
+    assert same(create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path)), state)
+    assert same(create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path / "model.safetensors")), state)
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    assert create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path)).pretrained_cfg["crop_pct"] == 0.5
+    monkeypatch.chdir(tmp_path.parent)  # a folder comes before a repository of that name
+    assert same(create_trunk("resnet18", 3, SMALL, pretrained=f"./{tmp_path.name}"), state)
+
+
+def test_a_model_folder_of_the_zoo(tmp_path: Path) -> None:
+    make_model(tmp_path / CARD.name)
+    trunk = create_trunk("conv4", 3, CARD.architecture_args, pretrained=str(tmp_path / CARD.name))
+    assert same(trunk, load_file(tmp_path / CARD.name / "model.safetensors"))
+    grey = create_trunk("conv4", 1, CARD.architecture_args, pretrained=str(tmp_path / CARD.name))
+    torch.testing.assert_close(grey.blocks[0][0].weight, trunk.blocks[0][0].weight.sum(1, keepdim=True))
+
+
+def test_one_channel_sees_the_sum_over_the_three(state: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file(state, tmp_path / "model.safetensors")
+    for name in (tmp_path, tmp_path / "model.safetensors"):
+        trunk = create_trunk("resnet18", 1, SMALL, pretrained=str(name))
+        torch.testing.assert_close(trunk.conv1.weight, state["conv1.weight"].sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
+def test_weights_must_fit_in_every_entry(state: dict[str, Tensor], tmp_path: Path, change: str) -> None:
+    changed = dict(state)
+    if change == "missing":
+        del changed["layer1.0.bn1.weight"]
+    elif change == "unknown":
+        changed["layer9.weight"] = torch.zeros(1)
+    else:
+        changed["layer1.0.bn1.weight"] = torch.zeros(5)
+    save_file(changed, tmp_path / "model.safetensors")
+    with pytest.raises(RecipeError, match=r"weights of .*model\.safetensors: .*(layer1\.0\.bn1|layer9)\.weight"):
+        create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("", "true, false, a path or a Hub repository, not ''"),
+        ("nowhere", "no file or folder is there"),
+        ("weights/net.pth", "no file or folder is there"),
+        ("x" * 300, "no file or folder is there"),
+        ("-a/b", "no valid name of a Hub repository"),
+        ("DIR", r"holds no model\.safetensors.*zoo convert FILE"),
+        ("DIR/net.pth", r"net\.pth is no \.safetensors file.*never unpickled.*zoo convert FILE"),
+        ("DIR/net.safetensors", "cannot be read as safetensors"),
+    ],
+)
+def test_what_is_no_weights_is_named(tmp_path: Path, name: str, says: str) -> None:
+    torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "net.pth")
+    (tmp_path / "net.safetensors").write_bytes(b"no header")
+    with pytest.raises(RecipeError, match=says):
+        create_trunk("resnet18", 3, pretrained=name.replace("DIR", str(tmp_path)))
+
+
+def test_a_broken_config_is_named(state: dict[str, Tensor], tmp_path: Path) -> None:
+    save_file(state, tmp_path / "model.safetensors")
+    for text in ("{", "[]", '{"architecture": "resnet18", "pretrained_cfg": 3}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(RecipeError, match=r"config\.json is not a config\.json as timm writes it"):
+            create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "says"),
+    [
+        ("bn_inception", r"zoo convert bn_inception-52deb4733\.pth --architecture bn_inception --out DIR"),
+        ("googlenet", r"zoo convert googlenet-1378be20\.pth --architecture googlenet --out DIR"),
+        ("conv4", r"no weights of 'conv4' on the Hub.*backbone\.pretrained=false"),
+        ("resnet50.tv_in", r"Invalid pretrained tag.*Did you mean 'resnet50\.tv_in1k'"),
+        ("resnet51", "timm knows no architecture 'resnet51'"),
+    ],
+)
+def test_architectures_without_weights_on_the_hub(architecture: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        create_trunk(architecture, 3, pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "features"),
+    [
+        ("resnet50.tv_in1k", 2048),
+        ("densenet121.tv_in1k", 1024),
+        ("densenet161.tv_in1k", 2208),
+        ("densenet169.tv_in1k", 1664),
+        ("densenet201.tv_in1k", 1920),
+        ("bn_inception", 1024),
+        ("googlenet", 1024),
+    ],
+)
+def test_the_papers_backbones(architecture: str, features: int) -> None:
+    with torch.device("meta"):
+        trunk = create_trunk(architecture, 3)
+        assert trunk.num_features == features
+        assert trunk(torch.zeros(2, 3, 64, 64)).shape == (2, features)
+    hub = timm.get_pretrained_cfg(architecture).hf_hub_id
+    assert hub == (f"timm/{architecture}" if "." in architecture else None)

@@ -1,0 +1,104 @@
+"""A public PyTorch file of ImageNet weights to a folder that timm and `backbone.pretrained` read.
+
+The only place where something is unpickled: by torch's reader of plain tensors, after the file's SHA-256 was checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from zoo.architectures.published import PUBLISHED
+from zoo.cards import Preprocessing
+from zoo.errors import UsageError
+from zoo.files import atomic_folder, write_json
+from zoo.network import build_trunk, check_architecture, timm_config, weights_of
+from zoo.pretrained import CONFIG, WEIGHTS, Weights
+
+
+def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:
+    """Write model.safetensors and timm's config.json to the new folder `out`, without the classifier; returns `out`.
+
+    sha256: the file's, 64 hexadecimal digits; not needed for the file that `PUBLISHED` names for the architecture.
+
+    Raises `UsageError` where the file is not the one expected, and `RecipeError` where timm does not know the
+    architecture or its entries are not exactly the file's.
+    """
+    check_architecture(architecture)
+    if out.exists():
+        raise UsageError(f"{out} is already there. Give --out a folder that is not, or remove this one.")
+    data = _read(file)
+    digest = _checked(data, file, architecture, sha256)
+    state = _state(data, file)
+    if public := PUBLISHED.get(architecture):
+        state = public.convert(state)
+    trunk = build_trunk(architecture, 3, {}, Weights(state, {}, str(file)))
+    with atomic_folder(out) as folder:
+        about = {"format": "pt", "source": file.name, "sha256": digest}
+        save_file(weights_of(trunk), folder / WEIGHTS, metadata=about)
+        write_json(folder / CONFIG, timm_config(architecture, {}, trunk, _preprocessing(trunk)))
+    return out
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None
+
+
+def _checked(data: bytes, file: Path, architecture: str, sha256: str | None) -> str:
+    """The data's SHA-256, if it is the expected one."""
+    expected, source = _expected(architecture, sha256)
+    digest = hashlib.sha256(data).hexdigest()
+    if not digest.startswith(expected):
+        raise UsageError(
+            f"{file} was not opened: its SHA-256 is {digest}, expected {expected} ({source}). Get the file anew."
+        )
+    return digest
+
+
+def _expected(architecture: str, sha256: str | None) -> tuple[str, str]:
+    """How the SHA-256 must begin, and who says so."""
+    if sha256 is not None:
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+            raise UsageError(f"--sha256 has 64 hexadecimal digits, not {sha256!r}.")
+        return sha256.lower(), "--sha256"
+    if public := PUBLISHED.get(architecture):
+        return public.sha256, f"the public file is {public.url}; for another one give --sha256 HEX"
+    raise UsageError(
+        f"no public file of {architecture!r} is known here, so its SHA-256 is needed as its publisher states it: "
+        "--sha256 HEX."
+    )
+
+
+def _state(data: bytes, file: Path) -> dict[str, Tensor]:
+    try:
+        state: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # unpickling errors, zip errors, EOFError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{file} is no PyTorch file of plain tensors: {reason}") from None
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise UsageError(f"{file} holds no state dict: expected tensors by name.")
+    return {str(name): tensor for name, tensor in state.items()}
+
+
+def _preprocessing(trunk: nn.Module) -> Preprocessing:
+    cfg: Any = trunk.pretrained_cfg
+    crop = int(cfg["input_size"][-1])
+    return Preprocessing(
+        resize=round(crop / cfg["crop_pct"]),
+        crop=crop,
+        interpolation=cfg["interpolation"],
+        mean=tuple(cfg["mean"]),
+        std=tuple(cfg["std"]),
+    )

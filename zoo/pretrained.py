@@ -1,0 +1,177 @@
+"""Weights that a backbone starts from: timm's own, a folder's, a file's or a Hub repository's; safetensors alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import timm
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from safetensors.torch import load_file
+from torch import Tensor
+
+from zoo.architectures.published import PUBLISHED
+from zoo.errors import HubError, RecipeError, nearest
+from zoo.paths import expand
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+REPOSITORY = re.compile(r"(hf-hub:)?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+IMAGES = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
+"""What a config.json says of the images that its weights were trained on."""
+
+INSTEAD = (
+    "Instead, give weights that are here, backbone.pretrained=PATH (a model folder or a .safetensors file), or start "
+    "from random ones, backbone.pretrained=false."
+)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A state dict under timm's names, what is known of its images (fields of timm's `PretrainedCfg`), its source."""
+
+    state: dict[str, Tensor]
+    images: dict[str, Any]
+    source: str
+
+
+def read_weights(architecture: str, pretrained: bool | str) -> Weights:
+    """The weights that `pretrained` names for a timm architecture.
+
+    True: timm's own of that architecture and tag, from the Hub. A path: a folder with model.safetensors (and timm's
+    config.json), or a .safetensors file. `org/name` or `org/name@revision`: a repository of the Hub with
+    model.safetensors in timm's format; a path of that name comes first.
+
+    Raises `HubError` where the Hub does not give them, `RecipeError` for everything else that is wrong with them.
+    """
+    if pretrained is True:
+        path = _timms_own(architecture)
+        return Weights(_read(path), {}, str(path))
+    if not isinstance(pretrained, str) or not pretrained:
+        raise RecipeError(f"backbone.pretrained is true, false, a path or a Hub repository, not {pretrained!r}.")
+    path, images = _local(architecture, expand(pretrained)) or _repository(architecture, pretrained)
+    return Weights(_read(path), images, str(path))
+
+
+def _timms_own(architecture: str) -> Path:
+    try:
+        cfg = timm.models.get_pretrained_cfg(architecture)
+    except RuntimeError as error:  # a tag that there is not
+        known = timm.list_pretrained(architecture.partition(".")[0])
+        raise RecipeError(f"{error}{nearest(architecture, known)}") from None
+    if cfg is None or not cfg.hf_hub_id:
+        raise RecipeError(_unpublished(architecture))
+    file = (cfg.hf_hub_filename or WEIGHTS).replace("pytorch_model.bin", WEIGHTS)
+    return _fetch(cfg.hf_hub_id, None, file)
+
+
+def _unpublished(architecture: str) -> str:
+    message = f"there are no weights of {architecture!r} on the Hub that backbone.pretrained=true could mean."
+    if public := PUBLISHED.get(architecture):
+        return (
+            f"{message} Its public file is {public.url}: get it and convert it with "
+            f"`zoo convert {public.file} --architecture {architecture} --out DIR`, then give backbone.pretrained=DIR. "
+            "Or start from random ones, backbone.pretrained=false."
+        )
+    return f"{message} {INSTEAD}"
+
+
+def _local(architecture: str, path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The weights at a path and what its config.json says; None where nothing is there."""
+    try:
+        path.stat()
+    except (OSError, ValueError):  # not there, or no name that the file system takes
+        return None
+    if path.is_dir():
+        if not (path / WEIGHTS).is_file():
+            raise RecipeError(f"the folder {path} holds no {WEIGHTS}. {_only_safetensors()}")
+        config = path / CONFIG
+        return path / WEIGHTS, _images(architecture, config) if config.is_file() else {}
+    if path.suffix != ".safetensors":
+        raise RecipeError(f"{path} is no .safetensors file. {_only_safetensors()}")
+    return path, {}
+
+
+def _only_safetensors() -> str:
+    return (
+        "Weights are never unpickled; a published .pth or .bin file is converted once, with "
+        "`zoo convert FILE --architecture NAME --out DIR`."
+    )
+
+
+def _repository(architecture: str, name: str) -> tuple[Path, dict[str, Any]]:
+    found = REPOSITORY.fullmatch(name)
+    if not found or name.endswith((".safetensors", ".pth", ".pt", ".bin")):
+        raise RecipeError(
+            f"backbone.pretrained is {name!r}, but no file or folder is there. Expected true, false, a model folder, "
+            "a .safetensors file or a repository of the Hub, org/name."
+        )
+    repository, revision = found["name"], found["revision"]
+    images = _images(architecture, _fetch(repository, revision, CONFIG))
+    return _fetch(repository, revision, WEIGHTS), images
+
+
+def _fetch(repository: str, revision: str | None, file: str) -> Path:
+    """A file of a Hub repository, from the Hub's cache or downloaded into it."""
+    if not file.endswith((".safetensors", ".json")):
+        raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {INSTEAD}")
+    try:
+        return Path(hf_hub_download(repository, file, revision=revision))
+    except HFValidationError:
+        raise RecipeError(f"backbone.pretrained: {repository!r} is no valid name of a Hub repository.") from None
+    except LocalEntryNotFoundError as error:
+        raise HubError(_out_of_reach(repository, file, error)) from None
+    except EntryNotFoundError:
+        raise HubError(f"the Hub's {repository} has no {file}. {_only_safetensors()} {INSTEAD}") from None
+    except RevisionNotFoundError:
+        raise HubError(f"the Hub's {repository} has no revision {revision!r}.") from None
+    except RepositoryNotFoundError:
+        raise HubError(
+            f"the Hub has no {repository}, or it is private or wants its terms accepted (log in with: hf auth login). "
+            f"{INSTEAD}"
+        ) from None
+    except Exception as error:  # the HTTP library's own errors, a full disk, an answer that is none of the Hub's
+        raise HubError(_out_of_reach(repository, file, error)) from None
+
+
+def _out_of_reach(repository: str, file: str, error: Exception) -> str:
+    cause = error.__cause__ or error
+    reason = shorten(str(cause), 200, placeholder=" ...").rstrip(".")
+    return (
+        f"the weights of {repository} were wanted, but its {file} is not in the Hub's cache ({constants.HF_HUB_CACHE}) "
+        f"and did not come from the Hub ({constants.ENDPOINT}): {type(cause).__name__}: {reason}. "
+        "Connect this machine (with HF_HUB_OFFLINE unset), set HF_ENDPOINT to a mirror, or HF_HOME to a folder whose "
+        f"cache has it. {INSTEAD}"
+    )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own type
+        raise RecipeError(f"{path} cannot be read as safetensors: {error}. Get it anew.") from None
+
+
+def _images(architecture: str, config: Path) -> dict[str, Any]:
+    """What a config.json says of the images, where it is one of that architecture."""
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+        of, about = str(values["architecture"]), values.get("pretrained_cfg", values)
+        images = {key: about[key] for key in IMAGES if key in about}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise RecipeError(f"{config} is not a config.json as timm writes it.") from None
+    if of.partition(".")[0] != architecture.partition(".")[0]:
+        raise RecipeError(f"{config.parent} holds weights of {of!r}; the backbone is {architecture!r}.")
+    return images
