@@ -1,4 +1,4 @@
-"""Refinement of class assignments by replicator dynamics (Elezi et al. 2020, The Group Loss, section 3.2)."""
+"""Class assignments refined by replicator dynamics (Elezi et al. 2020, The Group Loss for Deep Metric Learning)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def correlations(features: Tensor) -> Tensor:
 def similarities(features: Tensor, negative: str = "clamp", zero_diagonal: bool = True) -> Tensor:
     """W [b, b] >= 0 of features [b, f]: correlations, the negative ones set to 0, or all shifted up by the lowest.
 
-    negative: "clamp", or "shift" (appendix G, which finds it worse where a batch has many classes).
+    negative: "clamp", or "shift" (both: appendix G).
     """
     similar = correlations(features)
     similar = relu(similar) if negative == "clamp" else similar - similar.amin().clamp(max=0)
@@ -54,6 +54,6 @@ def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
 def consistency(assignments: Tensor, similarities: Tensor) -> Tensor:
     """sum_ij w_ij x_i . x_j, a scalar, of X [b, c] and W [b, b].
 
-    No step of `refine` lowers it where W is symmetric and not negative (Baum & Eagon 1967; the paper's section 3.5).
+    No step of `refine` lowers it where W is symmetric and not negative (Baum & Eagon 1967).
     """
     return (similarities * (assignments @ assignments.T)).sum()

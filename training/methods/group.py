@@ -13,8 +13,8 @@ from zoo.errors import RecipeError
 class Group(Method):
     """Plain cross entropy of the group loss's classifier for `pretraining` epochs, then the group loss.
 
-    Defined on the pooled features themselves, without a head (section 4.1), which are then the embedding; on raw
-    embeddings where the recipe has one head. Pre-training of 10 epochs: section 4.1.
+    The paper has no head: the pooled features are the embedding. Where the recipe has one, the loss is defined on what
+    it gives, before normalisation. 10 epochs of pre-training are the paper's.
     """
 
     def __init__(self, heads: nn.ModuleDict, loss: nn.Module, pretraining: int = 10) -> None:

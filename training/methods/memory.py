@@ -20,8 +20,8 @@ class CrossBatchMemory(Method):
 
     A queue keeps the last `size` embeddings, without gradient, with their labels. Tuples have their anchor in the
     batch, all else in batch or queue: what the miner finds among both, or all pairs without one. Queue and second term
-    begin in epoch `warmup`, counted from 0: before, embeddings change too fast to be kept (section 3.2). Weight 1 and,
-    of its large data sets, a start after 1000 steps are the paper's; so is a size that may reach that of the data set.
+    begin in epoch `warmup`, counted from 0: at first embeddings change too fast to be worth keeping. The sample
+    configuration of the published code has weight 1, a start after 1000 steps and a size of 55,000.
 
     A regulariser that averages over all samples, as nu of the SNR losses, counts past ones too in the second term.
 
