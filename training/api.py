@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -14,10 +15,11 @@ import torch
 
 from training import data as training_data
 from training.data import TrainingData
+from training.ensembles import concatenate
 from training.loop import CHECKPOINT, train
 from training.output import write_model_folder
 from training.processes import Processes, connect
-from training.recipe import Recipe
+from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES
 from training.run import Place
 from training.settings import override
@@ -52,13 +54,51 @@ class Outcome:
         )
 
 
-def resolve(name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None) -> Recipe:
-    """The recipe of a name with `key=value` settings applied. Raises `RecipeError` with the nearest name or key."""
+def resolve(
+    name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None
+) -> Recipe | Ensemble:
+    """The recipe of a name with `key=value` settings applied, in an ensemble to every member.
+
+    The seeds of an ensemble's members follow one another. Raises `RecipeError` with the nearest name or key.
+    """
     if name not in RECIPES:
         raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
-    recipe = override(RECIPES[name](), settings)
-    seed = recipe.seed if seed is None else seed
-    return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
+    made, settings = RECIPES[name](), list(settings)
+    if isinstance(made, Recipe):
+        recipe = override(made, settings)
+        seed = recipe.seed if seed is None else seed
+        return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
+    members = [
+        dataclasses.replace(
+            override(member, settings),
+            seed=member.seed + (seed or 0) * len(made.members),
+            name=f"{rename or made.name}.{i}",
+        )
+        for i, member in enumerate(made.members)
+    ]
+    return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
+
+
+def train_ensemble(ensemble: Ensemble, restart: bool = False, **how: Any) -> Outcome:
+    """Train the members that the local zoo lacks, each as `train_model` does with `how`, and join them."""
+    outcomes = [
+        train_model(member, restart=restart, **how) for member in ensemble.members if restart or not _is_trained(member)
+    ]
+    folder = paths.local_models() / ensemble.name
+    if int(os.environ.get("RANK", "0")) == 0:
+        concatenate([paths.local_models() / member.name for member in ensemble.members], folder, ensemble.name)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    epochs = sum(outcome.epochs for outcome in outcomes)
+    return Outcome(ensemble.name, folder, seconds, epochs, None, {}, sum(outcome.skipped for outcome in outcomes))
+
+
+def _is_trained(recipe: Recipe) -> bool:
+    """Whether the local zoo has the model of exactly this recipe."""
+    try:
+        record = json.loads((paths.local_models() / recipe.name / "recipe.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(record.get("recipe") == recipe.to_json())
 
 
 def train_model(

@@ -28,15 +28,17 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.api import resolve, train_model
+    from training.api import resolve, train_ensemble, train_model
+    from training.recipe import Recipe
     from zoo.cli.output import print_json
 
     recipe = resolve(args.name, args.settings, args.seed, args.rename)
     if args.show:
         print_json(recipe.to_json())
         return 0
-    quiet = args.quiet
-    outcome = train_model(recipe, args.data, args.device, args.restart, not quiet, args.compiled, args.track)
+    how = {"root": args.data, "device": args.device, "restart": args.restart, "progress": not args.quiet}
+    how |= {"compiled": args.compiled, "track": args.track}
+    outcome = train_model(recipe, **how) if isinstance(recipe, Recipe) else train_ensemble(recipe, **how)
     if int(os.environ.get("RANK", "0")):
         return 0  # of several processes the first one speaks
     if args.json:

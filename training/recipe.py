@@ -241,3 +241,31 @@ class Recipe:
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for recipes that differ in anything."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Models that are trained each by its recipe and whose embeddings are joined: one model folder of that name."""
+
+    name: str
+    method: str
+    members: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
+        _check(len(self.members) >= 2, "members", [member.name for member in self.members], "two or more")
+
+    @property
+    def dim(self) -> int:
+        return sum(member.dim for member in self.members)
+
+    @property
+    def data(self) -> Data:
+        return self.members[0].data
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.members[0].backbone
+
+    def to_json(self) -> dict[str, Any]:
+        return json.loads(json.dumps(dataclasses.asdict(self)))

@@ -5,34 +5,79 @@ import json
 
 import numpy as np
 import pytest
+import timm
 import torch
 
-from tests.training.methods.batches import method
+from tests.training.methods.batches import FEATURES, method
 from training.api import resolve
 from training.data import TrainingData
+from training.loop import create_sampler
 from training.methods.method import Method
-from training.recipe import Recipe
+from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
 from training.run import Place, Run
 from training.settings import override
+from zoo.architectures import register
 from zoo.cards import Head
 from zoo.errors import RecipeError
+from zoo.network import create_trunk
 from zoo.registry import RECIPES as CATALOGUE_FILE
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 
 
-def build(recipe: Recipe) -> Method:
-    """The recipe's method on a toy trunk, for 50 classes of 20 samples."""
-    return method(recipe.objective, [i // 20 for i in range(1000)], {head.name: head.dim for head in recipe.heads})
+CLASSES = {"cub": 100, "cars": 98, "sop": 11318, "glyphs": 362, "omniglot": 136 * 4, "cifar100": 50}
+"""Of the training splits, as published."""
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_every_recipe_is_named_as_its_parts_and_can_be_built(name: str) -> None:
-    recipe = RECIPES[name]()
-    assert recipe.name == name == f"{recipe.method}-{recipe.backbone.name}-{recipe.data.dataset}"
-    build(recipe)
-    json.dumps(recipe.to_json())
+def build(recipe: Recipe, classes: int = 50) -> Method:
+    """The recipe's method on a small trunk, for 20 samples a class."""
+    labels = [i // 20 for i in range(20 * classes)]
+    net = create_trunk("conv4", 3, {"widths": [4, 4, 4, FEATURES]})
+    return method(recipe.objective, labels, {head.name: head.dim for head in recipe.heads}, net)
+
+
+def members(recipe: Recipe | Ensemble) -> list[Recipe]:
+    return [recipe] if isinstance(recipe, Recipe) else list(recipe.members)
+
+
+@pytest.mark.parametrize("dataset", sorted(CLASSES))
+def test_every_recipe_is_named_as_its_parts_and_can_be_built(dataset: str) -> None:
+    names = [name for name in RECIPES if name.endswith(f"-{dataset}")]
+    assert len(names) > 40
+    objectives = []
+    for name in names:
+        recipe = RECIPES[name]()
+        assert recipe.name == name == f"{recipe.method}-{recipe.backbone.name}-{recipe.data.dataset}"
+        for member in members(recipe):
+            register()
+            assert timm.is_model(member.backbone.architecture)
+            create_sampler(member, np.arange(2 * CLASSES[dataset]) // 2)
+            if member.objective not in objectives:  # one data set's are much like another's
+                build(member, classes=10)
+                objectives.append(member.objective)
+        json.dumps(recipe.to_json())
+
+
+def test_recipes_of_the_papers_by_their_tables() -> None:
+    """Names that users rely on, and constants read from the papers' tables by hand."""
+    r = {name: RECIPES[name]() for name in ("margin-r50-cub", "diva-r50-sop", "mic-r50-cars", "group-ibn-cub")}
+    recipe = r["margin-r50-cub"]
+    assert isinstance(recipe, Recipe)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.batch.size, recipe.dim) == (1e-5, 4e-4, 112, 128)
+    assert (recipe.schedule.epochs, recipe.backbone.freeze_norm, recipe.data.validation) == (150, "all", 0)
+    diva = r["diva-r50-sop"]
+    assert diva.dim == 512
+    assert diva.objective.method_args == {"alpha": 0.2, "rho": 300.0, "auxiliary": {"dance": {"queue_batches": 70}}}
+    assert (diva.schedule.milestones, diva.schedule.gamma) == ((70,), 0.3)
+    assert r["mic-r50-cars"].objective.method_args["groups"] == 150
+    assert r["group-ibn-cub"].batch.size == 54
+    assert {head.dim for head in RECIPES["diva-dsi-r50-cub"]().heads} == {170}
+    arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
+    assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0}
+    assert RECIPES["r-margin-r50-sop"]().objective.miner_args["probability"] == 0.15
+    assert len(RECIPES["group5-ibn-cars"]().members) == 5
+    assert [len(member.heads) for member in RECIPES["diva-separate-r50-cub"]().members] == [1, 1, 1, 1]
 
 
 def test_the_catalogue_in_zoo_is_what_the_recipes_say() -> None:
@@ -163,3 +208,9 @@ def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setti
     data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
     with pytest.raises(RecipeError, match=match):
         Run(override(RECIPE, [setting]), data, 1, Place(torch.device("cpu")))
+
+
+def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
+    ensemble = resolve("margin2-conv4-glyphs", ["schedule.epochs=1"], seed=3, rename="pair")
+    assert isinstance(ensemble, Ensemble)
+    assert [(m.name, m.seed, m.schedule.epochs) for m in ensemble.members] == [("pair.0", 6, 1), ("pair.1", 7, 1)]

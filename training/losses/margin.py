@@ -13,27 +13,29 @@ from training.tuples import Triplets, negative_mask, positive_mask
 class Margin(nn.Module):
     """[d_ap - beta_ya + m]+ + [beta_ya - d_an + m]+, summed and divided by the number of terms above zero.
 
-    `beta` is learnt, one a class, from the initial value. d is the Euclidean distance of unit embeddings.
+    `beta` is learnt from the initial value, one a class or (per_class=False) one for all. d is the Euclidean distance of unit embeddings.
     Constants of Roth et al. 2020, Revisiting, appendix A: margin 0.2, beta 1.2 or 0.6.
     """
 
-    def __init__(self, classes: int, margin: float = 0.2, beta: float = 1.2) -> None:
+    def __init__(self, classes: int, margin: float = 0.2, beta: float = 1.2, per_class: bool = True) -> None:
         super().__init__()
         self.margin = margin
-        self.beta = nn.Parameter(torch.full((classes,), float(beta)))
+        self.classes = classes
+        self.beta = nn.Parameter(torch.full((classes if per_class else 1,), float(beta)))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts.
 
         Zero, with zero gradients, where no term is above zero.
         """
+        betas = self.beta.expand(self.classes)
         if tuples is None:
             # d - beta of the row's class
-            every = distances(embeddings) - self.beta[labels][:, None]
+            every = distances(embeddings) - betas[labels][:, None]
             near = hinges(every + self.margin, positive_mask(labels))
             far = hinges(self.margin - every, negative_mask(labels))
         else:
-            beta = self.beta[labels[tuples.anchors]]
+            beta = betas[labels[tuples.anchors]]
             near = hinges(pair_distances(embeddings, tuples.anchors, tuples.positives) - beta + self.margin)
             far = hinges(beta - pair_distances(embeddings, tuples.anchors, tuples.negatives) + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

@@ -28,7 +28,8 @@ class DiVA(Method):
 
     "discriminative": the recipe's loss and miner. "shared", "intra", "dance": the paper's auxiliary tasks. "nce",
     "deepcluster", "rotation", "instance": what it compares "dance" with (its tables 2 to 4). "discriminative-2",
-    "discriminative-3" and so on: an ensemble. Any of them beside "discriminative".
+    "discriminative-3" and so on: an ensemble. Any of them beside "discriminative", or with rho 0 without it, as the
+    separately trained models of the comparison are.
 
     The loss is sum of discriminative tasks + alpha * sum of auxiliary tasks + rho * sum of decorrelations, those of
     "discriminative" with each auxiliary head and of discriminative heads with one another. rho 0: none.
@@ -106,9 +107,10 @@ class DiVA(Method):
 
 def _check(heads: nn.ModuleDict, arguments: Mapping[str, Any], alpha: float, rho: float) -> None:
     """Raise `RecipeError` unless the heads are named after tasks, and arguments and weights fit."""
-    if "discriminative" not in heads:
+    if "discriminative" not in heads and (rho or not heads):
         raise RecipeError(
-            f"the method 'diva' needs a head 'discriminative'; the heads are {', '.join(heads) or 'none'}."
+            f"the method 'diva' needs a head 'discriminative'; the heads are {', '.join(heads) or 'none'}. Without it "
+            "nothing can be decorrelated: set rho to 0 to train auxiliary tasks alone."
         )
     for name in heads:
         if name not in AUXILIARY and not DISCRIMINATIVE.fullmatch(name):

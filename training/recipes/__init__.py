@@ -1,22 +1,31 @@
-"""Recipes by model name: `<method>-<backbone>-<data set>`. Each is a function that returns the frozen value."""
+"""Recipes by model name: `<method>-<backbone>-<data set>`. Functions make them; none is made before it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from training.recipe import Recipe
-from training.recipes.small import margin_conv4_glyphs, margin_conv4_omniglot
+from training.recipe import Ensemble, Recipe
+from training.recipes import diva, group, reality, revisiting, sharing, small
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "margin-conv4-glyphs": margin_conv4_glyphs,
-    "margin-conv4-omniglot": margin_conv4_omniglot,
+RECIPES: dict[str, Callable[[], Recipe | Ensemble]] = {
+    name: make for paper in (revisiting, sharing, diva, group, reality, small) for name, make in paper.recipes()
 }
+
+FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920}
+"""Pooled features of the backbones, which are the embedding of a recipe without heads."""
 
 
 def catalogue() -> dict[str, dict[str, object]]:
     """What `zoo list` shows of each recipe: the content of `zoo/recipes.json`."""
     recipes = {name: make() for name, make in sorted(RECIPES.items())}
     return {
-        name: {"dim": r.dim, "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
+        name: {"dim": dim_of(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
         for name, r in recipes.items()
     }
+
+
+def dim_of(recipe: Recipe | Ensemble) -> int:
+    """The dimension of the embedding."""
+    if isinstance(recipe, Ensemble):
+        return sum(dim_of(member) for member in recipe.members)
+    return recipe.dim or FEATURES.get(recipe.backbone.name) or int(recipe.backbone.args["widths"][-1])

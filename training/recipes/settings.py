@@ -1,0 +1,54 @@
+"""What the papers' recipes share: backbones, preprocessing and augmentation, and the constants of a data set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from training.recipe import Augmentation, Backbone
+from zoo.architectures.caffe import MEAN, STD
+from zoo.cards import Preprocessing
+
+PAPER_DATASETS = ("cub", "cars", "sop")
+
+REVISITING = (
+    "Roth et al. 2020, Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, "
+    "arXiv:2002.08473"
+)
+SHARING = "Milbich, Roth et al. 2020, Sharing Matters for Generalization in Deep Metric Learning, arXiv:2004.05582"
+MIC = "Roth, Brattoli, Ommer 2019, MIC: Mining Interclass Characteristics for Improved Metric Learning, ICCV"
+DIVA = "Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning, arXiv:2004.13458"
+GROUP = "Elezi et al. 2020, The Group Loss for Deep Metric Learning, arXiv:1912.00385"
+REALITY = "Musgrave et al. 2020, A Metric Learning Reality Check, arXiv:2003.08505"
+
+_DENSENETS = ("d121", "d161", "d169", "d201")
+
+
+def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
+    """A pretrained backbone of the papers by its short name: r50, gn, ibn, d121, d161, d169 or d201."""
+    architectures = {"r50": "resnet50.tv_in1k", "gn": "googlenet", "ibn": "bn_inception"}
+    architectures |= {short: f"densenet{short[1:]}.tv_in1k" for short in _DENSENETS}
+    return Backbone(name, architectures[name], args, pretrained=True, freeze_norm=freeze_norm)
+
+
+def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessing:
+    """Short side to `resize`, central `crop`, normalised as the backbone's pretraining was."""
+    if name == "ibn":
+        return Preprocessing(resize, crop, "RGB", "bilinear", MEAN, STD)
+    if name == "gn":
+        return Preprocessing(resize, crop, "RGB", "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return Preprocessing(resize, crop, "RGB", "bilinear")
+
+
+def resized_crop(area: tuple[float, float] = (0.08, 1.0)) -> Augmentation:
+    """Random resized crop and mirror image."""
+    return Augmentation(flip=0.5, crop="resized", area=area, oversample=1)
+
+
+def random_window(crop: int = 224, resize: int = 256) -> Augmentation:
+    """Short side to `resize`, a random square of `crop` anywhere, mirror image."""
+    return Augmentation(flip=0.5, crop="window", window=crop / resize, oversample=1)
+
+
+def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
+    """The constant of a data set, in the order in which the papers' tables have them."""
+    return {"cub": cub, "cars": cars, "sop": sop}[dataset]
