@@ -24,7 +24,7 @@ from zoo.pretrained import CONFIG, WEIGHTS, Weights
 
 
 def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:
-    """Write model.safetensors and timm's config.json to the new folder `out`, without the classifier; returns `out`.
+    """Write model.safetensors, without the classifier, and timm's config.json to a new or empty folder; its path.
 
     sha256: the file's, 64 hexadecimal digits; not needed for the file that `PUBLISHED` names for the architecture.
 
@@ -32,8 +32,8 @@ def convert(file: Path, architecture: str, out: Path, sha256: str | None = None)
     architecture or its entries are not exactly the file's.
     """
     check_architecture(architecture)
-    if out.exists():
-        raise UsageError(f"{out} is already there. Give --out a folder that is not, or remove this one.")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"{out} is already there and not an empty folder. Give --out another, or remove this one.")
     data = _read(file)
     digest = _checked(data, file, architecture, sha256)
     state = _state(data, file)

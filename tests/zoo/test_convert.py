@@ -54,7 +54,8 @@ def run(*arguments: str) -> int | None:
 def test_bn_inception_from_the_public_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state, file, out = caffe_state(), tmp_path / "bn_inception.pth", tmp_path / "new" / "bn_inception"
+    state, file, out = caffe_state(), tmp_path / "bn_inception.pth", tmp_path / "bn_inception"
+    out.mkdir()
     sha256 = publish(file, state, legacy=True)
     public = dataclasses.replace(PUBLISHED["bn_inception"], sha256=sha256[:9])
     monkeypatch.setitem(zoo.convert.PUBLISHED, "bn_inception", public)
@@ -77,10 +78,12 @@ def test_bn_inception_from_the_public_file(
 def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
     torch.manual_seed(0)
     peer = torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=True, num_classes=3).eval()
+    for module in peer.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.bias.data.uniform_(0, 1)  # else hardly anything is left of the images after so many layers
     sha256 = publish(tmp_path / "net.pth", peer.state_dict())
-    trunk = create_trunk(
-        "googlenet", 3, pretrained=str(convert(tmp_path / "net.pth", "googlenet", tmp_path / "out", sha256.upper()))
-    ).eval()
+    out = convert(tmp_path / "net.pth", "googlenet", tmp_path / "new" / "out", sha256.upper())
+    trunk = create_trunk("googlenet", 3, pretrained=str(out)).eval()
     peer.fc = torch.nn.Identity()
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -162,8 +165,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         convert(tmp_path / "none.pth", "googlenet", tmp_path / "out")
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         convert(tmp_path, "googlenet", tmp_path / "out")
+    (tmp_path / "full" / "of").mkdir(parents=True)
     with pytest.raises(UsageError, match="is already there"):
-        convert(tmp_path / "none.pth", "googlenet", tmp_path)
+        convert(tmp_path / "none.pth", "googlenet", tmp_path / "full")
     with pytest.raises(RecipeError, match="Did you mean 'googlenet'"):
         convert(tmp_path / "none.pth", "google_net", tmp_path / "out")
 

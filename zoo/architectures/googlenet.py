@@ -133,8 +133,8 @@ default_cfgs = generate_default_cfgs(
             "input_size": (3, 224, 224),
             "num_classes": 1000,
             "pool_size": (7, 7),
-            # The weights come from TensorFlow and want -1..1; torchvision normalises by ImageNet's means first and
-            # undoes it inside the network (`transform_input`).
+            # The public weights want -1..1: torchvision normalises by ImageNet's means, which its network undoes
+            # (`transform_input`).
             "mean": (0.5, 0.5, 0.5),
             "std": (0.5, 0.5, 0.5),
             "interpolation": "bilinear",
