@@ -6,8 +6,10 @@ Caffe's ImageNet networks see BGR images on the scale 0..255 with the channels' 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # recipes take the constants, and nothing that lists recipes loads torch
+    from torch import Tensor
 
 MEAN = (128 / 255, 117 / 255, 104 / 255)
 STD = (1 / 255, 1 / 255, 1 / 255)
