@@ -1,0 +1,102 @@
+"""The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
+
+A file has `[paper]` (short, citation, source) and `[[tables]]` (name, title, protocol, runs, scores). A score is row,
+dataset, metric, value, backbone and dim and, where known, sd, split and recipe; backbone and dim may be said once for
+the whole table. What is not at hand is left out; the file says so.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zoo.errors import UsageError, ZooError, nearest
+from zoo.published.scores import Paper, PublishedScore, Table, scale
+
+__all__ = ["FOLDER", "Paper", "PublishedScore", "Table", "read_paper", "table", "tables"]
+
+FOLDER = Path(__file__).parent
+SHARED = ("backbone", "dim")
+"""Facts of a score that its table may say once."""
+
+Record = TypeVar("Record", Paper, PublishedScore, Table)
+
+_KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
+"""What a field holds in the file; text where it isn't named here."""
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    """Every published table, by paper file and then in the file's order."""
+    found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path))
+    names = [table.name for table in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ZooError(f"published numbers: two tables are called {', '.join(sorted(twice))}.")
+    return found
+
+
+def table(name: str) -> Table:
+    """The table of that name. Raises `UsageError` with the nearest names."""
+    known = {table.name: table for table in tables()}
+    if name not in known:
+        raise UsageError(f"there is no published table {name!r}.{nearest(name, known)} All: zoo benchmark list")
+    return known[name]
+
+
+def read_paper(path: Path) -> tuple[Table, ...]:
+    """The tables of one file. Raises `ZooError`, naming the file, for what is missing, unknown or out of range."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        if set(raw) != {"paper", "tables"} or not isinstance(raw["tables"], list):
+            raise ZooError("expected [paper] and [[tables]], and nothing else.")
+        paper = _build(Paper, raw["paper"])
+        return tuple(_table(paper, each) for each in raw["tables"])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ZooError) as error:
+        raise ZooError(f"{path}: {error}") from None
+
+
+def _table(paper: Paper, raw: Any) -> Table:
+    facts = _mapping(raw, "a table")
+    shared = {key: facts.pop(key) for key in SHARED if key in facts}
+    scores = facts.pop("scores", [])
+    if not isinstance(scores, list):
+        raise ZooError(f"scores must be a list, not {type(scores).__name__}.")
+    rows = [shared | _mapping(score, "a score") for score in scores]
+    return _build(Table, facts, paper=paper, scores=tuple(map(_score, rows)))
+
+
+def _score(raw: dict[str, Any]) -> PublishedScore:
+    """A score with its printed number as a fraction."""
+    _check_fields(PublishedScore, raw)
+    divisor = scale(raw["metric"])
+    printed = {key: round(raw[key] / divisor, 6) for key in ("value", "sd") if key in raw}
+    return PublishedScore(**(raw | printed))
+
+
+def _build(record: type[Record], raw: Any, **given: Any) -> Record:
+    facts = _mapping(raw, f"a {record.__name__.lower()}")
+    _check_fields(record, facts, tuple(given))
+    return record(**facts, **given)
+
+
+def _mapping(raw: Any, what: str) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ZooError(f"{what} must be a table of keys and values, not {type(raw).__name__}.")
+    return dict(raw)
+
+
+def _check_fields(record: type[Record], facts: Mapping[str, Any], given: tuple[str, ...] = ()) -> None:
+    """Raise `ZooError` for a key that the record lacks, one that it needs, and a value of another kind."""
+    known = {field.name: field for field in fields(record) if field.name not in given}
+    for key, value in facts.items():
+        if key not in known:
+            raise ZooError(f"unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
+        kinds = _KINDS.get(key, (str,))
+        if type(value) not in kinds:
+            raise ZooError(f"{key} is {value!r}; expected {' or '.join(kind.__name__ for kind in kinds)}.")
+    if absent := [name for name, field in known.items() if field.default is MISSING and name not in facts]:
+        raise ZooError(f"{', '.join(absent)} missing in {dict(facts)}.")

@@ -1,0 +1,107 @@
+"""Published numbers as frozen values: a paper, its tables, their scores. What makes no sense raises `ZooError`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from zoo.datasets import DATASETS
+from zoo.datasets.dataset import SPLITS
+from zoo.errors import ZooError, nearest
+
+PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
+"""Metrics beside recall_at_K that papers print in percent."""
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A source paper. `short` is its name in this project; `source` is its arXiv identifier."""
+
+    short: str
+    citation: str
+    source: str
+
+    def __post_init__(self) -> None:
+        _check(bool(self.short), "a paper needs a short name.")
+        _check(
+            SOURCE.fullmatch(self.source), f"the source of {self.short} is {self.source!r}; expected arXiv:NNNN.NNNNN."
+        )
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """One number of a table.
+
+    metric: a key as in results.json. value, sd: fractions for what papers print in percent; spectral decay in nats.
+    sd: over runs, None where the paper gives none. split: what was embedded. recipe: the name of the recipe that is to
+    give this number, None where no model of this project measures the same thing. backbone: as in model names.
+    """
+
+    row: str
+    dataset: str
+    metric: str
+    value: float
+    backbone: str
+    dim: int
+    split: str = "test"
+    sd: float | None = None
+    recipe: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"{self.row!r} on {self.dataset}, {self.metric}"
+        _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
+        _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
+        _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
+        highest = 1.0 if scale(self.metric) == 100 else float("inf")
+        _check(0 <= self.value <= highest, f"{where}: the value lies outside its range.")
+        _check(self.sd is None or 0 <= self.sd <= highest / 2, f"{where}: sd is {self.sd}, outside its range.")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, as far as its numbers are at hand.
+
+    protocol: how the numbers came about, with what must be known before they are compared with others. runs: how many
+    seeds the mean and sd are of.
+    """
+
+    name: str
+    paper: Paper
+    title: str
+    protocol: str
+    scores: tuple[PublishedScore, ...]
+    runs: int = 1
+
+    def __post_init__(self) -> None:
+        _check(NAME.fullmatch(self.name), f"the table name {self.name!r} may hold a-z, 0-9 and '-' only.")
+        _check(bool(self.protocol), f"the table {self.name} needs a protocol.")
+        _check(bool(self.scores), f"the table {self.name} has no scores.")
+        _check(self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
+        keys = [(score.row, score.dataset, score.metric) for score in self.scores]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        _check(twice is None, f"the table {self.name} has {twice} twice.")
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(score.dataset for score in self.scores))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(score.metric for score in self.scores))
+
+
+def scale(metric: str) -> float:
+    """What a printed number is divided by: 100 for percent, 1 for nats. Raises `ZooError` for an unknown metric."""
+    if metric in PERCENT or re.fullmatch(r"recall_at_[1-9]\d*", metric):
+        return 100.0
+    known = (*PERCENT, "recall_at_1", "spectral_decay")
+    _check(metric == "spectral_decay", f"no metric {metric!r}.{nearest(metric, known)}")
+    return 1.0
+
+
+def _check(holds: object, message: str) -> None:
+    if not holds:
+        raise ZooError(f"published numbers: {message}")
