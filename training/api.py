@@ -128,7 +128,12 @@ def train_model(
     folder = paths.local_models() / recipe.name
     if processes.first:
         facts = {"seconds": trained.seconds, "best_epoch": trained.best_epoch, "device": str(chosen)}
-        run = {"processes": processes.count, "compiled": compiled, "skipped": list(data.skipped)}
+        run = {
+            "processes": processes.count,
+            "compiled": compiled,
+            "precision": trained.precision,
+            "skipped": list(data.skipped),
+        }
         write_model_folder(folder, recipe, trained.network, trained.log, {**facts, **run}, data.golden)
         (scratch / CHECKPOINT).unlink(missing_ok=True)
     processes.wait()

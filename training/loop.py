@@ -39,13 +39,17 @@ Draw = tuple[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Trained:
-    """The network to publish and how it came about. `seconds`: spent in training and validation, over all resumes."""
+    """The network to publish and how it came about. `seconds`: spent in training and validation, over all resumes.
+
+    precision: that was computed in.
+    """
 
     network: Network
     log: list[dict[str, Any]]
     best_epoch: int | None
     seconds: float
     resumed_at: int
+    precision: str
 
 
 def train(
@@ -94,7 +98,9 @@ def _train(
             if place.processes.first:
                 _keep(run, folder)
     best_epoch = run.best["epoch"] if run.best else None
-    return Trained(run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at)
+    return Trained(
+        run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at, run.precision
+    )
 
 
 @contextmanager
@@ -164,14 +170,13 @@ def _gradients(run: Run, batch: Minibatch, folder: Path, number: int) -> dict[st
 
 def _draws(run: Run, sampler: Sampler, steps: int) -> Iterator[Draw]:
     """The task and samples of each step. Tasks that draw by the classes share one stream of batches."""
-    plan = run.method.plan(run.epoch, steps)
-    streams: dict[str, Iterator[np.ndarray]] = {}
-    by_class = [task for task in plan if run.method.targets(task, run.data.labels) is run.data.labels]
-    main = sampler.epoch(run.epoch, len(by_class))
-    for task in sorted(set(plan)):
-        targets = run.method.targets(task, run.data.labels)
-        own = main if task in by_class else create_sampler(run.recipe, targets, 1).epoch(run.epoch, plan.count(task))
-        streams[task] = own
+    plan, labels = run.method.plan(run.epoch, steps), run.data.labels
+    targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}
+    main = sampler.epoch(run.epoch, sum(targets[task] is labels for task in plan))
+    streams = {
+        task: main if own is labels else create_sampler(run.recipe, own, 1).epoch(run.epoch, plan.count(task))
+        for task, own in targets.items()
+    }
     for task in plan:
         yield task, next(streams[task])
 

@@ -208,7 +208,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides a run. `method` is the short form in model names; `precision` is fp32 or bf16 (autocast)."""
+    """All that decides a run. `method` is the short form in model names.
+
+    precision: fp32, or bf16: matrix products in bfloat16 on a device that has them, and fp32 on one that would only
+    imitate them, more slowly.
+    """
 
     name: str
     method: str

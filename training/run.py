@@ -108,6 +108,11 @@ class Run:
             self.average.update_parameters(self.network)
 
     @property
+    def precision(self) -> str:
+        """The precision that is computed in: the recipe's where the device has it."""
+        return self.recipe.precision if has_bf16(self.place.device) else "fp32"
+
+    @property
     def evaluated(self) -> Network:
         """The network that is measured and kept: the average where there is one."""
         return self.network if self.average is None else cast(Network, self.average.module)
@@ -151,7 +156,7 @@ class Run:
         state.set_random_state(saved["random"])
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16")
+        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -166,12 +171,21 @@ class Run:
             yield
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies matrices in bfloat16 itself."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def create_parts(recipe: Recipe, data: TrainingData) -> tuple[Network, Any]:
     """The recipe's network and method. Raises `RecipeError` where they cannot be built or do not fit."""
     backbone = recipe.backbone
-    how = {"pretrained": backbone.pretrained} if backbone.pretrained else {}
-    trunk = create_trunk(backbone.architecture, recipe.preprocessing.channels, backbone.args, **how)
+    channels = recipe.preprocessing.channels
+    trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
     _check_input(trunk, recipe)
+    _check_normalisation(trunk, recipe)
     freeze_norm(trunk, backbone.freeze_norm)
     features = int(trunk.num_features)  # type: ignore[arg-type]
     heads = create_heads(recipe.heads, features)
@@ -194,6 +208,18 @@ def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
     if len(shape) != 2:
         raise RecipeError(
             f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool."
+        )
+
+
+def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
+    """Raise `RecipeError` where pretrained weights expect pixels that are normalised otherwise."""
+    how, trained = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
+    if not recipe.backbone.pretrained or not trained or len(trained["mean"]) != how.channels:
+        return
+    if not np.allclose([*how.mean, *how.std], [*trained["mean"], *trained["std"]], atol=1e-3):
+        raise RecipeError(
+            f"the weights of {recipe.backbone.architecture} were trained with mean {trained['mean']} and standard "
+            f"deviation {trained['std']}, the recipe has {how.mean} and {how.std}. Set preprocessing.mean and .std."
         )
 
 

@@ -7,13 +7,15 @@ from torch import Tensor, nn
 
 from training.distances import distances, pair_distances
 from training.hinges import hinges
+from training.losses.proxies import check_labels
 from training.tuples import Triplets, negative_mask, positive_mask
 
 
 class Margin(nn.Module):
     """[d_ap - beta_ya + m]+ + [beta_ya - d_an + m]+, summed and divided by the number of terms above zero.
 
-    `beta` is learnt from the initial value, one a class or (per_class=False) one for all. d is the Euclidean distance of unit embeddings.
+    `beta` is learnt from the initial value, one a class or (per_class=False) one for all. d is the Euclidean distance
+    of unit embeddings.
     Constants of Roth et al. 2020, Revisiting, appendix A: margin 0.2, beta 1.2 or 0.6.
     """
 
@@ -28,6 +30,7 @@ class Margin(nn.Module):
 
         Zero, with zero gradients, where no term is above zero.
         """
+        check_labels(labels, self.classes)
         betas = self.beta.expand(self.classes)
         if tuples is None:
             # d - beta of the row's class

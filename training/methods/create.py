@@ -32,6 +32,11 @@ class Setting:
     batch_size: int = 112
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.labels.min() < 0 or self.labels.max() >= self.classes:
+            found = f"{self.labels.min()} to {self.labels.max()}"
+            raise RecipeError(f"labels must be from 0 to {self.classes - 1} for {self.classes} classes, not {found}.")
+
 
 def create_method(objective: Objective, setting: Setting) -> Method:
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""

@@ -65,7 +65,7 @@ def mic(method: str, dataset: str) -> Recipe:
 
 def diva(tasks: tuple[str, ...], method: str, dataset: str) -> Recipe:
     """zoo train diva-conv4-glyphs"""
-    args = {"alpha": 0.3, "rho": 100.0, "adversary_lr": LR}
+    args = {"alpha": 0.3, "rho": 10.0, "adversary_lr": LR}
     return _method(method, dataset, "diva", args, tasks, (DIVA,))
 
 
@@ -124,11 +124,12 @@ METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {
 def _method(
     method: str, dataset: str, kind: str, args: dict[str, Any], heads: tuple[str, ...], sources: tuple[str, ...]
 ) -> Recipe:
-    """A method on the margin loss, with heads of equal size, together as large as a plain recipe's."""
+    """A method on the margin loss; several heads are of equal size, together twice as large as a plain recipe's."""
     row = TABLE_2["margin"]
     objective = replace(row.objective, method=kind, method_args=args)
     recipe = _twin(method, dataset, replace(row, objective=objective), sources)
-    return replace(recipe, heads=tuple(Head(name, recipe.dim // len(heads)) for name in heads))
+    dim = recipe.dim if heads in (("embedding",), ("class",)) else 2 * recipe.dim
+    return replace(recipe, heads=tuple(Head(name, dim // len(heads)) for name in heads))
 
 
 def _twin(method: str, dataset: str, row: Row, sources: tuple[str, ...]) -> Recipe:

@@ -143,3 +143,14 @@ def test_a_loss_refuses_a_miner_of_other_tuples(loss: str, miner: str, message: 
     with pytest.raises(RecipeError, match=message):
         method(Objective(loss, miner), [0, 1], {"embedding": DIM})
     method(Objective("multi-similarity", miner), [0, 1], {"embedding": DIM})
+
+
+LEARNS_BY_CLASS = ["arcface", "cosface", "group", "margin", "norm-softmax", "proxy-anchor", "proxy-nca", "softtriple"]
+
+
+@pytest.mark.parametrize("name", LEARNS_BY_CLASS)
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
+    embeddings, _ = batch(0, [0, 1, 2, 0], normalised(name))
+    with pytest.raises(RecipeError, match="labels must be from 0 to 2 for 3 classes"):
+        create(name, 3)(embeddings, torch.tensor([0, 1, 2, label]))

@@ -1,0 +1,83 @@
+"""What each head of a model knows of the factors of glyphs: python -m training.factors MODEL [MODEL ...] [--json]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from zoo import datasets
+from zoo.cards import read_card
+from zoo.cli.output import print_json
+from zoo.errors import ZooError
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.factors import across_classes, order_within_classes, predictability
+from zoo.network import PixelNetwork, load_network
+from zoo.preprocessing import batches
+from zoo.registry import find
+
+CATEGORIES = ("ink", "background", "inverted", "pattern", "face")
+MEASURES = ("angle", "scale")
+
+
+def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
+    """Unit embeddings float32 [n, dim] of every head of the model in `folder`, by the head's name."""
+    card = read_card(folder)
+    network = load_network(card, folder).eval()
+    pixels = PixelNetwork(network, card.preprocessing)
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in network.heads}
+    with torch.inference_mode():
+        for chunk in batches(images, card.preprocessing, 256):
+            shown = (torch.from_numpy(chunk).permute(0, 3, 1, 2).float() - pixels.mean) / pixels.std
+            features = network.trunk(shown)
+            for name, head in network.heads.items():
+                found[name].append(normalize(head(features), dim=1))
+    return {name: torch.cat(rows).numpy() for name, rows in found.items()}
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Per head: R@1, precision of each category across classes, order of each measure within classes; and how well the
+    first head predicts the others. On the test split of glyphs, whose classes no model has seen."""
+    dataset = datasets.load("glyphs", "test")
+    heads = embed_heads(folder, dataset.images)
+    first = next(iter(heads))
+    report: dict[str, Any] = {}
+    for name, rows in heads.items():
+        report[name] = {
+            "recall_at_1": retrieval_metrics(rows, dataset.labels, k=(1,))["recall_at_1"],
+            **{f: across_classes(rows, dataset.labels, dataset.factors[f])["precision"] for f in CATEGORIES},
+            **{f: order_within_classes(rows, dataset.labels, dataset.factors[f]) for f in MEASURES},
+        }
+        if name != first:
+            report[name][f"predicted_by_{first}"] = predictability(heads[first], rows, dataset.labels)
+    chance = {f: across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORIES}
+    return {"model": folder.name, "heads": report, "chance": chance}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m training.factors", description=__doc__)
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="names or folders of models with several heads")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    args = parser.parse_args(arguments)
+    try:
+        reports = [measure(find(name)) for name in args.models]
+    except ZooError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if args.json:
+        print_json(reports)
+        return 0
+    for report in reports:
+        print(report["model"], "(chance:", ", ".join(f"{k} {v:.3f}" for k, v in report["chance"].items()) + ")")
+        for head, figures in report["heads"].items():
+            print(f"  {head:15s}", "  ".join(f"{k} {v:.3f}" for k, v in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
