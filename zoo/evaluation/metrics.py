@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.neighbours import as_rows, neighbour_chunks, row_norms
+from zoo.evaluation.inputs import Search, search_of
+from zoo.evaluation.neighbours import neighbour_chunks
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -65,21 +66,20 @@ def per_query(
     query_labels: Any = None,
 ) -> PerQuery:
     """`retrieval_metrics` before the means are taken; the same arguments and errors."""
-    if (queries is None) != (query_labels is None):
-        raise EvaluationError("queries and query_labels belong together; give both or neither.")
-    leave_one_out = queries is None
-    gallery = _unit_rows(embeddings, "embeddings")
-    searched = gallery if leave_one_out else _unit_rows(queries, "queries")
-    codes, query_codes = _codes(labels, len(gallery), query_labels, len(searched))
-    relatives = _relatives(codes, query_codes, leave_one_out)
-    depth = max(*_check_k(k, len(gallery) - leave_one_out), int(relatives.max()))
+    search = search_of(embeddings, labels, queries, query_labels)
+    depth = max(*_check_k(k, len(search.gallery) - search.leave_one_out), int(search.relatives.max()))
     pieces = [
-        _measure(codes[found] == query_codes[rows, None], relatives[rows], k)
-        for rows, _, found in neighbour_chunks(searched, gallery, depth, exclude_self=leave_one_out)
+        _measure(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], k)
+        for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out)
     ]
     values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    measured = np.flatnonzero(relatives)
-    return PerQuery(values, measured, query_codes[measured], len(relatives) - len(measured))
+    return per_query_of(values, search)
+
+
+def per_query_of(values: dict[str, np.ndarray], search: Search) -> PerQuery:
+    """The values [m] of the m queries that have relatives, in their order."""
+    measured = np.flatnonzero(search.relatives)
+    return PerQuery(values, measured, search.query_codes[measured], len(search.relatives) - len(measured))
 
 
 def _measure(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> dict[str, np.ndarray]:
@@ -94,54 +94,6 @@ def _measure(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> dict[
         "r_precision": within.sum(axis=1) / relatives,
         "map_at_r": (precision * within).sum(axis=1) / relatives,
     }
-
-
-def _unit_rows(values: Any, name: str) -> np.ndarray:
-    rows = as_rows(values, name)
-    norms = row_norms(rows)
-    if not norms.all():
-        raise EvaluationError(f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.")
-    unit: np.ndarray = np.divide(rows, norms[:, None], out=np.empty_like(rows), dtype=np.float64, casting="same_kind")
-    return unit
-
-
-def _codes(labels: Any, n: int, query_labels: Any, q: int) -> tuple[np.ndarray, np.ndarray]:
-    """One number for each class, int64 [n] for the gallery and [q] for the queries."""
-    gallery = _as_labels(labels, n, "labels")
-    if query_labels is None:
-        codes = np.unique(gallery, return_inverse=True)[1]
-        return codes, codes
-    asked = _as_labels(query_labels, q, "query_labels")
-    if (gallery.dtype.kind == "U") != (asked.dtype.kind == "U"):
-        raise EvaluationError(
-            f"labels are {gallery.dtype} and query_labels {asked.dtype}; both must be integers or both strings."
-        )
-    codes = np.unique(np.concatenate([gallery, asked]), return_inverse=True)[1]
-    return codes[:n], codes[n:]
-
-
-def _as_labels(labels: Any, n: int, name: str) -> np.ndarray:
-    values = np.asarray(labels)
-    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
-        values = values.astype(str)
-    if values.dtype.kind not in "iubU":
-        raise EvaluationError(f"{name} must be integers or strings, not {values.dtype}.")
-    if values.shape != (n,):
-        raise EvaluationError(f"{name} must be one for each of the {n} rows, not of shape {list(values.shape)}.")
-    return values
-
-
-def _relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: bool) -> np.ndarray:
-    """How many gallery rows share each query's class, the query itself aside: int64 [q]."""
-    if len(codes) == 0 or len(query_codes) == 0:
-        raise EvaluationError("there is nothing to measure: the embeddings or the queries have no rows.")
-    sizes = np.bincount(codes, minlength=int(query_codes.max()) + 1)
-    relatives: np.ndarray = sizes[query_codes] - int(leave_one_out)
-    if not relatives.any():
-        raise EvaluationError(
-            "no query has a relative in the gallery; retrieval is measured where a class has at least two samples."
-        )
-    return relatives
 
 
 def _check_k(k: Sequence[int], available: int) -> tuple[int, ...]:

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
+
+from zoo.errors import EvaluationError
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.inputs import search_of
+from zoo.evaluation.ranking import ranking_metrics, ranking_per_query, relative_ranks
+
+
+def clustered(seed, sizes, dim=8, noise=1.0):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    centres = rng.normal(size=(len(sizes), dim))
+    return (centres[labels] + noise * rng.normal(size=(len(labels), dim))).astype(np.float32), labels
+
+
+def oracle(embeddings, labels, k, queries=None, query_labels=None):
+    """Every metric as a loop over the ranked list, in double precision; the query left out by index."""
+    own = queries is None
+    queries, query_labels = (embeddings, labels) if own else (queries, query_labels)
+    rows = []
+    for q, (query, label) in enumerate(zip(queries, query_labels, strict=True)):
+        others = [i for i in range(len(embeddings)) if not (own and i == q)]
+        relatives = sum(labels[i] == label for i in others)
+        if not relatives:
+            continue
+
+        def cosine(i, query=query):
+            a, b = np.float64(query), np.float64(embeddings[i])
+            return float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b))
+
+        rel = [labels[i] == label for i in sorted(others, key=lambda i: (-cosine(i), i))]
+        terms = [rel[i] * sum(rel[: i + 1]) / (i + 1) for i in range(len(rel))]
+        scores = {"mrr": 1 / (rel.index(True) + 1), "map": sum(terms) / relatives}
+        scores[f"map_at_{k}"] = sum(terms[:k]) / relatives
+        if own:
+            scores["map_at_r_query_counted"] = sum(terms[: relatives + 1]) / (relatives + 1)
+            scores[f"map_at_{k}_query_counted"] = sum(terms[:k]) / (relatives + 1)
+        rows.append(scores)
+    return {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize("sizes", [(5,) * 8, (1, 2, 3, 17, 1, 9), (2, 2)])
+def test_agrees_with_the_definitions(sizes):
+    embeddings, labels = clustered(sum(sizes), sizes)
+    for k in (1, 3, 1000):
+        expected = oracle(embeddings, labels, k)
+        assert ranking_metrics(embeddings, labels, k=k) == pytest.approx(expected, abs=1e-12)
+
+
+def test_agrees_with_the_definitions_for_queries_and_a_gallery():
+    embeddings, labels = clustered(1, (4, 9, 1, 6, 3))
+    gallery, queries = np.arange(len(labels)) % 2 == 0, np.arange(len(labels)) % 2 == 1
+    args = embeddings[gallery], labels[gallery], embeddings[queries], labels[queries]
+    measured = ranking_metrics(*args, k=4)
+    assert measured == pytest.approx(oracle(*args[:2], 4, *args[2:]), abs=1e-12)
+    assert measured.keys() == {"mrr", "map", "map_at_4"}
+
+
+def test_map_agrees_with_scikit_learn():
+    embeddings, labels = clustered(2, (3, 12, 7, 5))
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scores = []
+    for q in range(len(labels)):
+        others = np.arange(len(labels)) != q
+        scores.append(average_precision_score(labels[others] == labels[q], unit[others] @ unit[q]))
+    assert ranking_metrics(embeddings, labels)["map"] == pytest.approx(np.mean(scores), abs=1e-6)
+
+
+def test_by_hand():
+    # Nearest first: 0: b a a b; 10: a a a b; 25: b a a b; 60: a b b a; 100: a a b a.
+    angles, labels = np.radians([0, 10, 25, 60, 100]), ["a", "b", "a", "a", "b"]
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    assert [list(ranks) for ranks in relative_ranks(search_of(rows, labels))] == [[2, 3], [4], [2, 3], [1, 4], [3]]
+    measured = ranking_per_query(rows, labels, k=3).values
+    assert measured["mrr"] == pytest.approx([1 / 2, 1 / 4, 1 / 2, 1, 1 / 3])
+    assert measured["map"] == pytest.approx([7 / 12, 1 / 4, 7 / 12, 3 / 4, 1 / 3])
+    assert measured["map_at_3"] == pytest.approx([7 / 12, 0, 7 / 12, 1 / 2, 1 / 3])
+    assert measured["map_at_r_query_counted"] == pytest.approx([7 / 18, 0, 7 / 18, 1 / 3, 0])
+
+
+def test_trap_the_query_counted_among_its_relatives_scores_a_perfect_embedding_below_one():
+    labels = np.repeat(np.arange(7), 5)
+    scores = ranking_metrics(np.eye(7)[labels], labels)
+    assert {name: scores[name] for name in ("mrr", "map", "map_at_1000")} == {"mrr": 1, "map": 1, "map_at_1000": 1}
+    assert scores["map_at_r_query_counted"] == pytest.approx(0.8)
+    assert scores["map_at_1000_query_counted"] == pytest.approx(0.8)
+
+
+def test_trap_the_query_is_left_out_by_index_not_by_rank():
+    # Rows 0 and 1 are equal, of different classes; leaving out rank 0 would drop row 0 from the list of query 1.
+    rows = np.array([[1, 0], [1, 0], [0.6, 0.8], [0.6, 0.8]])
+    assert [list(ranks) for ranks in relative_ranks(search_of(rows, [0, 1, 0, 1]))] == [[2], [3], [2], [3]]
+
+
+def test_trap_ties_are_ordered_by_row():
+    assert [list(ranks) for ranks in relative_ranks(search_of(np.ones((4, 3)), [0, 1, 0, 1]))] == [[2], [3], [1], [2]]
+
+
+def test_trap_classes_of_one_are_left_out_and_counted():
+    embeddings, labels = clustered(3, (1, 4, 1, 3, 1))
+    measured = ranking_per_query(embeddings, labels)
+    assert measured.without_relatives == 3
+    np.testing.assert_array_equal(measured.rows, np.flatnonzero(np.bincount(labels)[labels] > 1))
+    assert all(len(values) == 7 for values in measured.values.values())
+
+
+def test_chunks_and_memory_maps_do_not_change_the_metrics(monkeypatch, tmp_path):
+    embeddings, labels = clustered(5, (3, 8, 1, 5))
+    expected = ranking_metrics(embeddings, labels)
+    np.save(tmp_path / "rows.npy", embeddings)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    monkeypatch.setattr("zoo.evaluation.ranking.CHUNK_BYTES", 8 * len(labels) * 3)
+    monkeypatch.setattr("zoo.evaluation.ranking._BLOCK", 8 * 4)
+    assert ranking_metrics(mapped, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 6), min_size=2, max_size=5), st.sampled_from([0.0, 0.3, 2.0]))
+def test_properties(seed, sizes, noise):
+    assume(max(sizes) > 1)
+    embeddings, labels = clustered(seed, sizes, 4, noise)  # without noise all of a class are equal: nothing but ties
+    scores, at_r = ranking_metrics(embeddings, labels, k=5), retrieval_metrics(embeddings, labels, k=(1,))
+    assert 0 < scores["map"] <= 1
+    assert scores["map"] >= max(scores["map_at_5"], at_r["map_at_r"]) - 1e-12
+    assert scores["mrr"] >= at_r["recall_at_1"] - 1e-12
+    assert at_r["map_at_r"] / 2 - 1e-12 <= scores["map_at_r_query_counted"] < 1
+    assert ranking_metrics(embeddings, labels, k=len(labels))["map"] == pytest.approx(scores["map"])
+    # The two ways of finding neighbours agree: MAP@R from the ranks.
+    ranked = [
+        (np.arange(1, len(ranks) + 1) / ranks)[ranks <= len(ranks)].sum() / len(ranks)
+        for ranks in relative_ranks(search_of(embeddings, labels))
+    ]
+    assert np.mean(ranked) == pytest.approx(at_r["map_at_r"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (([[1, 0], [np.nan, 1]], [0, 0]), "row 1 of embeddings holds NaN"),
+        (([[1, 0], [0, 0]], [0, 0]), "row 1 of embeddings is all zero"),
+        ((np.eye(3), [0, 0]), "one for each of the 3 rows"),
+        ((np.eye(3), [0, 1, 2]), "no query has a relative"),
+        ((np.eye(3), [0, 0, 0], np.eye(3)), "belong together"),
+        ((np.eye(3), [0, 0, 0], None, None, 0), "map_at_0"),
+    ],
+)
+def test_what_cannot_be_ranked_is_said(args, says):
+    with pytest.raises(EvaluationError, match=says):
+        ranking_metrics(*args)

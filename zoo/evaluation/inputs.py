@@ -1,0 +1,99 @@
+"""Embeddings and labels as every metric takes them: unit rows, and a number for each class."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.errors import EvaluationError
+from zoo.evaluation.neighbours import as_rows, row_norms
+
+
+class Search(NamedTuple):
+    """Queries and the gallery that they search.
+
+    gallery: float32 [n, d] and queries: float32 [q, d], unit rows; codes: int64 [n] and query_codes: int64 [q], a
+    number for each row's class; relatives: int64 [q], how many gallery rows share the query's class, the query itself
+    aside; leave_one_out: the queries are the gallery, and each is left out of its own neighbours by index.
+    """
+
+    gallery: np.ndarray
+    queries: np.ndarray
+    codes: np.ndarray
+    query_codes: np.ndarray
+    relatives: np.ndarray
+    leave_one_out: bool
+
+
+def search_of(embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None) -> Search:
+    """Check and number what `retrieval_metrics` takes. Raises `EvaluationError` where no query has a relative, too."""
+    if (queries is None) != (query_labels is None):
+        raise EvaluationError("queries and query_labels belong together; give both or neither.")
+    leave_one_out = queries is None
+    gallery = unit_rows(embeddings)
+    searched = gallery if leave_one_out else unit_rows(queries, "queries")
+    codes, query_codes = class_codes(labels, len(gallery), query_labels, len(searched))
+    relatives = _relatives(codes, query_codes, leave_one_out)
+    return Search(gallery, searched, codes, query_codes, relatives, leave_one_out)
+
+
+def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
+    """`values` [n, d] scaled to unit length: a float32 copy. They may be a memory-mapped array (`np.memmap`).
+
+    Raises `EvaluationError` for what `as_rows` refuses, and for a row that is all zero: it has no direction.
+    """
+    rows = as_rows(values, name)
+    norms = row_norms(rows)
+    if not norms.all():
+        raise EvaluationError(f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.")
+    unit: np.ndarray = np.divide(rows, norms[:, None], out=np.empty_like(rows), dtype=np.float64, casting="same_kind")
+    return unit
+
+
+def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """One number for each class, from 0: int64 [n] for the gallery and [q] for the queries.
+
+    Without query_labels the queries are the gallery. Raises `EvaluationError` for labels that are neither integers nor
+    strings, that do not fit the rows, or of two kinds.
+    """
+    gallery = _as_labels(labels, n, "labels")
+    if query_labels is None:
+        codes = np.unique(gallery, return_inverse=True)[1]
+        return codes, codes
+    asked = _as_labels(query_labels, q, "query_labels")
+    if (gallery.dtype.kind == "U") != (asked.dtype.kind == "U"):
+        raise EvaluationError(
+            f"labels are {gallery.dtype} and query_labels {asked.dtype}; both must be integers or both strings."
+        )
+    codes = np.unique(np.concatenate([gallery, asked]), return_inverse=True)[1]
+    return codes[:n], codes[n:]
+
+
+def members_of(codes: np.ndarray) -> list[np.ndarray]:
+    """The rows of each class, ascending, from the class of code 0 on: int64 arrays."""
+    return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+
+
+def _as_labels(labels: Any, n: int, name: str) -> np.ndarray:
+    values = np.asarray(labels)
+    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
+        values = values.astype(str)
+    if values.dtype.kind not in "iubU":
+        raise EvaluationError(f"{name} must be integers or strings, not {values.dtype}.")
+    if values.shape != (n,):
+        raise EvaluationError(f"{name} must be one for each of the {n} rows, not of shape {list(values.shape)}.")
+    return values
+
+
+def _relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: bool) -> np.ndarray:
+    """How many gallery rows share each query's class, the query itself aside: int64 [q]."""
+    if len(codes) == 0 or len(query_codes) == 0:
+        raise EvaluationError("there is nothing to measure: the embeddings or the queries have no rows.")
+    sizes = np.bincount(codes, minlength=int(query_codes.max()) + 1)
+    relatives: np.ndarray = sizes[query_codes] - int(leave_one_out)
+    if not relatives.any():
+        raise EvaluationError(
+            "no query has a relative in the gallery; retrieval is measured where a class has at least two samples."
+        )
+    return relatives

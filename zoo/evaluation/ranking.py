@@ -1,0 +1,103 @@
+"""Metrics of the whole ranking: the reciprocal rank, and mean average precision in each published variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from zoo.errors import EvaluationError
+from zoo.evaluation.inputs import Search, members_of, search_of
+from zoo.evaluation.metrics import PerQuery, per_query_of
+
+CHUNK_BYTES = 256 * 2**20
+"""How large a chunk's similarities may be, as they are and sorted."""
+
+_BLOCK = 2**20
+
+
+def ranking_metrics(
+    embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
+) -> dict[str, float]:
+    """Means over the queries of what the ranks of ALL their relatives say, as fractions.
+
+    The arguments, the order of neighbours and the errors are those of `zoo.evaluation.retrieval_metrics`; k below 1 is
+    an error, and a k beyond the gallery means all of it. With r_1 < ... < r_R the ranks, from 1, of a query's R
+    relatives, so that i / r_i is the precision P(r_i) of the first r_i neighbours:
+
+        mrr                         1 / r_1                            (Voorhees 1999, The TREC-8 QA Track Report)
+        map                         1/R sum_i i / r_i                  (Manning et al. 2008, section 8.4)
+        map_at_K                    the same sum over r_i <= K alone, still over R (`map_at_1000`)
+
+    For comparison with published numbers alone, where each row searches all others. Code of Revisiting and DiVA leaves
+    the query out of the ranking but counts it among its relatives, so that nothing scores above R / (R + 1):
+
+        map_at_r_query_counted      1/(R+1) sum of i / r_i over r_i <= R + 1       (`mAP_c` there)
+        map_at_K_query_counted      1/(R+1) sum of i / r_i over r_i <= K           (`mAP_1000` there)
+
+    Time grows with queries x gallery x dimensions; beside the rows, memory stays near `CHUNK_BYTES`.
+    """
+    return ranking_per_query(embeddings, labels, queries, query_labels, k).means()
+
+
+def ranking_per_query(
+    embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
+) -> PerQuery:
+    """`ranking_metrics` before the means are taken; the same arguments and errors."""
+    if k < 1:
+        raise EvaluationError(f"map_at_{k} makes no sense; K must be at least 1.")
+    search = search_of(embeddings, labels, queries, query_labels)
+    scores = [_scores(ranks, k, search.leave_one_out) for ranks in relative_ranks(search)]
+    return per_query_of({name: np.array([score[name] for score in scores]) for name in scores[0]}, search)
+
+
+def relative_ranks(search: Search) -> Iterator[np.ndarray]:
+    """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
+    members = members_of(np.concatenate([search.codes, search.query_codes]))
+    members = [rows[rows < len(search.codes)] for rows in members]
+    step = max(1, CHUNK_BYTES // (8 * len(search.gallery)))
+    for start in range(0, len(search.queries), step):
+        similar = _similarities(search.queries[start : start + step], search.gallery)
+        if search.leave_one_out:
+            similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
+        for query, row, ascending in zip(range(start, start + step), similar, np.sort(similar, axis=1), strict=False):
+            relatives = members[search.query_codes[query]]
+            if search.leave_one_out:
+                relatives = relatives[relatives != query]
+            if len(relatives):
+                yield np.sort(_ranks(row, ascending, relatives))
+
+
+def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """Inner products summed in double precision and rounded to float32, as `nearest_neighbours` orders by: [c, n]."""
+    similar = np.empty((len(queries), len(gallery)), np.float32)
+    queries = queries.astype(np.float64)
+    step = max(1, _BLOCK // gallery.shape[1])
+    for start in range(0, len(gallery), step):
+        block = slice(start, start + step)
+        similar[:, block] = queries @ gallery[block].astype(np.float64).T
+    return similar
+
+
+def _ranks(row: np.ndarray, ascending: np.ndarray, relatives: np.ndarray) -> np.ndarray:
+    """The places of the relatives in `row` ordered by similarity, descending, and equal ones by index."""
+    below, up_to = (np.searchsorted(ascending, row[relatives], side) for side in ("left", "right"))
+    if (up_to - below == 1).all():
+        return len(row) - up_to + 1
+    # Something is as similar as a relative: only the whole order says which comes first.
+    ranks = np.empty(len(row), np.int64)
+    ranks[np.argsort(-row, kind="stable")] = np.arange(1, len(row) + 1)
+    return ranks[relatives]
+
+
+def _scores(ranks: np.ndarray, k: int, leave_one_out: bool) -> dict[str, float]:
+    relatives = len(ranks)
+    precision = np.arange(1, relatives + 1) / ranks
+    at_k = precision[ranks <= k].sum()
+    scores = {"mrr": 1 / ranks[0], "map": precision.sum() / relatives, f"map_at_{k}": at_k / relatives}
+    if leave_one_out:
+        at_r = precision[ranks <= relatives + 1].sum()
+        scores["map_at_r_query_counted"] = at_r / (relatives + 1)
+        scores[f"map_at_{k}_query_counted"] = at_k / (relatives + 1)
+    return scores
