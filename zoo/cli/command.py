@@ -19,3 +19,11 @@ class Command:
     configure: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int | None]
     examples: str = ""
+
+
+@dataclass(frozen=True)
+class CommandGroup:
+    """A subcommand that has subcommands of its own, found through the entry-point group named `entry_points`."""
+
+    summary: str
+    entry_points: str

@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 
-from zoo.cli.command import Command
+from zoo.cli.command import Command, CommandGroup
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
-DISTRIBUTION, GROUP = "dml-zoo", "zoo.commands"
+DISTRIBUTION = "dml-zoo"
+TOP = CommandGroup(
+    "deep metric learning you can use: train by recipe, load by name, measure, export, serve", "zoo.commands"
+)
 
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit statuses as a shell gives them for SIGINT and SIGPIPE."""
@@ -46,35 +49,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    commands = {point.name: point for point in entry_points(group=GROUP)}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(commands))
-        return 0
-    if arguments[0] == "--version":
+    if arguments[:1] == ["--version"]:
         print(DISTRIBUTION, version(DISTRIBUTION))
         return 0
-    return _run(_find(arguments[0], commands), arguments)
+    return _choose(TOP, arguments, "zoo")
 
 
-def _find(name: str, commands: dict[str, EntryPoint]) -> EntryPoint:
+def _choose(group: CommandGroup, arguments: list[str], prog: str) -> int:
+    """Run the command of the group that the first argument names; it may be a group in turn."""
+    commands = {point.name: point for point in entry_points(group=group.entry_points)}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview(group, commands, prog))
+        return 0
+    command, name = _load(_find(arguments[0], commands, prog)), f"{prog} {arguments[0]}"
+    if isinstance(command, CommandGroup):
+        return _choose(command, arguments[1:], name)
+    return _run(command, arguments[1:], name)
+
+
+def _find(name: str, commands: dict[str, EntryPoint], prog: str) -> EntryPoint:
     if name.startswith("-"):
-        raise UsageError(f"no option {name!r} before a command. All commands: zoo --help")
+        raise UsageError(f"no option {name!r} before a command. All commands: {prog} --help")
     if name not in commands:
-        raise UsageError(f"no command {name!r}.{nearest(name, commands)} All commands: zoo --help")
+        raise UsageError(f"no command {name!r}.{nearest(name, commands)} All commands: {prog} --help")
     return commands[name]
 
 
-def _run(point: EntryPoint, arguments: list[str]) -> int:
-    command = _load(point)
+def _run(command: Command, arguments: list[str], prog: str) -> int:
     parser = ArgumentParser(
-        prog=f"zoo {point.name}",
+        prog=prog,
         description=command.summary,
         epilog=f"examples:\n{command.examples}" if command.examples else None,
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     command.configure(parser)
-    options = parser.parse_args(arguments[1:])
+    options = parser.parse_args(arguments)
     try:
         return command.run(options) or 0
     except ModuleNotFoundError as error:
@@ -83,14 +93,14 @@ def _run(point: EntryPoint, arguments: list[str]) -> int:
         raise
 
 
-def _load(point: EntryPoint) -> Command:
+def _load(point: EntryPoint) -> Command | CommandGroup:
     """The command that an entry point names. Raises `MissingDependencyError` or, for a broken package, `ZooError`."""
     try:
         command = point.load()
     except Exception as error:  # whatever a package does while it is imported
         absent = _missing(error) if isinstance(error, ModuleNotFoundError) else None
         raise absent or ZooError(f"{point.value} cannot be loaded: {type(error).__name__}: {error}.") from error
-    if not isinstance(command, Command):
+    if not isinstance(command, Command | CommandGroup):
         raise ZooError(f"{point.value} is no zoo.cli.command.Command.")
     return command
 
@@ -118,21 +128,18 @@ def _extra_of(module: str) -> str | None:
     return min(brings, key=lambda extra: sizes[extra], default=None)
 
 
-def _overview(commands: dict[str, EntryPoint]) -> str:
+def _overview(group: CommandGroup, commands: dict[str, EntryPoint], prog: str) -> str:
     width = max(map(len, commands), default=0)
     lines = [f"  {name:{width}}  {_summary(point)}" for name, point in sorted(commands.items())]
-    return "\n".join(
-        [
-            "usage: zoo COMMAND [arguments]",
-            "",
-            "Deep metric learning you can use: train by recipe, load by name, measure, export, serve.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "zoo COMMAND --help says more; zoo --version prints the version.",
-        ]
-    )
+    more = "; zoo --version prints the version" if group is TOP else ""
+    head = [
+        f"usage: {prog} COMMAND [arguments]",
+        "",
+        f"{group.summary[0].upper()}{group.summary[1:]}.",
+        "",
+        "commands:",
+    ]
+    return "\n".join([*head, *lines, "", f"{prog} COMMAND --help says more{more}."])
 
 
 def _summary(point: EntryPoint) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 PIPED_WIDTH = 200
@@ -17,6 +18,17 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
     """A table on stdout; the columns named in `numbers` are aligned to the right."""
+    # Not by rich itself, which ends the process when the reader of a pipe has gone.
+    print(table_text(columns, rows, numbers, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
+
+
+def table_text(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[str] = (),
+    width: int | None = PIPED_WIDTH,
+) -> str:
+    """The lines of a table; width: of the page in columns, None for the terminal's."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -27,8 +39,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: 
     for row in rows:
         table.add_row(*row)
     # Names and paths may hold square brackets, which rich would take for markup.
-    width = None if sys.stdout.isatty() else PIPED_WIDTH
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as text:
         console.print(table)
-    print(text.get(), end="")  # not by rich itself, which ends the process when the reader of a pipe has gone
+    return text.get()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole. One that cannot be written is the user's to put right: `UsageError`."""
+    from zoo.errors import UsageError
+    from zoo.files import write_bytes
+
+    try:
+        write_bytes(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None

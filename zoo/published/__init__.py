@@ -14,10 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zoo.datasets import DATASETS
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.published.scores import Paper, PublishedScore, Table, scale
 
-__all__ = ["FOLDER", "Paper", "PublishedScore", "Table", "read_paper", "table", "tables"]
+__all__ = ["FOLDER", "Paper", "PublishedScore", "Table", "read_paper", "select", "table", "tables"]
 
 FOLDER = Path(__file__).parent
 SHARED = ("backbone", "dim")
@@ -45,6 +46,15 @@ def table(name: str) -> Table:
     if name not in known:
         raise UsageError(f"there is no published table {name!r}.{nearest(name, known)} All: zoo benchmark list")
     return known[name]
+
+
+def select(paper: str | None = None, dataset: str | None = None) -> list[Table]:
+    """The tables of a paper (its short name) with scores on a data set. Raises `UsageError` for unknown names."""
+    papers = dict.fromkeys(table.paper.short for table in tables())
+    for kind, name, known in (("paper", paper, papers), ("data set", dataset, DATASETS)):
+        if name is not None and name not in known:
+            raise UsageError(f"there is no {kind} {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
+    return [table for table in tables() if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))]
 
 
 def read_paper(path: Path) -> tuple[Table, ...]:

@@ -65,7 +65,7 @@ class Table:
     """A table of a paper, as far as its numbers are at hand.
 
     protocol: how the numbers came about, with what must be known before they are compared with others. runs: how many
-    seeds the mean and sd are of.
+    seeds the mean and sd are of, where that is known.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Table:
     title: str
     protocol: str
     scores: tuple[PublishedScore, ...]
-    runs: int = 1
+    runs: int | None = None
 
     def __post_init__(self) -> None:
         _check(NAME.fullmatch(self.name), f"the table name {self.name!r} may hold a-z, 0-9 and '-' only.")
         _check(bool(self.protocol), f"the table {self.name} needs a protocol.")
         _check(bool(self.scores), f"the table {self.name} has no scores.")
-        _check(self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
+        _check(self.runs is None or self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
         keys = [(score.row, score.dataset, score.metric) for score in self.scores]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         _check(twice is None, f"the table {self.name} has {twice} twice.")

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zoo.cli.main import main
+
+POINTS = """
+[zoo.commands]
+benchmark = zoo.cli.benchmark:COMMANDS
+[zoo.benchmark.commands]
+list = zoo.cli.benchmark_list:COMMAND
+compare = zoo.cli.benchmark_compare:COMMAND
+broken = benchmark_absent:COMMAND
+"""
+
+
+@pytest.fixture(autouse=True)
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed distribution that offers the commands, and one that is broken."""
+    info = tmp_path / "benchmarks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: benchmarks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_the_group_lists_its_commands_as_zoo_does(capsys):
+    for arguments in (["benchmark"], ["benchmark", "--help"], ["benchmark", "-h"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("usage: zoo benchmark COMMAND")
+        assert "\n  list     list the published tables" in out
+        assert "\n  broken   (not available: " in out
+        assert "--version" not in out
+    assert main([]) == 0
+    assert "\n  benchmark  " in capsys.readouterr().out
+
+
+def test_a_commands_help_names_the_whole_way(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["benchmark", "compare", "--help"])
+    assert stop.value.code == 0
+    assert "usage: zoo benchmark compare [-h]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["benchmark", "lst"], 2, "no command 'lst'. Did you mean 'list'? All commands: zoo benchmark --help"),
+        (["benchmark", "--json"], 2, "no option '--json' before a command. All commands: zoo benchmark --help"),
+        (["benchmark", "broken"], 2, "'benchmark_absent' is needed"),
+        (["benchmark", "list", "--paper", "Diva"], 2, "there is no paper 'Diva'. Did you mean 'DiVA'"),
+        (["benchmark", "list", "--dataset", "cup"], 2, "there is no data set 'cup'. Did you mean 'cub'"),
+        (["benchmark", "compare", "diva-mian"], 2, "Did you mean 'diva-main'"),
+        (["benchmark", "compare", "diva-main", "--paper", "MIC"], 2, "no published table matches"),
+        (["benchmark", "compare", "--dataset", "glyphs"], 2, "no published table matches"),
+        (["benchmark", "compare", "--out", "/proc/none/x"], 2, "cannot be written"),
+    ],
+)
+def test_mistakes(capsys, arguments, status, says):
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert says in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_list(capsys):
+    assert main(["benchmark", "list", "--dataset", "cub", "--json"]) == 0
+    tables = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert tables["mic-main"]["scores"][0]["recipe"] == "mic-r50-cub"
+    assert tables["mic-main"]["paper"]["source"] == "arXiv:1909.11574"
+    assert main(["benchmark", "list", "--paper", "Group"]) == 0
+    out = capsys.readouterr().out
+    assert "group-ensembles" in out
+    assert "diva-main" not in out
+    assert main(["benchmark", "list", "--dataset", "glyphs"]) == 0
+    assert "no published table matches" in capsys.readouterr().err
+
+
+def test_compare_to_the_screen_and_to_a_file(capsys, tmp_path):
+    assert main(["benchmark", "compare", "diva-main", "--dataset", "sop"]) == 0
+    assert capsys.readouterr().out.count("not run") == 2
+    file = tmp_path / "new" / "out.json"
+    assert main(["benchmark", "compare", "--paper", "Sharing", "--format", "json", "--out", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert {row["status"] for row in json.loads(file.read_text())} == {"not run", "no recipe"}
+
+
+def test_listing_and_comparing_load_nothing_heavy():
+    code = """
+import sys
+import zoo.cli.benchmark
+from argparse import ArgumentParser
+from zoo.cli import benchmark_compare, benchmark_list
+for module, words in ((benchmark_list, []), (benchmark_compare, ["diva-main"])):
+    parser = ArgumentParser()
+    module.COMMAND.configure(parser)
+    module.COMMAND.run(parser.parse_args(words))
+print({"torch", "timm", "matplotlib", "sklearn", "scipy"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.endswith("set()\n")

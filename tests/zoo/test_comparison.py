@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from zoo.cards import Card, Preprocessing
+from zoo.cli.benchmark_compare import FORMATS as CHOICES
+from zoo.comparison import FORMATS, compare, find_runs, runs_of
+from zoo.comparison.compare import STUDENT
+from zoo.published import PublishedScore, Table, table
+from zoo.published.scores import Paper
+from zoo.results import Evaluation, add_result
+
+RECIPE = {
+    "name": "margin-r50-cub",
+    "seed": 0,
+    "sources": ["a"],
+    "objective": {"loss": "margin", "loss_args": {"beta": 1.2}},
+    "schedule": {"epochs": 150},
+}
+SCORE = PublishedScore("Margin", "cub", "recall_at_1", 0.63, "r50", 128, sd=0.005, recipe="margin-r50-cub")
+
+
+def table_of(*scores: PublishedScore, title: str = "t") -> Table:
+    return Table("toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores)
+
+
+def model(home: Path, name: str, recipe: dict | None, dim: int = 128, best: int | None = None, **scores: float) -> Path:
+    """A model folder as far as a comparison looks at it: card, recipe, results."""
+    folder = home / "models" / name
+    folder.mkdir(parents=True)
+    Card(name, "margin", "r50", "cub", "resnet50", dim, Preprocessing(256, 224)).write(folder)
+    if recipe is not None:
+        (folder / "recipe.json").write_text(json.dumps({"recipe": {**recipe, "name": name}, "best_epoch": best}))
+    if scores:
+        add_result(folder, evaluation(name, **scores))
+    return folder
+
+
+def evaluation(name: str, split: str = "test", runtime: str = "torch", **scores: float) -> Evaluation:
+    intervals = {metric: (value - 0.01, value + 0.01) for metric, value in scores.items()}
+    facts = ("leave-one-out, cosine, exact", runtime, "fp32", 128, 10, 0, 5)
+    return Evaluation(name, "cub", split, *facts, scores, intervals, "2026-01-01T00:00:00+00:00")
+
+
+def test_nothing_is_trained_yet(own_zoo):
+    rows = compare([table_of(SCORE, PublishedScore("phi alone", "cub", "recall_at_1", 0.5, "r50", 128))])
+    assert [row.status for row in rows] == ["not run", "no recipe"]
+    assert all(row.ours is None and row.difference is None for row in rows)
+
+
+def test_several_seeds_by_hand(own_zoo):
+    """.60, .62, .64: mean .62, sd .02, and t(2) = 4.303 makes the interval .62 -+ 4.303 x .02 / sqrt 3."""
+    for seed, value in enumerate((0.60, 0.62, 0.64)):
+        name = "margin-r50-cub" + (f"-seed{seed}" if seed else "")
+        model(own_zoo, name, {**RECIPE, "seed": seed}, recall_at_1=value)
+    (row,) = compare([table_of(SCORE)])
+    assert row.status == "measured"
+    assert row.ours is not None
+    assert row.ours.value == pytest.approx(0.62)
+    assert row.ours.sd == pytest.approx(0.02)
+    assert row.ours.interval == pytest.approx((0.62 - 0.049687, 0.62 + 0.049687), abs=1e-6)
+    assert (row.ours.over, row.ours.seeds) == ("seeds", (0, 1, 2))
+    assert row.ours.protocol == "last of 150 epochs; leave-one-out, cosine, exact; torch fp32"
+    assert row.difference == pytest.approx(-0.01)
+
+
+def test_one_seed_has_the_interval_of_its_measurement(own_zoo):
+    model(own_zoo, "margin-r50-cub", RECIPE, best=12, recall_at_1=0.6)
+    (row,) = compare([table_of(SCORE)])
+    assert row.ours is not None
+    assert (row.ours.sd, row.ours.over) == (None, "classes")
+    assert row.ours.interval == pytest.approx((0.59, 0.61))
+    assert row.ours.protocol.startswith("best epoch on held-out training classes (12 of 150)")
+
+
+def test_the_runs_of_a_recipe_are_told_by_their_settings(own_zoo):
+    model(own_zoo, "margin-r50-cub", RECIPE)
+    model(own_zoo, "mine", {**RECIPE, "seed": 7, "sources": []})
+    model(own_zoo, "newer", {**RECIPE, "seed": 8, "batch": {"chunk": 0}})
+    model(own_zoo, "again", RECIPE)
+    model(own_zoo, "shorter", {**RECIPE, "seed": 9, "schedule": {"epochs": 1}})
+    model(own_zoo, "other-args", {**RECIPE, "seed": 9, "objective": {"loss": "margin", "loss_args": {}}})
+    model(own_zoo, "foreign", None)
+    assert [run.name for run in runs_of("margin-r50-cub", find_runs())] == ["margin-r50-cub", "mine", "newer"]
+    assert [run.name for run in runs_of("foreign", find_runs())] == ["foreign"]
+    assert runs_of("margin-r50-cars", find_runs()) == []
+
+
+def test_without_the_recipes_own_name_the_lowest_seed_sets_the_standard(own_zoo):
+    model(own_zoo, "margin-r50-cub-seed10", {**RECIPE, "seed": 10, "schedule": {"epochs": 2}})
+    model(own_zoo, "margin-r50-cub-seed2", {**RECIPE, "seed": 2})
+    model(own_zoo, "margin-r50-cub-seedling", {**RECIPE, "seed": 3, "schedule": {"epochs": 3}})
+    assert [run.seed for run in runs_of("margin-r50-cub", find_runs())] == [2]
+
+
+def test_another_dimension_metric_or_split_is_not_the_same_quantity(own_zoo):
+    model(own_zoo, "margin-r50-cub", RECIPE, dim=512, recall_at_1=0.9)
+    folder = model(own_zoo, "snr-r50-cub", {**RECIPE, "method": "snr"}, recall_at_1=0.6)
+    decay = PublishedScore("SNR", "cub", "spectral_decay", 0.3, "r50", 128, split="train", recipe="snr-r50-cub")
+    rows = compare([table_of(SCORE, decay)])
+    assert [row.status for row in rows] == ["not run", "not measured"]
+    add_result(folder, evaluation("snr-r50-cub", "test", spectral_decay=0.1))
+    assert compare([table_of(decay)])[0].status == "not measured"
+    add_result(folder, evaluation("snr-r50-cub", "train", spectral_decay=0.2))
+    assert compare([table_of(decay)])[0].ours.value == 0.2
+
+
+def test_torch_in_fp32_comes_first_and_the_newest_of_the_rest(own_zoo):
+    folder = model(own_zoo, "margin-r50-cub", RECIPE)
+    for runtime, value in (("torch", 0.61), ("onnx", 0.62)):
+        add_result(folder, evaluation("margin-r50-cub", runtime=runtime, recall_at_1=value))
+    assert compare([table_of(SCORE)])[0].ours.value == 0.61
+
+
+def test_a_damaged_recipe_hides_no_score(own_zoo):
+    folder = model(own_zoo, "margin-r50-cub", None, recall_at_1=0.6)
+    for text in ("{", "[]", '{"recipe": 3}', '{"recipe": {"seed": "x", "schedule": 1}}'):
+        (folder / "recipe.json").write_text(text)
+        assert compare([table_of(SCORE)])[0].ours.value == 0.6
+
+
+def test_students_quantiles_are_scipys():
+    assert pytest.approx(stats.t.ppf(0.975, range(1, 31)), abs=5e-4) == STUDENT
+
+
+def test_the_interval_of_many_seeds_is_scipys_within_the_table(own_zoo):
+    values = [0.5 + 0.01 * (i % 7) for i in range(40)]
+    for seed, value in enumerate(values):
+        model(own_zoo, f"margin-r50-cub-seed{seed}", {**RECIPE, "seed": seed}, recall_at_1=value)
+    (row,) = compare([table_of(SCORE)])
+    half = stats.t.ppf(0.975, 30) * statistics.stdev(values) / 40**0.5
+    assert row.ours.interval[1] - row.ours.value == pytest.approx(half, rel=1e-3)
+
+
+@pytest.fixture
+def rows(own_zoo):
+    model(own_zoo, "margin-r50-cub", RECIPE, recall_at_1=0.612345)
+    bad = PublishedScore(
+        "<b>a|b</b>", "cub", "spectral_decay", 0.179, "r50", 128, split="train", recipe="margin-r50-cub"
+    )
+    return compare([table_of(SCORE, bad, title="<script>alert(1)</script>")])
+
+
+def test_every_format_is_offered_and_empty_without_rows(rows):
+    assert tuple(FORMATS) == CHOICES
+    assert all(form([]) is not None for form in FORMATS.values())
+
+
+def test_json_holds_fractions_and_everything(rows):
+    first, second = json.loads(FORMATS["json"](rows))
+    assert (first["published"], first["published_sd"], first["ours"]) == (0.63, 0.005, 0.612345)
+    assert first["ours_interval"] == pytest.approx([0.602345, 0.622345])
+    assert first["published_protocol"] == "best epoch on the test set"
+    assert (second["status"], second["ours"], second["row"]) == ("not measured", None, "<b>a|b</b>")
+
+
+def test_csv_reads_back(rows):
+    first, second = csv.DictReader(StringIO(FORMATS["csv"](rows)))
+    assert float(first["difference"]) == pytest.approx(0.612345 - 0.63)
+    assert first["ours_runs"] == "margin-r50-cub"
+    assert (second["ours"], second["row"]) == ("", "<b>a|b</b>")
+
+
+def test_markdown_has_as_many_cells_in_each_line(rows):
+    lines = [line for line in FORMATS["markdown"](rows).splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {10}
+    assert "63.00 ± 0.50 | 61.23 | 60.23 to 62.23 over classes | 1 | -1.77 |" in lines[2]
+
+
+def test_the_table_says_both_protocols(rows):
+    text = FORMATS["table"](rows)
+    assert "Published: best epoch on the test set" in text
+    assert "last of 150 epochs" in text
+    assert "not measured" in text
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def test_html_escapes_names(rows):
+    text = FORMATS["html"](rows)
+    reader = Tags()
+    reader.feed(text)
+    assert not {"script", "b", "link"} & set(reader.tags)
+    assert "&lt;b&gt;a|b&lt;/b&gt;" in text
+
+
+def test_the_papers_own_tables_are_compared_whole(own_zoo):
+    assert len(compare([table("revisiting-2")], "sop")) == 2 * 21
+    assert {row.status for row in compare([table("revisiting-1")])} == {"no recipe"}

@@ -1,0 +1,56 @@
+"""`zoo benchmark list`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from zoo.cli.command import Command
+from zoo.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from zoo.published import Table
+
+COLUMNS = ("table", "paper", "title", "data sets", "metrics", "scores", "published as")
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("--paper", help="only tables of this paper, by its short name")
+    parser.add_argument("--dataset", help="only tables with scores on this data set")
+    parser.add_argument("--json", action="store_true", help="print the tables with all their scores as JSON")
+
+
+def _run(args: Namespace) -> int:
+    from zoo.published import select
+
+    tables = select(args.paper, args.dataset)
+    if args.json:
+        print_json([_facts(table) for table in tables])
+    elif tables:
+        print_table(COLUMNS, [_cells(table) for table in tables], numbers=("scores",))
+    else:
+        print("zoo: no published table matches; without filters all are listed: zoo benchmark list", file=sys.stderr)
+    return 0
+
+
+def _cells(table: Table) -> list[str]:
+    listed = [", ".join(table.datasets), ", ".join(table.metrics), str(len(table.scores))]
+    return [table.name, table.paper.short, table.title, *listed, table.protocol]
+
+
+def _facts(table: Table) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(table)
+
+
+COMMAND = Command(
+    summary="list the published tables whose numbers are at hand",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo benchmark list
+  zoo benchmark list --paper Revisiting
+  zoo benchmark list --dataset cub --json""",
+)

@@ -1,0 +1,94 @@
+"""Which models are runs of one recipe with several seeds, and how each was selected."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.registry import ModelInfo, list_models
+
+UNRECORDED = "how it was trained is not recorded"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model. settings: its resolved recipe but for name, seed and sources; None where none is recorded."""
+
+    name: str
+    dim: int
+    seed: int | None
+    selection: str
+    settings: dict[str, Any] | None
+    results: Sequence[dict[str, Any]] = field(default_factory=list)
+
+
+def find_runs() -> list[Run]:
+    """Every model that is trained here or shipped, by name."""
+    return [_run(model, model.folder) for model in list_models() if model.folder is not None]
+
+
+def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
+    """The runs of a recipe, one a seed, by seed.
+
+    The model called as the recipe sets the standard; where it is missing, the one called RECIPE-seedN with the lowest
+    N. Every other model counts, whatever its name, whose recipe.json agrees in all but name and seed. Without a
+    recipe.json (an ensemble, a model from elsewhere) the model stands alone.
+    """
+    runs = list(runs)
+    standard = _standard(recipe, runs)
+    if standard is None:
+        return []
+    if standard.settings is None:
+        return [standard]
+    found = {standard.seed: standard}
+    for run in runs:
+        if run.settings is not None and _agree(run.settings, standard.settings):
+            found.setdefault(run.seed, run)
+    return sorted(found.values(), key=lambda run: run.seed or 0)
+
+
+def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
+    pattern = re.compile(rf"{re.escape(recipe)}-seed(\d{{1,9}})")
+    numbered = [(int(match[1]), run) for run in runs if (match := pattern.fullmatch(run.name))]
+    named = [(-1, run) for run in runs if run.name == recipe]
+    return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+def _agree(a: Any, b: Any, name: str = "") -> bool:
+    """Whether two settings say the same. A field that only one of them has is one that older versions did not write;
+    of free arguments (`args`, `loss_args`) both must have the same."""
+    if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
+        return all(_agree(a[key], b[key], key) for key in a.keys() & b.keys())
+    return bool(a == b)
+
+
+def _run(model: ModelInfo, folder: Path) -> Run:
+    record = _record(folder)
+    recipe = record.get("recipe")
+    if not isinstance(recipe, dict):
+        return Run(model.name, model.dim, None, UNRECORDED, None, model.results)
+    settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+    seed = recipe["seed"] if type(recipe.get("seed")) is int else None
+    return Run(model.name, model.dim, seed, _selection(record, recipe), settings, model.results)
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """The folder's recipe.json; empty where it cannot be read, which hides no score."""
+    try:
+        record = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _selection(record: dict[str, Any], recipe: dict[str, Any]) -> str:
+    schedule = recipe.get("schedule")
+    epochs = schedule.get("epochs") if isinstance(schedule, dict) else None
+    best = record.get("best_epoch")
+    if best is not None:
+        return f"best epoch on held-out training classes ({best} of {epochs})"
+    return f"last of {epochs} epochs"

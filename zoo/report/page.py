@@ -1,0 +1,82 @@
+"""A self-contained HTML page: escaped text, inline style, pictures as data URIs, and a policy that forbids the rest."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+STYLE = """
+:root { color-scheme: light; --ink: #1d2430; --soft: #5b6573; --line: #dfe3e8; --good: #1a7f45; --bad: #c62b3a; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f6f7f9; color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+section { background: #fff; border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; margin: 0 0 1rem; }
+p { margin: 0 0 .75rem; color: var(--soft); max-width: 46rem; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { padding: .3rem 1rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.picture { display: block; width: 100%; max-width: 40rem; height: auto; }
+.row { display: flex; gap: .6rem; padding: .6rem 0; border-top: 1px solid var(--line); }
+figure { margin: 0; width: 6rem; flex: none; }
+figure img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #fff; border-radius: .25rem;
+  border: 3px solid var(--line); }
+figure.good img { border-color: var(--good); }
+figure.bad img { border-color: var(--bad); border-style: dashed; }
+figcaption { font-size: .72rem; line-height: 1.3; color: var(--soft); overflow-wrap: anywhere; margin-top: .2rem; }
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A headed part of a page. body: HTML that the functions below have made."""
+
+    heading: str
+    body: str
+
+
+def page(title: str, sections: Iterable[Section]) -> str:
+    """The whole document."""
+    parts = "".join(f"<section><h2>{escape(each.heading)}</h2>{each.body}</section>\n" for each in sections)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{parts}</main>\n</body>\n</html>\n"
+    )
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> str:
+    """A table that scrolls by itself on a narrow screen; the columns named in `numbers` are aligned to the right."""
+    kinds = [' class="number"' if column in numbers else "" for column in columns]
+    head = "".join(f"<th{kind}>{escape(column)}</th>" for kind, column in zip(kinds, columns, strict=True))
+    lines = ("".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def picture(data: bytes, kind: str, says: str) -> str:
+    """An image of the page's width. kind: of the data, as image/png; says: what it shows, in words."""
+    return f'<img class="picture" alt="{escape(says)}" src="{data_uri(data, kind)}">'
+
+
+def thumbnail(data: bytes, caption: str, mark: str = "") -> str:
+    """A small JPEG with a caption. mark: "good" or "bad" for a green or a dashed red border."""
+    image = f'<img alt="{escape(caption)}" src="{data_uri(data, "image/jpeg")}">'
+    return f'<figure class="{escape(mark)}">{image}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
