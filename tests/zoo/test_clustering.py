@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+
+from zoo.errors import EvaluationError
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.clustering import clustering_metrics, f1_neighbours, nmi_of_random
+from zoo.evaluation.kmeans import k_means
+
+
+def clustered(seed, sizes, dim=16, noise=1.0):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    centres = rng.normal(size=(len(sizes), dim))
+    return (centres[labels] + noise * rng.normal(size=(len(labels), dim))).astype(np.float32), labels
+
+
+def naive_f1(embeddings, labels, k):
+    """Precision and recall of the first k neighbours, query by query, in double precision."""
+    rows = embeddings.astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    scores = []
+    for q in range(len(rows)):
+        others = [i for i in range(len(rows)) if i != q]
+        relatives = sum(labels[i] == labels[q] for i in others)
+        if not relatives:
+            continue
+        hits = sum(labels[i] == labels[q] for i in sorted(others, key=lambda i: (-(rows[q] @ rows[i]), i))[:k])
+        precision, recall = hits / k, hits / relatives
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    return np.mean(scores)
+
+
+def test_agrees_with_scikit_learn_on_the_same_clusters():
+    embeddings, labels = clustered(0, (20,) * 10)
+    clusters = k_means(embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True), 10).labels
+    scores = clustering_metrics(embeddings, labels)
+    assert scores["nmi"] == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=1e-9)
+    assert scores["ami"] == pytest.approx(adjusted_mutual_info_score(labels, clusters), abs=1e-9)
+    assert scores["nmi_random"] < scores["ami"] < scores["nmi"] < 1
+
+
+def test_a_perfect_embedding_scores_one():
+    labels = np.repeat(np.arange(7), 5)
+    scores = clustering_metrics(np.eye(7)[labels], labels)
+    random = scores.pop("nmi_random")
+    assert scores == pytest.approx({"nmi": 1, "ami": 1, "f1_clusters": 1, "f1_neighbours": 1})
+    assert random < 0.8
+
+
+@pytest.mark.parametrize("sizes", [(5,) * 6, (1, 2, 9, 4, 1)])
+def test_f1_over_neighbours_agrees_with_single_steps(sizes):
+    embeddings, labels = clustered(1, sizes)
+    relatives = np.bincount(labels)[labels] - 1
+    for k in (1, 2, len(labels) - 1):
+        assert f1_neighbours(embeddings, labels, k) == pytest.approx(naive_f1(embeddings, labels, k))
+    usual = round(relatives[relatives > 0].mean())
+    assert f1_neighbours(embeddings, labels) == pytest.approx(naive_f1(embeddings, labels, usual))
+
+
+def test_f1_over_neighbours_of_classes_of_one_size_is_r_precision():
+    embeddings, labels = clustered(2, (6,) * 5)
+    assert f1_neighbours(embeddings, labels) == pytest.approx(retrieval_metrics(embeddings, labels)["r_precision"])
+
+
+def test_trap_nmi_clusters_with_the_classes_of_the_split_that_is_evaluated(monkeypatch):
+    asked = []
+
+    def spy(points, k, *rest, **named):
+        asked.append(k)
+        return k_means(points, k, *rest, **named)
+
+    monkeypatch.setattr("zoo.evaluation.clustering.k_means", spy)
+    embeddings, labels = clustered(3, (4,) * 6)
+    clustering_metrics(embeddings, labels + 100)  # the second half of a data set, numbered from 100
+    assert asked == [6, 6]
+
+
+def test_trap_nmi_of_random_embeddings_rises_with_the_number_of_classes():
+    few, many = np.repeat(np.arange(4), 60), np.repeat(np.arange(60), 4)
+    assert nmi_of_random(few, 8) < 0.1 < 0.5 < nmi_of_random(many, 8)
+    rows = np.random.default_rng(5).normal(size=(240, 8))
+    scores = clustering_metrics(rows, many)
+    # An embedding that knows nothing has the same nmi, and an ami of about 0.
+    assert scores["nmi"] == pytest.approx(scores["nmi_random"], abs=0.03)
+    assert abs(scores["ami"]) < 0.05
+
+
+def test_the_seed_decides_and_neither_lengths_nor_names_matter():
+    embeddings, labels = clustered(4, (5, 8, 3))
+    expected = clustering_metrics(embeddings, labels, seed=3)
+    assert clustering_metrics(embeddings, labels, seed=3) == expected
+    scaled = embeddings * np.linspace(0.5, 2, len(labels))[:, None]
+    assert clustering_metrics(scaled, [f"c{c}" for c in labels], seed=3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_trap_classes_of_one_are_clustered_but_ask_for_no_neighbours():
+    embeddings, labels = clustered(6, (1, 4, 1, 3))
+    assert clustering_metrics(embeddings, labels)["f1_neighbours"] == pytest.approx(naive_f1(embeddings, labels, 3))
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "says"),
+    [
+        (np.eye(3), [0, 0, 0], "fewer than two classes"),
+        (np.eye(3), [0, 1, 2], "no query has a relative"),
+        (np.eye(3), [0, 1], "one for each of the 3 rows"),
+        (np.diag([1.0, 1.0, np.nan]), [0, 0, 1], "row 2 of embeddings holds NaN"),
+        (np.diag([1.0, 0.0, 1.0]), [0, 0, 1], "row 1 of embeddings is all zero"),
+    ],
+)
+def test_what_cannot_be_clustered_is_said(rows, labels, says):
+    with pytest.raises(EvaluationError, match=says):
+        clustering_metrics(rows, labels)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_k_that_the_gallery_cannot_fill_is_refused(k):
+    with pytest.raises(EvaluationError, match="k"):
+        f1_neighbours(np.eye(3), [0, 0, 1], k)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from zoo.errors import EvaluationError
+from zoo.evaluation.kmeans import k_means, lloyd
+from zoo.evaluation.partitions import nmi
+
+
+def blobs(seed, centres, each, dim=8, noise=0.3):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(centres), each)
+    return (rng.normal(size=(centres, dim))[labels] + noise * rng.normal(size=(len(labels), dim))).astype(
+        np.float32
+    ), labels
+
+
+def inertia(points, labels):
+    points = points.astype(np.float64)
+    return sum(((points[labels == c] - points[labels == c].mean(axis=0)) ** 2).sum() for c in np.unique(labels))
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0])
+def test_lloyd_agrees_with_scikit_learn_from_the_same_start(noise):
+    points, _ = blobs(0, 6, 40, noise=noise)
+    start = points[::40]
+    ours, theirs = lloyd(points, start), KMeans(6, init=start, n_init=1, max_iter=100, tol=0).fit(points)
+    np.testing.assert_array_equal(ours.labels, theirs.labels_)
+    np.testing.assert_allclose(ours.centres, theirs.cluster_centers_, atol=1e-5)
+    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-5)
+
+
+@pytest.mark.parametrize(("noise", "tolerance"), [(0.1, 1e-5), (0.5, 0.02), (3.0, 0.02)])
+def test_inertia_is_that_of_scikit_learn(noise, tolerance):
+    points, _ = blobs(1, 12, 30, noise=noise)
+    theirs = KMeans(12, n_init=10, random_state=0).fit(points).inertia_
+    assert k_means(points, 12, restarts=10).inertia <= theirs * (1 + tolerance)
+
+
+def test_separate_blobs_are_found():
+    points, labels = blobs(2, 20, 15, noise=0.02)
+    assert nmi(labels, k_means(points, 20).labels) == pytest.approx(1)
+
+
+def test_the_seed_decides_and_more_restarts_are_never_worse():
+    points, _ = blobs(3, 10, 20, noise=2.0)
+    first, again = k_means(points, 10, seed=4, restarts=1), k_means(points, 10, seed=4, restarts=1)
+    np.testing.assert_array_equal(first.labels, again.labels)
+    assert first.inertia == again.inertia
+    assert k_means(points, 10, seed=4, restarts=6).inertia <= first.inertia
+    assert len({k_means(points, 10, seed, restarts=1).inertia for seed in range(5)}) > 1
+
+
+def test_a_far_common_offset_does_not_matter():
+    points, labels = blobs(4, 5, 30, noise=0.05)
+    assert nmi(labels, k_means(points + 1000, 5).labels) == pytest.approx(1)
+
+
+def test_chunks_do_not_change_the_clusters(monkeypatch):
+    points, _ = blobs(5, 7, 20, noise=1.0)
+    expected = k_means(points, 7)
+    monkeypatch.setattr("zoo.evaluation.kmeans.CHUNK_BYTES", 4 * 7 * 9)
+    np.testing.assert_array_equal(k_means(points, 7).labels, expected.labels)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 30), st.data())
+def test_properties(seed, n, data):
+    k = data.draw(st.integers(1, n))
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 4, size=(n, 2)).astype(np.float32)  # full of duplicates
+    found = k_means(points, k, seed)
+    assert found.labels.shape == (n,)
+    assert set(found.labels) == set(range(k))  # none is empty, even where fewer points differ
+    assert found.inertia == pytest.approx(inertia(points, found.labels), abs=1e-4)
+    for c in range(k):
+        np.testing.assert_allclose(found.centres[c], points[found.labels == c].mean(axis=0), atol=1e-5)
+
+
+def test_as_many_clusters_as_points_and_one_cluster():
+    points, _ = blobs(6, 4, 5)
+    assert k_means(points, 20).inertia == 0
+    assert k_means(points, 1).inertia == pytest.approx(inertia(points, np.zeros(20)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((np.eye(3), 4), "3 points cannot make 4 clusters"),
+        ((np.eye(3), 0), "cannot make 0 clusters"),
+        ((np.zeros((0, 2)), 1), "0 points"),
+        (([[1, np.nan]], 1), "row 0 of points"),
+        ((np.eye(3), 2, 0, 0), "needs a run"),
+        ((np.eye(3), 2, 0, 1, 0), "needs a run and an iteration"),
+    ],
+)
+def test_what_cannot_be_clustered_is_said(arguments, says):
+    with pytest.raises(EvaluationError, match=says):
+        k_means(*arguments)
