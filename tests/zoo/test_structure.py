@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.structure import spectral_decay
+from zoo.evaluation.hypersphere import alignment, uniformity
+from zoo.evaluation.structure import spectral_decay, spectral_decay_by_class, structure_metrics
 
 
-def naive(rows: np.ndarray) -> float:
+def naive(rows: np.ndarray, drop: int = 0) -> float:
     """KL(U || S) in single steps; the singular values are the roots of the eigenvalues of R^T R."""
     n, d = rows.shape
     gram = [[sum(rows[i, a] * rows[i, b] for i in range(n)) for b in range(d)] for a in range(d)]
-    values = sorted((math.sqrt(max(v, 0.0)) for v in np.linalg.eigvalsh(np.array(gram))), reverse=True)[: min(n, d)]
+    values = sorted((math.sqrt(max(v, 0.0)) for v in np.linalg.eigvalsh(np.array(gram))), reverse=True)[
+        drop : min(n, d)
+    ]
     total, divergence = sum(values), 0.0
     for value in values:
         uniform, share = 1 / len(values), value / total
@@ -55,3 +58,52 @@ def test_all_directions_alike_is_zero_and_an_unused_one_is_large_but_finite():
 def test_what_has_no_spectrum_is_refused(rows):
     with pytest.raises(EvaluationError):
         spectral_decay(rows)
+
+
+def test_the_largest_singular_values_are_dropped():
+    assert spectral_decay(np.diag([9.0, 3.0, 1.0]), drop=1) == pytest.approx(math.log(4 / 3) / 2, rel=1e-12)
+    assert spectral_decay(np.diag([9.0, 3.0, 1.0]), drop=2) == 0
+    rows = np.random.default_rng(2).normal(0.5, 1, (30, 6))
+    for drop in range(6):
+        expected = naive(rows.astype(np.float32).astype(np.float64), drop)
+        assert spectral_decay(rows, drop) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert spectral_decay(rows, 1) < spectral_decay(rows)  # the common offset was the strongest
+    assert spectral_decay(np.tile([[0.6, 0.8]], (30, 1)), drop=1) == 0  # nothing is left but rounding
+
+
+@pytest.mark.parametrize("drop", [-1, 2, 5])
+def test_no_singular_value_left_is_refused(drop):
+    with pytest.raises(EvaluationError, match=f"drop is {drop}, but there are 2"):
+        spectral_decay([[1, 2, 3], [3, 2, 1]], drop)
+
+
+def test_decay_by_class_is_the_mean_over_classes_of_two_and_more():
+    rng = np.random.default_rng(3)
+    labels = rng.permutation(np.repeat([0, 1, 2, 3], (9, 1, 4, 2)))
+    rows = rng.normal(size=(16, 5)).astype(np.float32)
+    expected = np.mean([naive(rows[labels == c].T.astype(np.float64)) for c in (0, 2, 3)])
+    assert spectral_decay_by_class(rows, labels) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(EvaluationError, match="class of at least two"):
+        spectral_decay_by_class(np.eye(3), [0, 1, 2])
+
+
+def test_all_measures_of_rows_of_any_length():
+    rng = np.random.default_rng(4)
+    labels = np.repeat(np.arange(5), 6)
+    unit = rng.normal(size=(30, 8))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    scores = structure_metrics(unit * rng.uniform(0.5, 2, (30, 1)), labels)
+    assert scores == pytest.approx(structure_metrics(unit, labels), rel=1e-4)
+    assert scores["spectral_decay"] == pytest.approx(spectral_decay(unit), rel=1e-5)
+    assert scores["spectral_decay_drop_1"] == pytest.approx(spectral_decay(unit, 1), rel=1e-5)
+    assert scores["spectral_decay_by_class"] == pytest.approx(spectral_decay_by_class(unit, labels), rel=1e-5)
+    assert scores["intra_inter_ratio"] == scores["intra_class_distance"] / scores["inter_class_distance"]
+    assert scores["alignment"] == pytest.approx(alignment(unit, labels), rel=1e-5)
+    assert scores["uniformity"] == pytest.approx(uniformity(unit), rel=1e-5)
+    # Classes of one size: alignment is the mean squared distance, twice the cosine distance.
+    assert scores["alignment"] == pytest.approx(2 * scores["intra_class_cosine_distance"])
+
+
+def test_a_collapsed_embedding_has_finite_measures():
+    scores = structure_metrics(np.tile([[0.6, 0.8]], (20, 1)), np.repeat([0, 1], 10))
+    assert all(math.isfinite(value) for value in scores.values())

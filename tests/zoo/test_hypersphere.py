@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.errors import EvaluationError
+from zoo.evaluation.hypersphere import alignment, uniformity
+
+
+def clustered(seed, sizes, dim=6):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return (rng.normal(size=(len(sizes), dim))[labels] + rng.normal(size=(len(labels), dim))).astype(np.float32), labels
+
+
+def test_alignment_by_single_steps():
+    rows, labels = clustered(0, (4, 1, 7, 2))
+    unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    scores = []
+    for i, label in enumerate(labels):
+        relatives = [j for j in range(len(labels)) if j != i and labels[j] == label]
+        if relatives:
+            scores.append(sum(((unit[i] - unit[j]) ** 2).sum() for j in relatives) / len(relatives))
+    assert alignment(rows, labels) == pytest.approx(sum(scores) / len(scores), rel=1e-6)
+
+
+@pytest.mark.parametrize("t", [2.0, 0.5])
+def test_uniformity_agrees_with_torch(t):
+    rows, _ = clustered(1, (10, 20))
+    unit = torch.nn.functional.normalize(torch.from_numpy(rows).double())
+    expected = torch.pdist(unit).square().mul(-t).exp().mean().log()
+    assert uniformity(rows, t) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_by_hand():
+    # Four corners of the circle: each has two at squared distance 2 and one at 4.
+    corners = [[1, 0], [0, 1], [-1, 0], [0, -1]]
+    assert uniformity(corners) == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
+    assert alignment(corners, [0, 0, 1, 1]) == pytest.approx(2)
+    assert alignment(corners, [0, 1, 0, 1]) == pytest.approx(4)
+
+
+def test_one_point_and_lengths():
+    one = np.tile([[0.6, 0.8]], (5, 1))
+    assert uniformity(one) == pytest.approx(0, abs=1e-5)
+    assert alignment(one, [0, 0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
+    rows, labels = clustered(2, (5, 4))
+    scaled = rows * np.linspace(0.1, 9, 9)[:, None]
+    assert uniformity(scaled) == pytest.approx(uniformity(rows), rel=1e-5)
+    assert alignment(scaled, labels) == pytest.approx(alignment(rows, labels), rel=1e-5)
+
+
+def test_chunks_do_not_change_uniformity(monkeypatch):
+    rows, _ = clustered(3, (12, 9))
+    expected = uniformity(rows)
+    monkeypatch.setattr("zoo.evaluation.hypersphere.CHUNK_BYTES", 4 * 21 * 2)
+    assert uniformity(rows) == pytest.approx(expected, rel=1e-6)
+
+
+def test_directions_at_random_are_the_most_uniform():
+    random = np.random.default_rng(4).normal(size=(400, 8))
+    assert uniformity(random) < uniformity(random + 1) < uniformity(random + 5) < 0
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: alignment(np.eye(3), [0, 1, 2]), "class of at least two"),
+        (lambda: alignment(np.eye(3), [0, 0]), "one for each of the 3"),
+        (lambda: alignment(np.diag([1, 0]), [0, 0]), "row 1 of embeddings is all zero"),
+        (lambda: uniformity([[1, 0]]), "at least two rows"),
+        (lambda: uniformity(np.diag([1, np.nan])), "row 1 of embeddings holds NaN"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(call, says):
+    with pytest.raises(EvaluationError, match=says):
+        call()
