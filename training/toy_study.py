@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from tqdm.auto import tqdm
 
 from training.toy import FORMS, LABELS, STEPS, Split, miner_of, train
 from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.density import inter_class_distance, intra_class_distance
 from zoo.evaluation.structure import spectral_decay
 
 PROBABILITIES = (0.001, 0.1, 0.4)
@@ -102,12 +102,4 @@ def measure(embeddings: Split) -> dict[str, float]:
 
 def line_distances(rows: np.ndarray) -> tuple[float, float]:
     """Mean distance between the means of two lines, and mean distance of two samples of one line: rows [60, 2]."""
-    lines = [rows[line == LABELS].astype(np.float64) for line in np.unique(LABELS)]
-    between = _mean_distance(np.stack([line.mean(axis=0) for line in lines]))
-    return between, float(np.mean([_mean_distance(line) for line in lines]))
-
-
-def _mean_distance(points: np.ndarray) -> float:
-    """Over all pairs of different rows of [n, 2]."""
-    i, j = np.triu_indices(len(points), k=1)
-    return math.fsum(np.linalg.norm(points[i] - points[j], axis=1)) / len(i)
+    return inter_class_distance(rows, LABELS), intra_class_distance(rows, LABELS)
