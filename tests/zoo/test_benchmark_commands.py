@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving import toys
 from zoo.cli.main import main
 
 POINTS = """
@@ -15,6 +16,7 @@ benchmark = zoo.cli.benchmark:COMMANDS
 [zoo.benchmark.commands]
 list = zoo.cli.benchmark_list:COMMAND
 compare = zoo.cli.benchmark_compare:COMMAND
+report = zoo.cli.benchmark_report:COMMAND
 broken = benchmark_absent:COMMAND
 """
 
@@ -91,10 +93,28 @@ def test_compare_to_the_screen_and_to_a_file(capsys, tmp_path):
     assert {row["status"] for row in json.loads(file.read_text())} == {"not run", "no recipe"}
 
 
+def test_report_is_written_without_torch(tmp_path, own_zoo):
+    """In a process of its own, so that what it loads can be seen."""
+    toys.write_model(own_zoo / "models" / "toy-pool")
+    pictures, out = toys.write_pictures(tmp_path / "pictures"), tmp_path / "report.html"
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from zoo.cli.main import main
+words = ["benchmark", "report", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
+assert main([*words, "--data", {str(pictures)!r}, "--out", {str(out)!r}]) == 0
+print({{"torch", "timm", "sklearn"}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.endswith("set()\n"), done.stderr
+    assert f"report of toy-pool on folder written to {out}" in done.stdout
+    assert out.read_text().startswith("<!doctype html>")
+
+
 def test_listing_and_comparing_load_nothing_heavy():
     code = """
 import sys
-import zoo.cli.benchmark
+import zoo.cli.benchmark, zoo.cli.benchmark_report
 from argparse import ArgumentParser
 from zoo.cli import benchmark_compare, benchmark_list
 for module, words in ((benchmark_list, []), (benchmark_compare, ["diva-main"])):

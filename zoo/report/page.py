@@ -13,38 +13,54 @@ STYLE = """
 :root { color-scheme: light; --ink: #1d2430; --soft: #5b6573; --line: #dfe3e8; --good: #1a7f45; --bad: #c62b3a; }
 * { box-sizing: border-box; }
 body { margin: 0; background: #f6f7f9; color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; overflow-wrap: anywhere; }
+main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; display: grid; gap: 1rem;
+  grid-template-columns: minmax(0, 1fr); }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
-section { background: #fff; border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; margin: 0 0 1rem; }
-p { margin: 0 0 .75rem; color: var(--soft); max-width: 46rem; overflow-wrap: anywhere; }
+section { background: #fff; border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; }
+p { margin: .5rem 0 .75rem; font-size: .9rem; color: var(--soft); max-width: 46rem; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .3rem 1rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.picture { display: block; width: 100%; max-width: 40rem; height: auto; }
-.row { display: flex; gap: .6rem; padding: .6rem 0; border-top: 1px solid var(--line); }
-figure { margin: 0; width: 6rem; flex: none; }
+.picture { display: block; width: 100%; max-width: 30rem; height: auto; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: .25rem 0; padding: 0;
+  font-size: .85rem; overflow-wrap: anywhere; }
+.row { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .6rem; padding: .75rem 0;
+  border-top: 1px solid var(--line); }
+.row figure:first-child { grid-row: span 2; }
+figure { margin: 0; min-width: 0; }
 figure img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #fff; border-radius: .25rem;
   border: 3px solid var(--line); }
 figure.good img { border-color: var(--good); }
 figure.bad img { border-color: var(--bad); border-style: dashed; }
 figcaption { font-size: .72rem; line-height: 1.3; color: var(--soft); overflow-wrap: anywhere; margin-top: .2rem; }
+@media (min-width: 60rem) {
+  main { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  h1, .whole { grid-column: 1 / -1; }
+  .tall { grid-row: span 2; }
+  .row { grid-template-columns: repeat(7, minmax(0, 1fr)); }
+  .row figure:first-child { grid-row: auto; }
+}
 """
 
 
 @dataclass(frozen=True)
 class Section:
-    """A headed part of a page. body: HTML that the functions below have made."""
+    """A headed part of a page. body: HTML that the functions below have made.
+
+    size: where there is room for two columns, "whole" takes both, "half" one, "tall" one with two others beside it.
+    """
 
     heading: str
     body: str
+    size: str = "whole"
 
 
 def page(title: str, sections: Iterable[Section]) -> str:
     """The whole document."""
-    parts = "".join(f"<section><h2>{escape(each.heading)}</h2>{each.body}</section>\n" for each in sections)
+    parts = "".join(map(_section, sections))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
@@ -52,6 +68,10 @@ def page(title: str, sections: Iterable[Section]) -> str:
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{parts}</main>\n</body>\n</html>\n"
     )
+
+
+def _section(section: Section) -> str:
+    return f'<section class="{escape(section.size)}"><h2>{escape(section.heading)}</h2>{section.body}</section>\n'
 
 
 def paragraph(text: str) -> str:

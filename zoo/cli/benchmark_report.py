@@ -1,0 +1,47 @@
+"""`zoo benchmark report`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from zoo.cli.command import Command
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help="a model's name, or the path of a model folder")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the page to write (.html)")
+    parser.add_argument("--dataset", help="the data set (default: the one that the model was trained for)")
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
+    parser.add_argument("--map", dest="mapping", default="pca", help="pca or tsne (needs scikit-learn; default: pca)")
+    parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
+    parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
+    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+
+
+def _run(args: Namespace) -> int:
+    from zoo.cli.output import write_text
+    from zoo.datasets import load as load_dataset
+    from zoo.loading import load
+    from zoo.report.report import report
+
+    model = load(args.model, args.runtime, args.precision, args.device)
+    dataset = load_dataset(args.dataset or model.card.dataset, args.split, args.data)
+    text = report(model, dataset, args.mapping, args.batch_size, sys.stderr.isatty())
+    write_text(args.out, text)
+    print(f"report of {model.card.name} on {dataset.name} written to {args.out} ({len(text.encode()) / 1024:,.0f} KiB)")
+    return 0
+
+
+COMMAND = Command(
+    summary="write a model's report: one HTML page that needs nothing beside it",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo benchmark report margin-conv4-glyphs --out glyphs.html
+  zoo benchmark report margin-conv4-glyphs --runtime onnx --out glyphs.html      without torch
+  zoo benchmark report MODEL --dataset folder --data DIR --out pictures.html     one folder of images a class""",
+)
