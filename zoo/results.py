@@ -25,7 +25,8 @@ class Evaluation:
 
     model, runtime, precision: None where plain embeddings were measured. queries: how many searched, those without
     relatives included; they are left out of the metrics. classes: of the queries that were measured. metrics: means
-    over queries, as fractions. intervals: metric -> (low, high), 95 %, by resampling classes; empty below two classes.
+    over queries, as fractions, and what further groups add; their keys are in the docstring of `zoo.evaluation`.
+    intervals: metric -> (low, high), 95 %, by resampling classes, of means over queries; empty below two classes.
     date: ISO 8601, UTC. versions: library -> version.
     """
 

@@ -231,6 +231,17 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     assert json.loads(capsys.readouterr().out)["results"] == [result]
 
 
+@pytest.mark.usefixtures("toy")
+def test_evaluate_adds_groups_of_metrics(capsys, pictures):
+    assert main([*EVALUATE, "--data", str(pictures), "-k", "1", "--metrics", "ranking,structure"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {row[0]: row[-1] for row in rows if row}
+    assert {"recall_at_1", "map", "spectral_decay"} <= shown.keys()
+    assert not {"nmi", "eer"} & shown.keys()
+    assert shown["spectral_decay"] == "-"  # one number of all embeddings has no interval over queries
+    assert shown["map"] != "-"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -241,6 +252,7 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
         ([*EVALUATE[:-1], "foldr"], 3, "Did you mean 'folder'"),
         ([*EVALUATE, "--data", "DIR", "--split", "tset"], 3, "Did you mean 'test'"),
         ([*EVALUATE, "--data", "DIR", "-k", "1,99"], 2, "recall_at_99"),
+        ([*EVALUATE, "--data", "DIR", "--metrics", "structur"], 2, "Did you mean 'structure'"),
         ([*EVALUATE, "--data", "DIR", "--batch-size", "0"], 2, "batch_size"),
         ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "cannot be written"),
     ],

@@ -26,6 +26,12 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
     parser.add_argument("-k", type=_numbers, default=[1, 2, 4, 8], metavar="K,K", help="recall at which K (1,2,4,8)")
+    parser.add_argument(
+        "--metrics",
+        default="retrieval",
+        metavar="GROUP,GROUP",
+        help="measure more than retrieval: ranking, clustering, structure, verification, or all",
+    )
     parser.add_argument("--json", action="store_true", help="print the measurement as JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the measurement to a JSON file as well")
     parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
@@ -47,7 +53,14 @@ def _run(args: Namespace) -> int:
     model = load(args.model, args.runtime, args.precision, args.device)
     progress = sys.stderr.isatty()
     result = evaluate(
-        model, args.dataset, args.split, args.data, k=args.k, batch_size=args.batch_size, progress=progress
+        model,
+        args.dataset,
+        args.split,
+        args.data,
+        k=args.k,
+        batch_size=args.batch_size,
+        progress=progress,
+        metrics=args.metrics.split(","),
     )
     if args.json:
         print_json(result.to_json())
@@ -92,5 +105,6 @@ COMMAND = Command(
   zoo evaluate margin-conv4-glyphs                            needs no data and no network
   zoo evaluate margin-conv4-omniglot --data DIR               from the two zip files in DIR
   zoo evaluate margin-conv4-glyphs --runtime onnx --json      without torch, as JSON
-  zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class""",
+  zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class
+  zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well""",
 )

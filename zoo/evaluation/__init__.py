@@ -1,17 +1,74 @@
-"""Exact retrieval evaluation on NumPy: nearest neighbours, metrics, intervals, and the measuring of a model."""
+"""Exact evaluation of embeddings on NumPy, and the measuring of a model. Every key that a measurement can hold:
 
+Group `retrieval`, always measured: means over the queries that have a relative, each query left out of its own
+neighbours by index. R is the number of a query's relatives, P(i) the precision of its first i neighbours, rel(i)
+whether the i-th is a relative, r_1 < ... < r_R the relatives' ranks.
+
+    recall_at_K                 whether one of the first K neighbours is a relative (Jegou et al. 2011; the field's R@K)
+    precision_at_1              P(1)
+    r_precision                 P(R)                                                  (Reality, section 3.2)
+    map_at_r                    1/R sum_{i <= R} P(i) rel(i)                          (Reality, section 3.2)
+
+Group `ranking`: of the whole ranking, likewise.
+
+    mrr                         1 / r_1
+    map                         1/R sum_i P(r_i), the average precision of the whole ranking
+    map_at_1000                 the same over ranks up to 1000, still divided by R
+    map_at_r_query_counted      1/(R+1) sum_{i <= R+1} P(i) rel(i), only to compare with published numbers: the query is
+                                counted among its relatives but never found; at best R / (R+1)     (code of Revisiting)
+    map_at_1000_query_counted   1/(R+1) sum_{i <= 1000} P(i) rel(i), likewise                      (code of Revisiting)
+
+Group `clustering`: k-means of unit rows with as many clusters as the measured split has classes.
+
+    nmi                         normalised mutual information of clusters and classes
+    nmi_random                  the same of random embeddings; nmi rises with the number of classes, this shows how far
+    ami                         mutual information adjusted for chance
+    f1_clusters                 F1 of "same cluster" as a guess of "same class", over pairs        (code of Revisiting)
+    f1_neighbours               mean over queries of F1 of the first k neighbours, k the mean R    (paper of Revisiting)
+
+Group `structure`: of unit rows, meant for training data in Revisiting (`--split train`).
+
+    intra_class_distance        mean Euclidean distance within a class, over classes  (Revisiting, section 5)
+    inter_class_distance        mean Euclidean distance of two classes' means         (Revisiting, section 5)
+    intra_inter_ratio           the first over the second, its pi_ratio
+    intra_class_cosine_distance, inter_class_cosine_distance, intra_inter_cosine_ratio
+                                the three with 1 - cosine                             (code of Revisiting)
+    spectral_decay              KL(U || S) of the singular values, in nats            (Revisiting, section 5)
+    spectral_decay_drop_1       without the largest singular value                    (code of Revisiting)
+    spectral_decay_by_class     mean over classes of each class's own                 (Revisiting, appendix C)
+    alignment                   mean squared distance to a relative                   (Wang and Isola 2020)
+    uniformity                  log of the mean of exp(-2 |x - y|^2)                  (Wang and Isola 2020)
+
+Group `verification`: over 200,000 sampled pairs of one class and as many of two, balanced over classes.
+
+    tar_at_far_0.1, _0.01, _0.001   true accept rate at that false accept rate
+    eer                         equal error rate
+    roc_auc                     area under the ROC curve
+
+Only retrieval and ranking have intervals. Revisiting is Roth et al. 2020, Revisiting Training Strategies and
+Generalization Performance in Deep Metric Learning; Reality is Musgrave et al. 2020, A Metric Learning Reality Check.
+"""
+
+from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.evaluate import evaluate
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import PerQuery, per_query, retrieval_metrics
 from zoo.evaluation.neighbours import nearest_neighbours
+from zoo.evaluation.ranking import ranking_metrics
+from zoo.evaluation.structure import structure_metrics
+from zoo.evaluation.verification import verification_metrics
 from zoo.results import Evaluation
 
 __all__ = [
     "Evaluation",
     "PerQuery",
     "bootstrap_intervals",
+    "clustering_metrics",
     "evaluate",
     "nearest_neighbours",
     "per_query",
+    "ranking_metrics",
     "retrieval_metrics",
+    "structure_metrics",
+    "verification_metrics",
 ]

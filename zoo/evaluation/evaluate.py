@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,9 +16,11 @@ from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
+from zoo.evaluation.groups import groups_of, metrics_of_embeddings
 from zoo.evaluation.intervals import bootstrap_intervals
-from zoo.evaluation.metrics import DEFAULT_K, PerQuery, per_query
+from zoo.evaluation.metrics import DEFAULT_K, per_query
 from zoo.evaluation.neighbours import as_rows
+from zoo.evaluation.ranking import ranking_per_query
 from zoo.loading import load
 from zoo.results import Evaluation
 
@@ -34,6 +37,7 @@ def evaluate(
     k: Sequence[int] = DEFAULT_K,
     batch_size: int = 64,
     progress: bool = False,
+    metrics: str | Sequence[str] = "retrieval",
 ) -> Evaluation:
     """Retrieval metrics of a model on a data set, each image searching all others, with 95 % intervals over classes.
 
@@ -43,41 +47,58 @@ def evaluate(
     dataset: a data set's name, or one that is loaded; by default the one that the model was trained for.
     data: where the data set lies (default: `ZOO_DATA`, else the download cache).
     labels: of plain embeddings, in place of a data set. k: the K of recall_at_K.
+    metrics: groups to add to retrieval, which is always measured: ranking, clustering, structure, verification, or
+        "all" (`zoo.evaluation` lists their keys). The last three are of all images, queries and gallery alike, and
+        have no intervals.
 
-    Raises the errors of `zoo.load`, `zoo.datasets.load` and `retrieval_metrics`.
+    Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, and
+    `UsageError` for an unknown group.
     """
+    groups = groups_of(metrics)
     if isinstance(model, str | os.PathLike):
         model = load(model)
     if isinstance(model, Embedder):
         if labels is not None:
             raise UsageError("labels go with plain embeddings; a model is measured on a data set, which has its own.")
-        dataset = _dataset(dataset or model.card.dataset, split, data)
-        rows = model.embed(dataset.images, batch_size, progress)
-        return _summary(_measure(rows, dataset, k), rows, dataset, model)
+        known = _dataset(dataset or model.card.dataset, split, data)
+        rows = model.embed(known.images, batch_size, progress)
+        return _evaluation(rows, known.labels, known, k, groups, model)
     if (labels is None) == (dataset is None):
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
-    known = _dataset(dataset, split, data) if dataset is not None else None
-    return _summary(_measure(model, known, k) if known else per_query(model, labels, k), np.asarray(model), known)
+    rows = as_rows(model, "embeddings")
+    if dataset is None:
+        return _evaluation(rows, labels, None, k, groups)
+    known = _dataset(dataset, split, data)
+    return _evaluation(rows, known.labels, known, k, groups)
 
 
 def _dataset(dataset: str | Dataset, split: str, data: str | Path | None) -> Dataset:
     return dataset if isinstance(dataset, Dataset) else load_dataset(dataset, split, data)
 
 
-def _measure(rows: Any, dataset: Dataset, k: Sequence[int]) -> PerQuery:
+def _searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
     """Each of the rows searches all others, or the queries the gallery where the data set parts them."""
-    if "query" not in dataset.factors:
-        return per_query(rows, dataset.labels, k)
-    rows = as_rows(rows, "embeddings")
+    if dataset is None or "query" not in dataset.factors:
+        return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.")
     asks = dataset.factors["query"].astype(bool)
-    return per_query(rows[~asks], dataset.labels[~asks], k, rows[asks], dataset.labels[asks])
+    gallery = {"embeddings": rows[~asks], "labels": labels[~asks]}
+    return {**gallery, "queries": rows[asks], "query_labels": labels[asks]}
 
 
-def _summary(
-    measured: PerQuery, rows: np.ndarray, dataset: Dataset | None, model: Embedder | None = None
+def _evaluation(
+    rows: np.ndarray,
+    labels: Any,
+    dataset: Dataset | None,
+    k: Sequence[int],
+    groups: Sequence[str],
+    model: Embedder | None = None,
 ) -> Evaluation:
+    searched = _searched(rows, labels, dataset)
+    measured = per_query(**searched, k=k)
+    if "ranking" in groups:
+        measured = replace(measured, values={**measured.values, **ranking_per_query(**searched).values})
     classes = len(np.unique(measured.classes))
     return Evaluation(
         model=model.card.name if model else None,
@@ -90,7 +111,7 @@ def _summary(
         queries=len(measured.rows) + measured.without_relatives,
         queries_without_relatives=measured.without_relatives,
         classes=classes,
-        metrics=measured.means(),
+        metrics={**measured.means(), **metrics_of_embeddings(groups, rows, labels)},
         intervals=bootstrap_intervals(measured.values, measured.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=_versions(model),
