@@ -17,6 +17,7 @@ from training import data as training_data
 from training.data import TrainingData
 from training.ensembles import concatenate
 from training.loop import CHECKPOINT, train
+from training.memory_allocation import keep_freed_memory
 from training.output import write_model_folder
 from training.processes import Processes, connect
 from training.recipe import Ensemble, Recipe
@@ -116,6 +117,7 @@ def train_model(
     torchrun, the processes share every batch, and the first one writes.
     """
     processes, chosen = connect(choose_device(device))
+    keep_freed_memory()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.count))
     data = _load(recipe, root, processes, progress)
     # Of other images it would be another run: it must not go on from this one's checkpoint.

@@ -15,6 +15,15 @@ def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return result
 
 
+def triplet_distances(embeddings: Tensor, anchors: Tensor, others: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+    """|e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each.
+
+    As `pair_distances`, but the anchors' rows are gathered once.
+    """
+    result: tuple[Tensor, Tensor] = _TripletDistances.apply(embeddings, anchors, others, more)
+    return result
+
+
 def unit_distances(embeddings: Tensor) -> Tensor:
     """|e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
     with torch.no_grad():
@@ -86,6 +95,28 @@ class _PairDistances(torch.autograd.Function):
         pull = difference * (grad / result).masked_fill_(result == 0, 0)[:, None]
         moved = pull.new_zeros(ctx.rows, pull.shape[1])
         return moved.index_add_(0, i, pull).index_add_(0, j, pull, alpha=-1), None, None
+
+
+class _TripletDistances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, a: Tensor, o: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        anchors = embeddings.index_select(0, a)
+        other = embeddings.index_select(0, o).sub_(anchors).neg_()
+        more = anchors.sub_(embeddings.index_select(0, m))
+        results = torch.linalg.vector_norm(other, dim=1), torch.linalg.vector_norm(more, dim=1)
+        ctx.save_for_backward(other, more, *results, a, o, m)
+        ctx.rows = len(embeddings)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_other: Tensor, of_more: Tensor) -> tuple[Tensor, None, None, None]:
+        other, more, far, farther, a, o, m = ctx.saved_tensors
+        pull = other * (of_other / far).masked_fill_(far == 0, 0)[:, None]
+        push = more * (of_more / farther).masked_fill_(farther == 0, 0)[:, None]
+        moved = pull.new_zeros(ctx.rows, pull.shape[1])
+        moved.index_add_(0, o, pull, alpha=-1).index_add_(0, m, push, alpha=-1)
+        return moved.index_add_(0, a, pull.add_(push)), None, None, None
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.distances import distances, pair_distances, products
+from training.distances import distances, pair_distances, products, triplet_distances
+from training.tuples import positive_mask, positive_pairs
 
 ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 FIRST, SECOND = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 2, 4, 0])
@@ -39,3 +40,27 @@ def test_rows_that_coincide_have_no_gradient() -> None:
         assert value.sum().item() == 0
         (gradient,) = torch.autograd.grad(value.sum(), rows)
         assert (gradient == 0).all()
+
+
+def test_distances_of_triplets_are_those_of_their_pairs() -> None:
+    third = torch.tensor([2, 3, 1, 4])
+
+    def both(rows: Tensor) -> Tensor:
+        return torch.stack(triplet_distances(rows, FIRST, SECOND, third))
+
+    expected = torch.stack([pair_distances(ROWS, FIRST, SECOND), pair_distances(ROWS, FIRST, third)])
+    assert torch.allclose(both(ROWS), expected, atol=1e-12)
+    rows, weights = ROWS.clone().requires_grad_(), torch.randn(2, 4, dtype=torch.float64)
+    (ours,) = torch.autograd.grad((both(rows) * weights).sum(), rows)
+    apart = (pair_distances(rows, FIRST, SECOND) * weights[0] + pair_distances(rows, FIRST, third) * weights[1]).sum()
+    assert torch.allclose(
+        ours, torch.autograd.grad(apart, rows)[0], atol=1e-12
+    )  # SECOND and third meet at 3: distance 0
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 0], [5], [3, 1, 2], [7, 7, 7], [2, 9, 2, 9, 4, 2], []])
+def test_positive_pairs_are_the_entries_of_the_mask(labels: list[int]) -> None:
+    y = torch.tensor(labels, dtype=torch.int64)
+    anchors, positives = positive_pairs(y)
+    expected = positive_mask(y).nonzero().tolist()
+    assert sorted(zip(anchors.tolist(), positives.tolist(), strict=True)) == [(i, j) for i, j in expected]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.distances import distances, pair_distances
+from training.distances import distances, triplet_distances
 from training.hinges import hinges
 from training.losses.proxies import check_labels
 from training.tuples import Triplets, negative_mask, positive_mask
@@ -39,6 +39,6 @@ class Margin(nn.Module):
             far = hinges(self.margin - every, negative_mask(labels))
         else:
             beta = betas[labels[tuples.anchors]]
-            near = hinges(pair_distances(embeddings, tuples.anchors, tuples.positives) - beta + self.margin)
-            far = hinges(beta - pair_distances(embeddings, tuples.anchors, tuples.negatives) + self.margin)
+            positive, negative = triplet_distances(embeddings, *tuples)
+            near, far = hinges(positive - beta + self.margin), hinges(beta - negative + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

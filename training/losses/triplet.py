@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.distances import distances, pair_distances
+from training.distances import distances, triplet_distances
 from training.hinges import hinges, triplet_hinges
 from training.tuples import Triplets
 
@@ -25,9 +25,8 @@ class Triplet(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
         if tuples is None:
             return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
-        positive = self._power(pair_distances(embeddings, tuples.anchors, tuples.positives))
-        negative = self._power(pair_distances(embeddings, tuples.anchors, tuples.negatives))
-        return hinges(positive - negative + self.margin).mean(self.active_only)
+        positive, negative = triplet_distances(embeddings, *tuples)
+        return hinges(self._power(positive) - self._power(negative) + self.margin).mean(self.active_only)
 
     def _power(self, values: Tensor) -> Tensor:
         return values.square() if self.squared else values

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from training.miners.drawing import draw, prefer
-from training.tuples import Triplets, negative_mask, positive_mask
+from training.tuples import Triplets, negative_mask, positive_pairs
 
 
 class DistanceWeighted:
@@ -21,28 +22,32 @@ class DistanceWeighted:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        anchors, positives = positive_pairs(labels)
         negatives = negative_mask(labels)
-        anchors, positives = (positive_mask(labels) & negatives.any(1)[:, None]).nonzero(as_tuple=True)
+        if len(anchors) and not negatives[:1].any():  # a batch of one class
+            anchors, positives = anchors[:0], positives[:0]
         return Triplets(anchors, positives, draw(self.weights(embeddings, negatives), anchors))
 
     def weights(self, embeddings: Tensor, candidates: Tensor) -> Tensor:
         """float32 [b, b]: the weight of drawing j for i among the candidates, bool [b, b]; a row's largest is 1.
 
-        Rows without candidates are 0. Where all candidates lie beyond the cut they weigh the same.
+        What is no candidate weighs under 1e-34, which `draw` never draws. Where all candidates lie beyond the cut they
+        weigh the same.
         """
-        unit = embeddings.detach().float()
-        # In place where it can be, for fresh memory takes longer than the arithmetic. Embeddings that are not finite
-        # are for the loss to report, not for the miner to fail on.
-        squared = (2 - 2 * unit @ unit.T).nan_to_num_(4.0)
+        # Embeddings that are not finite are for the loss to report, not for the miner to fail on.
+        unit = embeddings.detach().float().nan_to_num(0.0, 0.0, 0.0)
+        # In place where it can be, for fresh memory takes longer than the arithmetic; and in floats, since masks, log1p
+        # and exp of infinity take several times as long as sums, log and exp of -80.
+        squared = torch.addmm(unit.new_full((1,), 2.0), unit, unit.T, alpha=-2)
         if self.farthest is not None:
-            candidates = prefer(candidates & (squared <= self.farthest**2), candidates)
+            near = candidates & (squared <= self.farthest**2)
+            candidates = near if near.view(torch.uint8).amax(1).all() else prefer(near, candidates)
         squared.clamp_(self.nearest**2, (self.farthest or 2.0) ** 2)
-        log_weights = log_density(squared, unit.shape[1]).neg_()
-        largest = (log_weights - 1e30 * ~candidates).amax(1, keepdim=True)
-        return log_weights.sub_(largest).clamp_(-80, 0).exp_().mul_(candidates)  # below e^-80 exp is slow
+        log_weights = log_density(squared, unit.shape[1]).neg_().add_((~candidates).float(), alpha=-1e30)
+        return log_weights.sub_(log_weights.amax(1, keepdim=True).clamp_(min=-1e29)).clamp_(min=-80).exp_()
 
 
 def log_density(squared: Tensor, dim: int) -> Tensor:
     """log q(d) up to a constant, from squared distances in (0, 4] of random points of the unit sphere in `dim`."""
-    toward_opposite = (1 - squared / 4).clamp_(min=1e-8).log_()
+    toward_opposite = (squared * -0.25).add_(1).clamp_(min=1e-8).log_()
     return squared.log().mul_((dim - 2) / 2).add_(toward_opposite, alpha=(dim - 3) / 2)
