@@ -127,6 +127,13 @@ def test_a_damaged_recipe_hides_no_score(own_zoo):
         assert compare([table_of(SCORE)])[0].ours.value == 0.6
 
 
+def test_an_ensemble_stands_alone(own_zoo):
+    folder = model(own_zoo, "margin-r50-cub", None, recall_at_1=0.6)
+    (folder / "recipe.json").write_text(json.dumps({"ensemble": [{"name": "a"}, {"name": "b"}]}))
+    ours = compare([table_of(SCORE)])[0].ours
+    assert (ours.seeds, ours.protocol.partition(";")[0]) == ((None,), "2 models joined")
+
+
 def test_students_quantiles_are_scipys():
     assert pytest.approx(stats.t.ppf(0.975, range(1, 31)), abs=5e-4) == STUDENT
 
@@ -180,6 +187,13 @@ def test_the_table_says_both_protocols(rows):
     assert "Published: best epoch on the test set" in text
     assert "last of 150 epochs" in text
     assert "not measured" in text
+
+
+def test_what_was_not_run_says_how_to_run_it(own_zoo):
+    rows = compare([table_of(SCORE, PublishedScore("phi", "cub", "recall_at_1", 0.5, "r50", 128))])
+    text = FORMATS["table"](rows)
+    assert text.count("zoo train") == 1
+    assert "zoo train margin-r50-cub" in text
 
 
 class Tags(HTMLParser):

@@ -86,7 +86,7 @@ def _cells(row: Comparison) -> list[str]:
     published = _number(score.metric, score.value, score.sd)
     head = [score.row, score.dataset, score.metric, published]
     if ours is None or row.difference is None:
-        return [*head, row.status, "", "", "", ""]
+        return [*head, row.status, "", "", "", f"zoo train {score.recipe}" if row.status == "not run" else ""]
     seeds = str(len(ours.runs))
     difference = _number(score.metric, row.difference, sign="+")
     return [*head, _number(score.metric, ours.value, ours.sd), _interval(row, ours), seeds, difference, ours.protocol]

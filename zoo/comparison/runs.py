@@ -70,7 +70,9 @@ def _run(model: ModelInfo, folder: Path) -> Run:
     record = _record(folder)
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
-        return Run(model.name, model.dim, None, UNRECORDED, None, model.results)
+        members = record.get("ensemble")
+        selection = f"{len(members)} models joined" if isinstance(members, list) else UNRECORDED
+        return Run(model.name, model.dim, None, selection, None, model.results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     return Run(model.name, model.dim, seed, _selection(record, recipe), settings, model.results)

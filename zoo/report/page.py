@@ -23,6 +23,7 @@ p { margin: .5rem 0 .75rem; font-size: .9rem; color: var(--soft); max-width: 46r
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+td:first-child { white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .picture { display: block; width: 100%; max-width: 30rem; height: auto; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: .25rem 0; padding: 0;
