@@ -43,13 +43,13 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
 def nmi_of_random(labels: Any, dim: int, seed: int = 0) -> float:
     """NMI of embeddings that know nothing: directions drawn uniformly on the sphere of `dim` dimensions.
 
-    One run of k-means: its clusters are independent of the labels in any case. Raises `EvaluationError` as
-    `clustering_metrics`.
+    One short run of k-means is enough: its clusters are independent of the labels in any case. Raises
+    `EvaluationError` as `clustering_metrics`.
     """
     classes = class_codes(labels, len(labels))[0]
     # Not the seed of k_means itself: its start is not to follow the numbers that made the rows.
     rows = np.random.default_rng([seed, 1]).standard_normal((len(classes), dim), np.float32)
-    return nmi(classes, k_means(unit_rows(rows), _several(classes), seed, restarts=1).labels)
+    return nmi(classes, k_means(unit_rows(rows), _several(classes), seed, restarts=1, iterations=10).labels)
 
 
 def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:

@@ -1,4 +1,4 @@
-"""k-means on NumPy: the same seed gives the same clusters, whatever libraries are installed."""
+"""k-means on NumPy alone; on one machine the same seed gives the same clusters."""
 
 from __future__ import annotations
 
