@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,6 +12,13 @@ from zoo.errors import EvaluationError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.inputs import search_of
 from zoo.evaluation.ranking import ranking_metrics, ranking_per_query, relative_ranks
+
+with warnings.catch_warnings():
+    # pytorch-metric-learning imports faiss, whose SWIG types have no __module__.
+    warnings.filterwarnings(
+        "ignore", message="builtin type .* has no __module__ attribute", category=DeprecationWarning
+    )
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 
 def clustered(seed, sizes, dim=8, noise=1.0):
@@ -70,6 +79,16 @@ def test_map_agrees_with_scikit_learn():
         others = np.arange(len(labels)) != q
         scores.append(average_precision_score(labels[others] == labels[q], unit[others] @ unit[q]))
     assert ranking_metrics(embeddings, labels)["map"] == pytest.approx(np.mean(scores), abs=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(20,) * 6, (2, 9, 5, 14)])
+def test_agrees_with_pytorch_metric_learning(sizes):
+    embeddings, labels = clustered(8, sizes)
+    calculator = AccuracyCalculator(include=("mean_reciprocal_rank", "mean_average_precision"), k=len(labels) - 1)
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    theirs, ours = calculator.get_accuracy(unit, labels), ranking_metrics(embeddings, labels)
+    assert ours["mrr"] == pytest.approx(theirs["mean_reciprocal_rank"], abs=1e-6)
+    assert ours["map"] == pytest.approx(theirs["mean_average_precision"], abs=1e-6)
 
 
 def test_by_hand():
