@@ -91,7 +91,7 @@ def in_fresh_process(code: str) -> str:
         "zoo.cli.main, zoo.cli.list, zoo.cli.info, zoo.cli.evaluate, zoo.cli.verify",
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.commands, serving.service, serving.app, serving.client",
-        "training.command, exports.command",
+        "training.command, training.ensemble_command, training.toy_command, exports.command, zoo.cli.convert",
     ],
 )
 def test_without_torch(what: str) -> None:
