@@ -68,7 +68,7 @@ def test_the_largest_singular_values_are_dropped():
         expected = naive(rows.astype(np.float32).astype(np.float64), drop)
         assert spectral_decay(rows, drop) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert spectral_decay(rows, 1) < spectral_decay(rows)  # the common offset was the strongest
-    assert spectral_decay(np.tile([[0.6, 0.8]], (30, 1)), drop=1) == 0  # nothing is left but rounding
+    assert spectral_decay(np.tile([[0.6, 0.8, 0]], (30, 1)), drop=1) == 0  # nothing is left but rounding
 
 
 @pytest.mark.parametrize("drop", [-1, 2, 5])
