@@ -26,7 +26,7 @@ def ami(labels: Any, clusters: Any) -> float:
     """Mutual information adjusted for chance: (I - E[I]) / (mean entropy - E[I]); near 0 for random clusters.
 
     E[I] is over all partitions with the same sizes (Vinh et al. 2010, Information Theoretic Measures for Clusterings
-    Comparison, equation 24; normalised by the mean). Where no other value is possible, it is 1. Arguments and errors
+    Comparison; normalised by the mean). Where no other value is possible, it is 1. Arguments and errors
     as of `nmi`.
     """
     table = _cross(labels, clusters)
