@@ -91,7 +91,7 @@ def _result(run: Run, score: PublishedScore) -> dict[str, Any] | None:
 
 def _ours(metric: str, pairs: Sequence[tuple[Run, dict[str, Any]]]) -> Ours:
     values = [float(result["metrics"][metric]) for _, result in pairs]
-    interval = _over_seeds(values) if len(values) > 1 else _over_classes(pairs[0][1], metric)
+    interval = interval_over_seeds(values) if len(values) > 1 else _over_classes(pairs[0][1], metric)
     return Ours(
         value=statistics.fmean(values),
         sd=statistics.stdev(values) if len(values) > 1 else None,
@@ -103,7 +103,8 @@ def _ours(metric: str, pairs: Sequence[tuple[Run, dict[str, Any]]]) -> Ours:
     )
 
 
-def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
+def interval_over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean of two or more values, by Student's t; beyond 31 values a little too wide."""
     n, mean = len(values), statistics.fmean(values)
     half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(values) / n**0.5
     return mean - half, mean + half

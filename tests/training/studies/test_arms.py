@@ -1,0 +1,115 @@
+"""Every study can be run: its recipes exist, take its settings, and can be built and drawn for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from training.data import TrainingData
+from training.loop import create_sampler
+from training.recipe import Recipe
+from training.run import create_parts
+from training.studies.arms import recipes_of
+from training.studies.study import Arm, Study
+from training.studies.table import STUDIES, study_of
+from training.studies.views import embed_views
+from zoo.errors import RecipeError, UsageError
+
+SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
+"""Training classes, and images of each."""
+
+
+def arms(dataset: str) -> dict[Arm, Study]:
+    """Every different arm that can be run on the data set, with a study that has it."""
+    return {
+        dataclasses.replace(arm, label="-", x=None): study
+        for study in STUDIES.values()
+        if not study.datasets or dataset in study.datasets
+        for arm in study.arms
+    }
+
+
+def data_of(recipe: Recipe, dataset: str) -> TrainingData:
+    classes, images = SMALL[dataset]
+    turns, how = recipe.data.turns, recipe.preprocessing
+    labels = np.repeat(np.arange(classes * turns), images)
+    squares = torch.zeros(1, how.crop, how.crop, how.channels, dtype=torch.uint8)
+    return TrainingData(squares, labels, classes * turns, turns, None, [])
+
+
+@pytest.mark.parametrize("dataset", SMALL)
+def test_every_arm_can_be_drawn_for(dataset: str) -> None:
+    drawn = set()
+    for arm, study in arms(dataset).items():
+        (recipe,) = recipes_of(study, arm, dataset, seed=0)
+        assert recipe.data.validation == 0
+        assert recipe.data.dataset == dataset
+        key = str((recipe.batch, recipe.dim))
+        if key not in drawn:
+            drawn.add(key)
+            create_sampler(recipe, data_of(recipe, dataset).labels)
+
+
+def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
+    for arm, study in arms("glyphs").items():
+        (recipe,) = recipes_of(study, arm, "glyphs", seed=0)
+        network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
+        pixels = np.zeros((2, *recipe.preprocessing.shape), np.uint8)
+        for view in {view for _, view in study.views}:
+            rows = embed_views(network, recipe, pixels, [view], torch.device("cpu"))[view]
+            assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_studies_without_data_sets_of_their_own_have_the_recipes_of_papers_too() -> None:
+    for arm, study in arms("cub").items():
+        assert recipes_of(study, arm, "cub", seed=0)[0].backbone.name in ("r50", "ibn")
+    (recipe,) = recipes_of(study_of("claims/sharing"), study_of("claims/sharing").arms[1], "cub", seed=3)
+    assert [(head.name, head.dim) for head in recipe.heads] == [("joint", 256)]
+    assert recipe.seed == 3
+
+
+def test_words_in_settings_stand_for_the_recipe_s_own_numbers() -> None:
+    study = study_of("revisiting/figure-3")
+    arm = Arm("x", "margin-$backbone-$dataset", ("batch.size=$batch", 'heads=[{"name": "e", "dim": $half}]'))
+    (recipe,) = recipes_of(study, arm, "glyphs", 0)
+    assert (recipe.batch.size, recipe.dim) == (96, 32)
+    with pytest.raises(RecipeError, match=r"'\$speed=1' holds 'speed'; known are"):
+        recipes_of(study, Arm("x", "margin-$backbone-$dataset", ("$speed=1",)), "glyphs", 0)
+
+
+def test_ensembles_train_members_with_seeds_that_follow_one_another() -> None:
+    study = study_of("claims/rho")
+    arm = Arm("two", "margin2-$backbone-$dataset")
+    assert [recipe.seed for recipe in recipes_of(study, arm, "glyphs", 2)] == [4, 5]
+
+
+def test_selection_by_validation_holds_training_classes_out() -> None:
+    study = study_of("claims/rho")
+    for selection, share in (("last", 0), ("validation", 0.1)):
+        assert recipes_of(study, study.arms[0], "glyphs", 0, selection)[0].data.validation == share
+
+
+def test_a_data_set_that_is_not_the_study_s_is_refused() -> None:
+    with pytest.raises(UsageError, match="can be run on glyphs, omniglot, cifar100, not on cub"):
+        recipes_of(study_of("claims/close"), study_of("claims/close").arms[0], "cub", 0)
+
+
+def test_a_study_must_make_sense() -> None:
+    two = (Arm("a", "margin-$backbone-$dataset"), Arm("b", "ms-$backbone-$dataset"))
+    with pytest.raises(RecipeError, match="paper/what"):
+        Study("nothing", "", "", two)
+    with pytest.raises(RecipeError, match="arms of different names"):
+        Study("a/b", "", "", (two[0], dataclasses.replace(two[1], label="A")))
+    with pytest.raises(RecipeError, match="no arm 'c'"):
+        Study("a/b", "", "", two, baseline="c")
+    with pytest.raises(UsageError, match="Did you mean 'claims/rho'"):
+        study_of("claims/rh")
+
+
+def test_the_published_twins_are_what_the_paper_data_sets_have() -> None:
+    study = study_of("reality/tables-3-to-5")
+    for dataset in study.datasets:
+        assert all(recipes_of(study, arm, dataset, 0) for arm in study.arms)

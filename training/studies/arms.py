@@ -1,0 +1,65 @@
+"""An arm on a data set: the recipes that are trained for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from string import Template
+
+from training.api import resolve
+from training.recipe import Ensemble, Recipe
+from training.recipes.settings import PAPER_DATASETS
+from training.studies.study import Arm, Study
+from zoo.errors import RecipeError, UsageError
+
+SELECTIONS = ("last", "validation")
+"""Which epoch is measured: the last of a run on all training classes, as the papers train; or the one that does best on
+training classes held out. Test data select nothing."""
+
+HELD_OUT = 0.1
+
+
+def recipes_of(
+    study: Study, arm: Arm, dataset: str, seed: int, selection: str = "last", settings: tuple[str, ...] = ()
+) -> tuple[Recipe, ...]:
+    """The arm's recipe, or those of an ensemble's members, on a data set; `settings` come last.
+
+    Raises `RecipeError` where the data set has no such recipe or it does not take the settings, and `UsageError` for a
+    data set that is not the study's.
+    """
+    if study.datasets and dataset not in study.datasets:
+        raise UsageError(f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}.")
+    members = _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
+    return tuple(
+        dataclasses.replace(_select(member, selection), seed=seed * len(members) + i)
+        for i, member in enumerate(members)
+    )
+
+
+@cache
+def _resolved(
+    recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
+) -> tuple[Recipe, ...]:
+    """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
+    papers = dataset in PAPER_DATASETS
+    words: dict[str, object] = {"dataset": dataset, "backbone": backbone if papers else "conv4"}
+    name = _fill(recipe, words)
+    dim = resolve(name).dim
+    words |= {"dim": dim, "half": dim // 2, "batch": 112 if papers else 96}
+    made = resolve(name, [*(_fill(setting, words) for setting in own), *settings])
+    return made.members if isinstance(made, Ensemble) else (made,)
+
+
+def _select(recipe: Recipe, selection: str) -> Recipe:
+    """The recipe with classes held out, or with none."""
+    share = 0.0 if selection == "last" else recipe.data.validation or HELD_OUT
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=share))
+
+
+def _fill(text: str, words: Mapping[str, object]) -> str:
+    try:
+        return Template(text).substitute(words)
+    except (KeyError, ValueError) as error:
+        raise RecipeError(f"an arm's {text!r} holds {error}; known are ${', $'.join(words)}.") from None

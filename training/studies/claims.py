@@ -1,0 +1,171 @@
+"""The papers' claims, each as the smallest comparison that can decide it; "claims/all" is all of them in one folder."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combined
+
+MEASURES = (R1, MAP_AT_R, DECAY)
+CLOSE = 0.03
+"""Three points of R@1: as far apart as nearly all losses of Reality lie on CUB once they are tuned (65 to 68)."""
+
+
+def arm(method: str, *settings: str, label: str = "") -> Arm:
+    """The method's recipe; called as the method unless a label is given."""
+    backbone = "ibn" if method == "group" else "r50"
+    return Arm(label or method, f"{method}-$backbone-$dataset", settings, backbone=backbone)
+
+
+def head(name: str) -> str:
+    """The setting for a single head as wide as all of the recipe's."""
+    return f'heads=[{{"name": "{name}", "dim": $dim}}]'
+
+
+def _rho() -> Study:
+    plain = ("margin", "contrastive")
+    claims = [
+        claim
+        for method in plain
+        for claim in (
+            Claim(f"rho raises R@1 of {method}", f"r-{method}", method),
+            Claim(f"rho lowers the spectral decay of {method}", f"r-{method}", method, DECAY, lower=True),
+        )
+    ]
+    return Study(
+        "claims/rho",
+        "rho-regularisation raises R@1 and lowers spectral decay",
+        "Revisiting, section 5.1, table 2",
+        tuple(arm(name) for method in plain for name in (method, f"r-{method}")),
+        MEASURES,
+        tuple(claims),
+    )
+
+
+def _diva() -> Study:
+    names = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
+    tasks = {"s": "the shared task", "i": "the intra task", "n": "DaNCE"}
+    to_one = [Claim(f"{name} adds to the discriminative task", f"diva-d{s}", "diva-d") for s, name in tasks.items()]
+    without = {"s": "diva-din", "i": "diva-dsn", "n": "diva-dsi"}
+    to_all = [Claim(f"{name} adds to the other three", "diva", without[s]) for s, name in tasks.items()]
+    whole = Claim("all four tasks beat the discriminative one alone", "diva", "diva-d")
+    return Study(
+        "claims/diva",
+        "Each task of DiVA adds",
+        "DiVA, table 2",
+        tuple(arm(name) for name in names),
+        MEASURES,
+        (*to_one, *to_all, whole),
+    )
+
+
+SHARING = {
+    "shared-disc": ("discriminative", (head("discriminative"),)),
+    "shared-only": ("shared", (head("shared"),)),
+    "shared-joint": ("joint", (head("joint"),)),
+    "shared-separate": ("separate", ()),
+    "shared": ("decorrelated", ()),
+}
+"""The ablation of Sharing by label: the arm of the method, and its heads where they are others than the method's."""
+
+
+def sharing_arm(label: str) -> Arm:
+    name, heads = SHARING[label]
+    return arm("shared", *heads, f"objective.method_args.arm={name}", label=label)
+
+
+def _sharing() -> Study:
+    steps = {
+        "a joint head of both tasks beats the discriminative one": ("shared-joint", "shared-disc"),
+        "separate heads beat a joint one": ("shared-separate", "shared-joint"),
+        "decorrelation adds to separate heads": ("shared", "shared-separate"),
+        "sharing beats the discriminative task with as many numbers": ("shared", "shared-disc"),
+        "MIC beats margin with as many numbers": ("mic", "margin"),
+    }
+    arms = [sharing_arm(label) for label in ("shared-disc", "shared-joint", "shared-separate", "shared")]
+    return Study(
+        "claims/sharing",
+        "What classes share helps, by a head of its own, decorrelated",
+        "Sharing, ablation; MIC",
+        (*arms, arm("mic"), arm("margin")),
+        MEASURES,
+        tuple(Claim(text, *pair) for text, pair in steps.items()),
+    )
+
+
+def _triplets() -> Study:
+    grouped = {"grouped": "shared-grouped", "grouped-standardised": "shared-grouped-standardised"}
+    others = [
+        arm("shared", f"objective.method_args.triplets={setup}", "objective.method_args.groups=60", label=label)
+        for setup, label in grouped.items()
+    ]
+    claims = [Claim(f"inter-class triplets beat {setup} ones", "shared", label) for setup, label in grouped.items()]
+    return Study(
+        "claims/triplets",
+        "Inter-class triplets beat grouped ones",
+        "Sharing, table 7",
+        (sharing_arm("shared"), *others),
+        MEASURES,
+        tuple(claims),
+    )
+
+
+def group_arm(steps: int) -> Arm:
+    return arm("group", f"objective.loss_args.steps={steps}", label=f"group T={steps}")
+
+
+def _group() -> Study:
+    # Pre-training never ends: the method, its batches and its network with plain cross entropy.
+    plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
+    arms = [group_arm(steps) for steps in range(4)]
+    versus = [Claim(f"the group loss with T={t} beats cross entropy", f"group T={t}", plain.label) for t in (1, 2, 3)]
+    unrefined = [Claim(f"refinement with T={t} beats none", f"group T={t}", "group T=0") for t in (1, 2, 3)]
+    return Study(
+        "claims/group",
+        "The group loss beats softmax, and refinement is why",
+        "Group, tables 1 to 3",
+        (plain, *arms, arm("softmax")),
+        MEASURES,
+        (*versus, *unrefined, Claim("the group loss (T=2) beats normalised softmax", "group T=2", "softmax")),
+        note="The group loss has no head: its embedding is the pooled features, wider than that of normalised softmax. "
+        "T=0 has no refinement, but the temperature of the priors and no anchors among its terms.",
+    )
+
+
+def _close() -> Study:
+    losses = ("softmax", "triplet-r", "triplet-s", "triplet-d", "contrastive", "ms", "arcface", "proxynca", "pa")
+    return Study(
+        "claims/close",
+        "Losses are close to one another",
+        "Revisiting, section 5; Reality, section 5",
+        tuple(map(arm, ("margin", *losses))),
+        MEASURES,
+        tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
+        note="Every loss has its paper's constants and one training protocol; none is tuned to the data set, which the "
+        "claim is made of.",
+        datasets=("glyphs", "omniglot", "cifar100"),
+    )
+
+
+def _random_beaten() -> Study:
+    return Study(
+        "claims/mining",
+        "Better triplets, better embeddings",
+        "Revisiting, table 2",
+        tuple(arm(f"triplet-{miner}") for miner in "rshd"),
+        MEASURES,
+        tuple(
+            Claim(f"triplet ({b.upper()}) beats ({a.upper()})", f"triplet-{b}", f"triplet-{a}")
+            for a, b in pairwise("rsd")
+        ),
+    )
+
+
+_SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _random_beaten())
+
+ALL = combined("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
+
+STUDIES = (*_SINGLE, ALL)
+
+TABLE_MEASURES = (R1, Measure("recall_at_2"), Measure("nmi"), Measure("f1_clusters"), Measure("map"), MAP_AT_R)
+"""What the papers' tables print."""

@@ -1,0 +1,69 @@
+"""DiVA: its ablation by tasks, the arms it is compared with, its weights, and what each head knows."""
+
+from __future__ import annotations
+
+from training.studies.claims import TABLE_MEASURES, arm
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
+
+TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
+OTHERS = ("diva-nce", "diva-deepcluster", "diva-rotation", "diva-instance", "diva-ensemble")
+
+
+def _tasks() -> Study:
+    return Study(
+        "diva/table-2",
+        "Tasks one by one, and other auxiliary tasks",
+        "DiVA, table 2",
+        tuple(map(arm, (*TASKS, *OTHERS))),
+        (*TABLE_MEASURES, DECAY),
+        (
+            *(Claim(f"{name} beats the discriminative task alone", name, "diva-d") for name in TASKS[1:]),
+            *(Claim(f"DaNCE beats {name.removeprefix('diva-')}", "diva-dn", name) for name in OTHERS[:-1]),
+            Claim("all tasks beat an ensemble", "diva", "diva-ensemble"),
+        ),
+    )
+
+
+def _main() -> Study:
+    return Study(
+        "diva/table-3",
+        "The method beside margin with as many numbers",
+        "DiVA, table 3",
+        (arm("diva-d"), arm("diva")),
+        TABLE_MEASURES,
+        (Claim("DiVA beats margin", "diva"),),
+    )
+
+
+def _weight(name: str, symbol: str, values: tuple[float, ...], title: str) -> Study:
+    arms = [
+        Arm(f"{symbol} {value:g}", "diva-$backbone-$dataset", (f"objective.method_args.{symbol}={value}",), value)
+        for value in values
+    ]
+    return Study(f"diva/{name}", title, "DiVA, weights of the loss", tuple(arms), (R1, MAP_AT_R, DECAY), x=symbol)
+
+
+def _heads() -> Study:
+    heads = ("discriminative", "shared", "intra", "dance")
+    plain = arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")
+    measures = [Measure(metric, split, head) for head in heads for metric, split in _OF_HEADS]
+    return Study(
+        "diva/heads",
+        "What each head is worth alone, and the singular values of all",
+        "DiVA, figures 1, 4 and 5 in part",
+        (arm("diva"), plain),
+        (R1, DECAY, *measures),
+        spectrum=True,
+        note="What the heads know of the factors of glyphs: python -m training.factors MODEL.",
+    )
+
+
+_OF_HEADS = (("recall_at_1", "test"), ("recall_at_1", "train"), ("spectral_decay", "train"))
+
+STUDIES = (
+    _tasks(),
+    _main(),
+    _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
+    _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),
+    _heads(),
+)

@@ -1,0 +1,105 @@
+"""Group: the loss beside softmax, its refinement, and its robustness to what a batch is made of."""
+
+from __future__ import annotations
+
+from training.studies.claims import TABLE_MEASURES, arm, group_arm
+from training.studies.study import MAP_AT_R, R1, Arm, Claim, Study
+
+RECIPE = "group-$backbone-$dataset"
+MEASURES = (R1, MAP_AT_R)
+
+
+def _main() -> Study:
+    plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
+    published = arm("group", "objective.loss_args.published=true", label="group, published code")
+    return Study(
+        "group/table-1",
+        "The group loss beside cross entropy on the same network",
+        "Group, tables 1 and 2",
+        (plain, arm("group"), published),
+        TABLE_MEASURES,
+        (Claim("the group loss beats cross entropy", "group"),),
+    )
+
+
+def _sweep(name: str, title: str, source: str, key: str, values: tuple[float, ...], axis: str) -> Study:
+    arms = tuple(Arm(f"{axis} {v:g}", RECIPE, (f"{key}={v:g}",), v, "ibn") for v in values)
+    return Study(f"group/{name}", title, source, arms, MEASURES, x=axis)
+
+
+def _samples() -> Study:
+    arms = [
+        Arm(
+            f"samples {n}",
+            RECIPE,
+            ("batch.size=126", f"batch.per_class={n}", "objective.loss_args.anchors=1"),
+            n,
+            "ibn",
+        )
+        for n in (2, 3, 6, 7, 9, 14)
+        if n > 2
+    ]
+    title = "R@1 against samples a class, in batches of 126"
+    return Study("group/samples", title, ROBUST, tuple(arms), MEASURES, x="samples a class")
+
+
+def _classes() -> Study:
+    arms = [
+        Arm(f"classes {n}", RECIPE, (f"batch.size={6 * n}", "batch.per_class=6"), n, "ibn")
+        for n in (4, 8, 12, 21, 30, 42)
+    ]
+    title = "R@1 against classes a batch, six samples of each"
+    return Study("group/classes", title, ROBUST, tuple(arms), MEASURES, x="classes a batch")
+
+
+def _convergence() -> Study:
+    plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
+    return Study(
+        "group/convergence",
+        "R@1 epoch by epoch beside cross entropy and triplets",
+        "Group, convergence",
+        (plain, arm("group"), arm("triplet-s")),
+        MEASURES,
+        datasets=("glyphs", "omniglot", "cifar100"),
+        note="The curves, of held-out training classes, come with --select validation (report.json, curves): test "
+        "classes are measured once.",
+    )
+
+
+def _variants() -> Study:
+    kinds = {
+        "clamp": "objective.loss_args.similarity=clamp",
+        "shift": "objective.loss_args.similarity=shift",
+        "kl": "objective.loss_args.criterion=kl",
+        "sparse classes": "objective.loss_args.sparse_classes=true",
+    }
+    arms = tuple(arm("group", setting, label=label) for label, setting in kinds.items())
+    title = "Negative similarities cut or shifted; the KL criterion; the classes of the batch alone"
+    return Study("group/appendix-f-g-i", title, "Group, appendices F, G and I", arms, MEASURES)
+
+
+ROBUST = "Group, robustness figures"
+
+STUDIES = (
+    _main(),
+    Study(
+        "group/refinement",
+        "R@1 by steps of refinement",
+        "Group, number of iterations",
+        tuple(group_arm(steps) for steps in (0, 1, 2, 3, 5, 10)),
+        MEASURES,
+    ),
+    _sweep(
+        *("anchors", "R@1 against anchors a class", ROBUST, "objective.loss_args.anchors"),
+        (0, 1, 2, 3, 4, 5),
+        "anchors",
+    ),
+    _sweep(
+        *("temperature", "R@1 against the temperature of the priors", "Group, temperature"),
+        *("objective.loss_args.temperature", (1, 3, 10, 24, 54, 79), "temperature"),
+    ),
+    _samples(),
+    _classes(),
+    _convergence(),
+    _variants(),
+)

@@ -1,0 +1,158 @@
+"""A study's folder: its plan, and a folder for each run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.output import provenance
+from training.recipe import Recipe
+from training.studies.arms import SELECTIONS, recipes_of
+from training.studies.study import Arm, Study, slug
+from training.studies.table import study_of
+from zoo.errors import TrainingError, UsageError
+from zoo.files import locked, write_json
+
+PLAN, RESULT, FAILURE = "plan.json", "result.json", "failure.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm with one seed, the epoch chosen by `selection`; its recipes (several for an ensemble) and its folder."""
+
+    arm: Arm
+    seed: int
+    selection: str
+    recipes: tuple[Recipe, ...]
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        chosen = "" if self.selection == "last" else ", selected by validation"
+        return f"{self.arm.label}, seed {self.seed}{chosen}"
+
+    @property
+    def digests(self) -> list[str]:
+        return [recipe.digest for recipe in self.recipes]
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / RESULT).exists()
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run wrote. Raises `TrainingError` where that cannot be read."""
+        return read(self.folder / RESULT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study on a data set, with the seeds 0 to seeds - 1; settings: of all arms; data: where the data set lies."""
+
+    study: Study
+    dataset: str
+    seeds: int
+    selections: tuple[str, ...] = ("last",)
+    settings: tuple[str, ...] = ()
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UsageError(f"a study needs at least one seed, not {self.seeds}.")
+        if not self.selections or not set(self.selections) <= set(SELECTIONS):
+            raise UsageError(f"epochs are selected by {' or '.join(SELECTIONS)}, not {', '.join(self.selections)}.")
+
+    def runs(self, folder: Path) -> list[Run]:
+        """Every run, seed by seed, so that what is paired is finished together."""
+        return [
+            Run(arm, seed, selection, recipes, folder / "runs" / slug(arm.label) / _name(seed, selection))
+            for seed in range(self.seeds)
+            for arm in self.study.arms
+            for selection in self.selections
+            for recipes in [recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json.loads(json.dumps({**values, "study": self.study.name}))
+
+
+def _name(seed: int, selection: str) -> str:
+    return f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
+
+
+def write_plan(plan: Plan, folder: Path) -> Plan:
+    """Begin or go on with a study in `folder`; the plan that holds there, with as many seeds as were ever asked for.
+
+    Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if (folder / PLAN).exists():
+            old = read(folder / PLAN)
+            _check_same(plan, old, folder)
+            plan = dataclasses.replace(plan, seeds=max(plan.seeds, int(old["seeds"])))
+            check_recipes(plan, old, folder)
+            if plan.seeds == old["seeds"]:
+                return plan
+        runs = {str(run.folder.relative_to(folder)): run.digests for run in plan.runs(folder)}
+        write_json(folder / PLAN, {**plan.to_json(), "runs": runs, **provenance()})
+    return plan
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan in a study's folder. Raises `UsageError` where there is none, `TrainingError` as `write_plan` does."""
+    if not (folder / PLAN).is_file():
+        raise UsageError(f"{folder} is no study: there is no {PLAN} in it. Begin one with: zoo benchmark run STUDY")
+    raw = read(folder / PLAN)
+    try:
+        sequences = {key: tuple(raw[key]) for key in ("selections", "settings")}
+        plan = Plan(study_of(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], **sequences)
+    except (KeyError, TypeError) as error:
+        raise TrainingError(f"{folder / PLAN} is no plan of a study ({error}); begin anew in another folder.") from None
+    check_recipes(plan, raw, folder)
+    return plan
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A JSON file of a study's folder. Raises `TrainingError` where it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read as JSON: {error}. Delete it to make it again.") from None
+    if not isinstance(value, dict):
+        raise TrainingError(f"{path} does not hold what a study writes. Delete it to make it again.")
+    return value
+
+
+def chosen(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:
+    """The runs of the arms named, or all. Raises `UsageError` for an arm that the study lacks."""
+    only = list(only)
+    for label in only:
+        if label not in study.labels:
+            raise UsageError(f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.")
+    return [run for run in runs if not only or run.arm.label in only]
+
+
+def _check_same(plan: Plan, old: dict[str, Any], folder: Path) -> None:
+    new = plan.to_json()
+    for key in ("study", "dataset", "selections", "settings"):
+        if old.get(key) != new[key]:
+            raise TrainingError(
+                f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out."
+            )
+
+
+def check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` where a planned run's recipe is not what it was: runs of both would be mixed."""
+    planned = old.get("runs", {})
+    for run in plan.runs(folder):
+        place = str(run.folder.relative_to(folder))
+        if place in planned and planned[place] != run.digests:
+            raise TrainingError(
+                f"the recipe of {run.title} has changed since {folder} was begun (with commit {old.get('commit')}). "
+                "Go on with that version, or begin anew in another folder."
+            )

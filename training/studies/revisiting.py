@@ -1,0 +1,205 @@
+"""Revisiting: its tables and figures that are measurements: a fixed number of epochs, five seeds."""
+
+from __future__ import annotations
+
+from training.studies.claims import TABLE_MEASURES, arm
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
+
+SMALL = ("glyphs", "omniglot", "cifar100")
+OBJECTIVES = (
+    *("angular", "arcface", "contrastive", "lifted", "histogram", "margin06", "margin", "ms", "npair", "proxynca"),
+    *("quadruplet", "snr", "softtriple", "softmax", "triplet-r", "triplet-s", "triplet-h", "triplet-d"),
+)
+RHO = ("contrastive", "margin06", "margin", "snr", "triplet-d")
+
+STRUCTURE = tuple(
+    Measure(metric, "train")
+    for metric in (
+        *("spectral_decay", "spectral_decay_drop_1", "spectral_decay_by_class", "intra_class_distance"),
+        *("inter_class_distance", "intra_inter_ratio", "uniformity", "alignment"),
+    )
+)
+"""On training data, as the paper measures it."""
+
+STANDARD = (*TABLE_MEASURES[:4], Measure("f1_neighbours"), Measure("map_at_1000"), MAP_AT_R)
+
+
+def _every() -> tuple[Arm, ...]:
+    return (*map(arm, OBJECTIVES), *(arm(f"r-{method}") for method in RHO))
+
+
+def _table_2() -> Study:
+    claims = [Claim(f"rho raises R@1 of {method}", f"r-{method}", method) for method in RHO]
+    lowers = [Claim(f"rho lowers the spectral decay of {m}", f"r-{m}", m, DECAY, lower=True) for m in RHO]
+    return Study(
+        "revisiting/table-2",
+        "Objectives under one protocol, and rho-regularisation",
+        "Revisiting, table 2",
+        _every(),
+        (*TABLE_MEASURES, DECAY),
+        (*claims, *lowers),
+        baseline="margin",
+    )
+
+
+def _untrained() -> Study:
+    return Study(
+        "revisiting/table-1",
+        "The backbone before any training on the data, with a random head and without one",
+        "Revisiting, table 1",
+        (arm("margin", "schedule.epochs=0", label="untrained"), arm("margin", label="margin")),
+        (R1, Measure("recall_at_1", "test", "features"), Measure("nmi")),
+        note="Small backbones start from random weights; those of the papers' data sets from ImageNet's.",
+    )
+
+
+def _weight_decay() -> Study:
+    arms = [
+        Arm(f"{method} {decay:g}", f"{method}-$backbone-$dataset", (f"optimizer.weight_decay={decay}",), decay)
+        for method in ("margin", "ms")
+        for decay in (0.0, 1e-5, 1e-4, 4e-4, 1e-3, 1e-2)
+    ]
+    title = "R@1 against weight decay"
+    return Study(
+        "revisiting/figure-2-weight-decay", title, "Revisiting, figure 2", tuple(arms), (R1, DECAY), x="weight decay"
+    )
+
+
+def _dimension() -> Study:
+    arms = [
+        Arm(f"{method} {dim}", f"{method}-$backbone-$dataset", (_head(dim),), dim)
+        for method in ("margin", "ms")
+        for dim in (16, 32, 64, 128, 256, 512)
+    ]
+    title = "R@1 against the dimension of the embedding"
+    return Study(
+        "revisiting/figure-2-dimension", title, "Revisiting, figure 2", tuple(arms), (R1, DECAY), x="dimension"
+    )
+
+
+def _head(dim: int) -> str:
+    return f'heads=[{{"name": "embedding", "dim": {dim}}}]'
+
+
+def _backbone() -> Study:
+    widths = {"quarter": [16, 32, 48, 64], "half": [32, 64, 96, 128], "full": [64, 128, 192, 256]}
+    arms = [
+        arm(method, f"backbone.args.widths={values}", label=f"{method} conv4 {name}")
+        for method in ("margin", "softmax")
+        for name, values in widths.items()
+    ]
+    deep = [
+        arm(method, "backbone.name=r18", "backbone.architecture=resnet18", label=f"{method} resnet18")
+        for method in ("margin", "softmax")
+    ]
+    return Study(
+        "revisiting/figure-2-backbone",
+        "R@1 by backbone",
+        "Revisiting, figure 2",
+        (*arms, *deep),
+        (R1, DECAY),
+        datasets=SMALL,
+        note="Small twins of the paper's backbones: conv4 in three widths, and ResNet-18, all from random weights.",
+    )
+
+
+SAMPLERS = {
+    "spc-2": ("spc", 2),
+    "spc-4": ("spc", 4),
+    "spc-8": ("spc", 8),
+    "spc-r": ("spc-r", 2),
+    "greedy coreset": ("greedy-coreset", 2),
+    "ddm": ("ddm", 2),
+    "frd": ("frd", 2),
+}
+"""By label: the sampler, and how many of a class it draws."""
+
+
+def _samplers() -> Study:
+    arms = [
+        arm(method, *_drawn(sampler, per_class), label=f"{method} {label}")
+        for method in ("margin", "ms", "triplet-d")
+        for label, (sampler, per_class) in SAMPLERS.items()
+    ]
+    return Study(
+        "revisiting/figure-3",
+        "R@1 by batch sampler",
+        "Revisiting, figure 3",
+        tuple(arms),
+        (R1, MAP_AT_R),
+        note="Batches of 96 on small data sets (112 else), so that two a class fit the classes of all. Classes are "
+        "drawn singly, quarter turns of a character too.",
+    )
+
+
+def _drawn(sampler: str, per_class: int) -> tuple[str, ...]:
+    batch = ("batch.size=$batch", f"batch.sampler={sampler}", f"batch.per_class={per_class}")
+    return (*batch, "batch.args.together=1") if sampler == "spc" else batch
+
+
+def _rho_sweep() -> Study:
+    arms = [
+        Arm(f"{method} {p:g}", f"r-{method}-$backbone-$dataset", (f"objective.miner_args.probability={p}",), p)
+        for method in ("margin", "contrastive")
+        for p in (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
+    ]
+    return Study(
+        "revisiting/figure-7",
+        "R@1 and spectral decay against the probability of the exchange",
+        "Revisiting, figure 7",
+        tuple(arms),
+        (R1, MAP_AT_R, DECAY),
+        x="rho's probability",
+    )
+
+
+def _spectra() -> Study:
+    methods = ("margin", "r-margin", "contrastive", "r-contrastive", "triplet-d", "r-triplet-d", "softmax", "npair")
+    return Study(
+        "revisiting/figure-8",
+        "Singular values of the training embeddings, with and without rho",
+        "Revisiting, figures 8 and 10",
+        tuple(map(arm, methods)),
+        (R1, DECAY, Measure("spectral_decay_drop_1", "train")),
+        spectrum=True,
+    )
+
+
+def _mixup() -> Study:
+    pairs = ("margin", "ms", "softmax")
+    arms = [each for m in pairs for each in (arm(m), arm(m, "objective.method=mixup", label=f"{m} mixup"))]
+    claims = [Claim(f"manifold mixup hurts {m}", f"{m} mixup", m, lower=True) for m in pairs]
+    return Study(
+        "revisiting/appendix-f", "Manifold mixup", "Revisiting, appendix F", tuple(arms), (R1, DECAY), tuple(claims)
+    )
+
+
+STUDIES = (
+    _untrained(),
+    _table_2(),
+    _weight_decay(),
+    _dimension(),
+    _backbone(),
+    _samplers(),
+    Study(
+        "revisiting/figure-4",
+        "How the usual metrics go together over all objectives",
+        "Revisiting, figure 4",
+        _every(),
+        STANDARD,
+        baseline="margin",
+        correlate=True,
+    ),
+    Study(
+        "revisiting/figure-5",
+        "R@1 against the structure of the embedded training data, over all objectives",
+        "Revisiting, figure 5 and appendix C",
+        _every(),
+        (R1, *STRUCTURE),
+        baseline="margin",
+        correlate=True,
+    ),
+    _rho_sweep(),
+    _spectra(),
+    _mixup(),
+)

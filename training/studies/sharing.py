@@ -1,0 +1,109 @@
+"""Sharing: its losses, ablations and the gap between training and test; and MIC."""
+
+from __future__ import annotations
+
+from training.studies.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
+from training.studies.study import DECAY, FEATURES, MAP_AT_R, R1, RANDOM_HEAD, Arm, Claim, Measure, Study
+
+SMALL = ("glyphs", "omniglot", "cifar100")
+
+LOSSES = {
+    "margin": (),
+    "triplet-s": ("objective.loss=triplet", "objective.miner=semihard", "objective.loss_args.squared=true"),
+    "npair": ("objective.loss=n-pair", "objective.miner=none"),
+    "proxynca": ("objective.loss=proxy-nca", "objective.miner=none", "optimizer.loss_lr=0.003"),
+}
+"""By short name: the settings that put the loss in the place of margin."""
+
+
+def _losses() -> Study:
+    arms = []
+    for name, settings in LOSSES.items():
+        alone = (head("discriminative"), "objective.method_args.arm=discriminative")
+        arms += [arm("shared", *settings, *alone, label=name), arm("shared", *settings, label=f"shared {name}")]
+    return Study(
+        "sharing/losses",
+        "Four losses with and without what classes share, with as many numbers",
+        "Sharing, main tables and table 4",
+        tuple(arms),
+        TABLE_MEASURES,
+        tuple(Claim(f"sharing raises R@1 of {name}", f"shared {name}", name) for name in LOSSES),
+        datasets=SMALL,
+    )
+
+
+def _ablation() -> Study:
+    arms = tuple(sharing_arm(label) for label in SHARING)
+    beaten = [
+        Claim(f"the whole method beats {label}", "shared", label) for label in SHARING if label not in ("shared",)
+    ]
+    title = "One task or both, on one head or two, decorrelated or not"
+    return Study("sharing/ablation", title, "Sharing, ablation", arms, (R1, MAP_AT_R, DECAY), tuple(beaten))
+
+
+def _regularisers() -> Study:
+    plain = [arm("margin", f"heads={_wide()}"), *(arm(f"margin-{name}", f"heads={_wide()}") for name in REGULARISERS)]
+    return Study(
+        "sharing/table-6",
+        "Plain regularisers of margin beside the method",
+        "Sharing, table 6",
+        (*plain, sharing_arm("shared")),
+        (R1, DECAY),
+        tuple(Claim(f"sharing beats {name}", "shared", f"margin-{name}") for name in REGULARISERS),
+        datasets=SMALL,
+        note="Plain recipes have an embedding of 256 numbers, as many as the method's on Omniglot and CIFAR-100.",
+    )
+
+
+REGULARISERS = ("dropout", "noise-in", "noise-out")
+
+
+def _wide() -> str:
+    return '[{"name": "embedding", "dim": 256}]'
+
+
+SETUPS = ("inter-class", "nearest", "unconstrained", "grouped", "grouped-standardised")
+
+
+def _setups() -> Study:
+    arms = [
+        arm("shared", f"objective.method_args.triplets={s}", "objective.method_args.groups=60", label=s) for s in SETUPS
+    ]
+    return Study(
+        "sharing/table-7",
+        "Triplets from which the shared task learns",
+        "Sharing, table 7",
+        tuple(arms),
+        (R1, MAP_AT_R),
+        tuple(Claim(f"inter-class triplets beat {s}", "inter-class", s) for s in SETUPS[1:]),
+    )
+
+
+def _gamma() -> Study:
+    weights = (0, 10, 30, 100, 300, 500, 1000, 2500)
+    arms = [Arm(f"{w}", "shared-$backbone-$dataset", (f"objective.method_args.gamma={w}",), w) for w in weights]
+    title = "R@1 against the weight of the decorrelation"
+    return Study("sharing/table-7b", title, "Sharing, table 7b", tuple(arms), (R1, MAP_AT_R), x="gamma")
+
+
+def _negatives() -> Study:
+    kinds = ("distance-weighted", "semihard", "random")
+    arms = [arm("shared", f"objective.method_args.negatives={kind}", label=kind) for kind in kinds]
+    title = "How the shared task draws its negatives"
+    return Study("sharing/table-8", title, "Sharing, table 8", tuple(arms), (R1, MAP_AT_R))
+
+
+def _gap() -> Study:
+    views = ("discriminative", "shared", RANDOM_HEAD, FEATURES)
+    measures = [Measure("recall_at_1", split, view) for view in views for split in ("train", "test")]
+    separate, whole = sharing_arm("shared-separate"), sharing_arm("shared")
+    return Study(
+        "sharing/generalisation-gap",
+        "R@1 on training and test classes of each head, of a random head and of the features",
+        "Sharing, study of the generalisation gap",
+        (separate, whole),
+        (R1, Measure("recall_at_1", "train"), *measures),
+    )
+
+
+STUDIES = (_losses(), _ablation(), _regularisers(), _setups(), _gamma(), _negatives(), _gap())

@@ -1,0 +1,112 @@
+"""One run of a study: trained, measured, written down."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training import data as training_data
+from training.data import TrainingData
+from training.loop import CHECKPOINT, Trained, train
+from training.output import provenance
+from training.recipe import Recipe
+from training.run import Place
+from training.studies.measuring import Splits, embed, measure
+from training.studies.plan import FAILURE, RESULT, Plan, Run
+from zoo.errors import ZooError
+from zoo.files import write_json
+
+
+@dataclass
+class Workplace:
+    """Where runs are trained, and the data that they share: decoded once for runs that want the same of it."""
+
+    place: Place
+    splits: Splits
+    loaded: dict[Any, TrainingData] = field(default_factory=dict)
+
+    def data(self, recipe: Recipe) -> TrainingData:
+        """The training data of the recipe; those of the last recipe are kept."""
+        held_out = recipe.seed if recipe.data.validation else None
+        key = (recipe.data, recipe.preprocessing, held_out)
+        if key not in self.loaded:
+            self.loaded = {key: training_data.load(recipe, self.splits.root)}
+        return self.loaded[key]
+
+
+def workplace(device: torch.device, root: str | Path | None) -> Workplace:
+    return Workplace(Place(device), Splits(root))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Whether this process alone holds the run's folder now; the claim goes with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "claim").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
+    """Train the run's recipes, going on from their checkpoints, measure, and write result.json; what it holds.
+
+    The test split is read when training has ended. A failure is written down and raised.
+    """
+    started = time.perf_counter()
+    try:
+        result = _perform(run, plan, work)
+    except ZooError as error:
+        write_json(run.folder / FAILURE, {"error": type(error).__name__, "message": str(error)})
+        raise
+    write_json(run.folder / RESULT, {**result, "wall_seconds": time.perf_counter() - started})
+    (run.folder / FAILURE).unlink(missing_ok=True)
+    for checkpoint in run.folder.glob(f"*/{CHECKPOINT}"):
+        checkpoint.unlink()
+    return run.result()
+
+
+def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
+    trained, digests = [], []
+    for recipe in run.recipes:
+        data = work.data(recipe)
+        digests.append(data.digest)
+        # Of other images it would be another run: it must not go on from this one's checkpoint.
+        scratch = run.folder / f"{recipe.digest}-{data.digest}"
+        trained.append(train(recipe, data, scratch, work.place, progress=False))
+    networks = [each.network for each in trained]
+    rows = embed(networks, run.recipes, plan.study, work.splits, work.place.device)
+    return {
+        "arm": run.arm.label,
+        "seed": run.seed,
+        "selection": run.selection,
+        "recipes": run.digests,
+        "data": digests,
+        "dataset": run.recipes[0].data.dataset,
+        "evaluations": measure(rows, plan.study, work.splits, run.recipes[0].data.dataset),
+        "training": [_facts(each) for each in trained],
+        "device": str(work.place.device),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **provenance(),
+    }
+
+
+def _facts(trained: Trained) -> dict[str, Any]:
+    return {
+        "epochs": len(trained.log),
+        "measured_epoch": trained.best_epoch or len(trained.log),
+        "seconds": trained.seconds,
+        "precision": trained.precision,
+        "log": trained.log,
+    }

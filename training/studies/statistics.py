@@ -1,0 +1,74 @@
+"""What several seeds say: means with intervals, paired differences, verdicts on claims, correlations."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.studies.study import Claim
+from zoo.comparison.compare import interval_over_seeds
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
+
+Seeds = Mapping[int, float]
+"""A value for each seed."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """n values: their mean, standard deviation (as of a sample) and 95 % Student-t interval of the mean, both None for
+    a single value."""
+
+    n: int
+    mean: float
+    sd: float | None
+    interval: tuple[float, float] | None
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Of one value or more."""
+    several = len(values) > 1
+    return Summary(
+        len(values),
+        statistics.fmean(values),
+        statistics.stdev(values) if several else None,
+        interval_over_seeds(values) if several else None,
+    )
+
+
+def paired(ours: Seeds, others: Seeds) -> Summary | None:
+    """Ours minus others over the seeds that both have; None where there is no such seed.
+
+    Runs of one seed share their start and the classes held out, so that the interval of their differences is mostly
+    narrower than that of the difference of the means.
+    """
+    common = sorted(ours.keys() & others.keys())
+    return summary([ours[seed] - others[seed] for seed in common]) if common else None
+
+
+def verdict(claim: Claim, difference: Summary | None) -> str:
+    """What the interval of the difference (better minus than) says of the claim.
+
+    "holds": all of the interval lies on the claimed side of 0, or inside +-`within`. "does not": all of it lies on the
+    other side, or outside. "undecided": neither, or there are fewer than two common seeds.
+    """
+    if difference is None or difference.interval is None:
+        return UNDECIDED
+    low, high = difference.interval
+    if claim.within is not None:
+        if -claim.within <= low and high <= claim.within:
+            return HOLDS
+        return FAILS if low > claim.within or high < -claim.within else UNDECIDED
+    if claim.lower:
+        low, high = -high, -low
+    return HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Pearson's; None below three pairs, and where one side does not vary."""
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])

@@ -1,0 +1,64 @@
+"""What of a trained network is embedded: all of it, one of its heads, its features, or these under a random head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from training.recipe import Recipe
+from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD
+from zoo.errors import RecipeError
+from zoo.network import Network, PixelNetwork
+
+CHUNK = 256
+
+Embed = Callable[[Tensor], Tensor]
+
+
+def embed_views(
+    network: Network, recipe: Recipe, pixels: np.ndarray, views: Sequence[str], device: torch.device
+) -> dict[str, np.ndarray]:
+    """Unit rows float32 [n, d] of pixels uint8 [n, crop, crop, c] by view, from one pass through the trunk.
+
+    Raises `RecipeError` for a head that the network lacks.
+    """
+    makers = {view: _maker(network, view, recipe.seed) for view in views}
+    normalised = PixelNetwork(network, recipe.preprocessing).eval().to(device)
+    found: dict[str, list[Tensor]] = {view: [] for view in views}
+    with torch.inference_mode():
+        for start in range(0, len(pixels), CHUNK):
+            images = torch.from_numpy(pixels[start : start + CHUNK]).to(device).permute(0, 3, 1, 2).float()
+            pooled = network.trunk((images - normalised.mean) / normalised.std)
+            for view, make in makers.items():
+                found[view].append(make(pooled).float().cpu())
+    return {view: torch.cat(rows).numpy() for view, rows in found.items()}
+
+
+def _maker(network: Network, view: str, seed: int) -> Embed:
+    """From pooled features [n, f] to the unit rows of a view."""
+    if view == EMBEDDING:
+        return network.embed
+    if view == FEATURES:
+        return lambda features: normalize(features, dim=1)
+    if view == RANDOM_HEAD:
+        return _random_head(network, seed)
+    if view not in network.heads:
+        raise RecipeError(
+            f"the network has no head {view!r} to measure; its heads: {', '.join(network.heads) or 'none'}."
+        )
+    head = network.heads[view]
+    return lambda features: normalize(head(features), dim=1)
+
+
+def _random_head(network: Network, seed: int) -> Embed:
+    """A linear map to as many numbers as the first head's, drawn as PyTorch draws a head's first weights."""
+    width = int(network.trunk.num_features)  # type: ignore[arg-type]
+    dims = [int(head.out_features) for head in network.heads.values()]  # type: ignore[arg-type]
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        weights = nn.Linear(width, dims[0] if dims else width).weight.detach()
+    return lambda features: normalize(features @ weights.T.to(features), dim=1)
