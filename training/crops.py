@@ -19,7 +19,10 @@ def crop_boxes(aspects: Tensor, how: Augmentation, share: float) -> Tensor:
     """
     if how.crop == "none":
         return _at(_window(aspects, share), torch.full((len(aspects), 2), 0.5, device=aspects.device))
-    sizes = _window(aspects, how.window) if how.crop == "window" else _resized(aspects, how)
+    if how.crop == "resized":
+        sizes = _resized(aspects, how)
+    else:
+        sizes = _window(torch.ones_like(aspects) if how.crop == "squeezed" else aspects, how.window)
     return _at(sizes, torch.rand(len(aspects), 2, device=aspects.device))
 
 

@@ -24,11 +24,11 @@ class Hinges(NamedTuple):
 
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
-    """[x]+ of every value, or of those of the mask, bool and of the same shape."""
+    """[x]+ of every value, or of those of the mask, bool and of the same shape; weights count them as often."""
     # Numbers, not bools: they are several times as fast to multiply and to count.
     kept = torch.ones_like(values) if mask is None else mask.to(values.dtype)
-    terms = relu(values) * kept
-    return Hinges(terms.sum(), terms.detach().sign().sum(), kept.sum())
+    terms = relu(values)
+    return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:

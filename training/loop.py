@@ -28,7 +28,7 @@ from training.run import Place, Run, embed, steps_per_epoch
 from training.samplers import SAMPLERS, Sampler
 from training.tables import make
 from training.trackers import Tracker
-from zoo.errors import TrainingError
+from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
@@ -122,6 +122,8 @@ def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) 
     started = time.perf_counter()
     run.forwards = 0
     run.method.start_epoch(run.epoch, lambda: observe(run))
+    # Clusters and queues are found by each process; rounding on unlike devices must not part them.
+    run.place.processes.same_everywhere(run.method.buffers())
     run.network.train()
     run.method.train()
     part = run.place.processes.part(run.recipe.batch.size)
@@ -130,10 +132,11 @@ def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) 
     drawn = _draws(run, sampler, steps)
     history: list[dict[str, Tensor]] = []
     for number, ((task, samples), squares) in enumerate(
-        prefetch(drawn, lambda draw: run.data.images(draw[1][part]), ahead), start=1
+        prefetch(drawn, lambda draw: _pinned(run.data.images(draw[1][part]), run.place), ahead), start=1
     ):
         batch = run.minibatch(samples, squares, task)
-        terms = _gradients(run, batch, folder, number)
+        together = _together(number, steps, run.recipe.optimizer.accumulate)
+        terms = _gradients(run, batch, folder, number, together)
         if number % run.recipe.optimizer.accumulate == 0 or number == steps:
             run.update()
         run.method.end_step(batch)
@@ -158,13 +161,27 @@ def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) 
     }
 
 
-def _gradients(run: Run, batch: Minibatch, folder: Path, number: int) -> dict[str, Tensor]:
-    """Forward and backward of one batch; the loss's terms. Raises `TrainingError` where their sum is not finite."""
+def _pinned(squares: Tensor, place: Place) -> Tensor:
+    """In memory from which the accelerator copies while it computes."""
+    return squares.pin_memory() if place.device.type == "cuda" else squares
+
+
+def _together(number: int, steps: int, accumulate: int) -> int:
+    """How many batches make the update that step `number` (from 1) belongs to: the last may be of fewer."""
+    complete = steps - steps % accumulate
+    return accumulate if number <= complete else steps - complete
+
+
+def _gradients(run: Run, batch: Minibatch, folder: Path, number: int, together: int) -> dict[str, Tensor]:
+    """Forward and backward of one of the `together` batches of an update; the loss's terms.
+
+    Raises `TrainingError` where their sum is not finite.
+    """
     terms = run.method.loss(batch)
     loss = torch.stack(list(terms.values())).sum()
     if not torch.isfinite(loss):
         raise keep_bad_batch(run, batch, terms, folder, number)
-    run.backward(loss)
+    run.backward(loss, together)
     return {name: term.detach() for name, term in terms.items()}
 
 
@@ -173,12 +190,18 @@ def _draws(run: Run, sampler: Sampler, steps: int) -> Iterator[Draw]:
     plan, labels = run.method.plan(run.epoch, steps), run.data.labels
     targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}
     main = sampler.epoch(run.epoch, sum(targets[task] is labels for task in plan))
+    if run.memory is not None and any(own is not labels for own in targets.values()):
+        raise RecipeError(
+            f"the sampler {run.recipe.batch.sampler!r} chooses by embeddings among the classes; the method "
+            f"{run.recipe.objective.method!r} also draws by groups of its own. Set batch.sampler to spc."
+        )
     streams = {
         task: main if own is labels else create_sampler(run.recipe, own, 1).epoch(run.epoch, plan.count(task))
         for task, own in targets.items()
     }
     for task in plan:
-        yield task, next(streams[task])
+        samples = next(streams[task])
+        yield task, samples if run.memory is None else run.place.processes.agree(samples, run.place.device)
 
 
 def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
@@ -220,4 +243,6 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
     seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
     offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
     sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
+    if hasattr(sampler, "memory") and not recipe.dim:
+        raise RecipeError(f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.")
     return sampler

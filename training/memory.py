@@ -19,12 +19,15 @@ def observe(run: Run, chunk: int = 256) -> Tensor:
     run.network.eval()
     processes, total = run.place.processes, len(run.data.labels)
     rows = []
-    for start in range(0, total, chunk * processes.count):
-        samples = np.arange(start, min(start + chunk * processes.count, total))
-        # Every process has as many: the last sample stands in for those that are lacking.
-        filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
-        squares = run.data.images(filled[processes.part(len(filled))])
-        rows.append(run.features(run.view(filled, squares, plain))[: len(samples)])
+    # Looking draws from the generators, for nothing, and must not move them: other numbers of processes look in other
+    # steps.
+    with torch.random.fork_rng([run.place.device] if run.place.device.type == "cuda" else []):
+        for start in range(0, total, chunk * processes.count):
+            samples = np.arange(start, min(start + chunk * processes.count, total))
+            # Every process has as many: the last sample stands in for those that are lacking.
+            filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
+            squares = run.data.images(filled[processes.part(len(filled))])
+            rows.append(run.features(run.view(filled, squares, plain))[: len(samples)])
     run.network.train(training)
     return torch.cat(rows)
 

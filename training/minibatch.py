@@ -15,7 +15,7 @@ class Minibatch:
 
     labels: int64 [b]; samples: int64 [b], which of the training samples they are; both of the whole batch.
     images: float [b / processes, c, h, w], this process's part, augmented and normalised.
-    task: which of the method's tasks the step trains. epoch: counted from 0.
+    part: which rows of the whole batch they are. task: which of the method's tasks the step trains. epoch: from 0.
     """
 
     def __init__(
@@ -27,7 +27,9 @@ class Minibatch:
         another_view: Callable[[], Tensor],
         task: str,
         epoch: int,
+        part: slice = slice(None),
     ) -> None:
+        self.part = part
         self.labels, self.samples, self.images, self.task, self.epoch = labels, samples, images, task, epoch
         self._forward, self._another_view = forward, another_view
 

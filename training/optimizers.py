@@ -65,9 +65,14 @@ def _adamw(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=how.lr)
 
 
+def _radam(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
+    return torch.optim.RAdam(groups, lr=how.lr)
+
+
 OPTIMIZERS: dict[str, Callable[[Any, Optimizer], torch.optim.Optimizer]] = {
     "adam": _adam,
     "adamw": _adamw,
+    "radam": _radam,
     "rmsprop": _rmsprop,
     "sgd": _sgd,
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -45,7 +46,7 @@ class Processes:
         if self.count == 1:
             return
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        for dtype in {gradient.dtype for gradient in gradients}:
+        for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             alike = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([gradient.flatten() for gradient in alike])
             dist.all_reduce(flat)
@@ -58,6 +59,14 @@ class Processes:
         if self.count > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
+
+    def agree(self, samples: np.ndarray, device: torch.device) -> np.ndarray:
+        """The first process's choice of samples, int64 [b]."""
+        if self.count == 1:
+            return samples
+        chosen = torch.from_numpy(samples.copy()).to(device)
+        dist.broadcast(chosen, 0)
+        return chosen.cpu().numpy()
 
     def wait(self) -> None:
         if self.count > 1:
@@ -90,6 +99,8 @@ def connect(device: torch.device) -> tuple[Processes, torch.device]:
     Hugging Face Accelerate reads the launcher's environment and chooses backend (gloo, nccl) and device.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if device.index is not None:
+            torch.cuda.set_device(device)  # whose generator is part of the checkpoint
         return Processes(), device
     from accelerate import PartialState
 

@@ -16,7 +16,7 @@ from zoo.errors import RecipeError
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
 FITS = ("square", "whole")
-CROPS = ("none", "window", "resized")
+CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
 
 
@@ -64,8 +64,9 @@ class Augmentation:
     flip: probability of a mirror image. contrast, brightness: uniform in +-, on the scale 0..1. background: what
     lies outside, 0..1. oversample: pixels are averaged from this many a side, against aliasing.
     crop: "none", the central window that tests see too; "window", a random square of `window` times the image's short
-    side; "resized", a random part of `area` (smallest and largest share of the image) whose sides' ratio is log-uniform
-    between 1 / `ratio` and `ratio`, resized to the square (Szegedy et al. 2015, Going Deeper with Convolutions, s. 6).
+    side; "squeezed", the same of the image squeezed to a square; "resized", a random part of `area` (smallest and
+    largest share of the image) whose sides' ratio is log-uniform between 1 / `ratio` and `ratio`, resized to the square
+    (Szegedy et al. 2015, Going Deeper with Convolutions, s. 6).
     """
 
     rotate: float = 0.0
@@ -160,7 +161,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """adamw, adam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
+    """adamw, adam, radam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
 
     momentum: of sgd and rmsprop. accumulate: batches whose gradients are averaged before each update; every batch is
     still mined by itself.
@@ -175,6 +176,8 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         _check(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "from 0 to below 1")
+        if self.momentum and self.name not in ("sgd", "rmsprop"):
+            raise RecipeError(f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.")
         _check(self.accumulate >= 1, "optimizer.accumulate", self.accumulate, "1 or more")
         for name in ("lr", "weight_decay", "loss_lr"):
             _check(0 <= getattr(self, name) < math.inf, f"optimizer.{name}", getattr(self, name), "0 or more")
@@ -197,6 +200,8 @@ class Schedule:
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.milestones and self.name != "multi-step":
+            raise RecipeError(f"schedule.milestones are for schedule.name=multi-step, not for {self.name}.")
         _check(0 < self.gamma <= 1, "schedule.gamma", self.gamma, "above 0 and at most 1")
         _check(min(self.milestones, default=1) >= 1, "schedule.milestones", self.milestones, "epochs from 1")
         _check(self.epochs >= 0, "schedule.epochs", self.epochs, "0 or more")

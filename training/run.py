@@ -50,7 +50,7 @@ class Run:
         self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
         self.network, self.method = create_parts(recipe, data)
         self.network.to(place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.method.to(place.device)
+        self.method.to(place.device, memory_format=torch.channels_last)
         self.trunk = torch.compile(self.network.trunk) if place.compiled else self.network.trunk
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
@@ -69,7 +69,9 @@ class Run:
             return self.view(samples, squares, self.recipe.augmentation)
 
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
-        return Minibatch(labels, torch.from_numpy(samples).to(device), view(), self.features, view, task, self.epoch)
+        part = self.place.processes.part(len(samples))
+        everything = torch.from_numpy(samples).to(device)
+        return Minibatch(labels, everything, view(), self.features, view, task, self.epoch, part)
 
     @torch.no_grad()
     def view(self, samples: np.ndarray, squares: Tensor, how: Augmentation) -> Tensor:
@@ -94,8 +96,9 @@ class Run:
                 features = forward(images)
         return self.place.processes.gather(features.float())
 
-    def backward(self, loss: Tensor) -> None:
-        (loss / self.recipe.optimizer.accumulate).backward()
+    def backward(self, loss: Tensor, batches: int = 1) -> None:
+        """Add the gradient of one of `batches` whose mean is taken."""
+        (loss / batches).backward()
 
     def update(self) -> None:
         """One step of the optimiser by the gradients that have gathered."""

@@ -28,6 +28,11 @@ def test_a_window_is_a_square_of_the_image_that_lies_anywhere_in_it() -> None:
     assert abs(boxes[:, 0].mean()) < 0.05
 
 
+def test_a_window_of_a_squeezed_image_keeps_no_proportions() -> None:
+    boxes = crop_boxes(torch.full((50,), 2.0), Augmentation(crop="squeezed", window=0.5), 1.0)
+    assert torch.allclose(boxes[:, 2:], torch.tensor(0.5))
+
+
 def test_random_resized_crops_are_distributed_as_torchvision_s() -> None:
     torch.manual_seed(0)
     width, height = 600, 400

@@ -38,8 +38,12 @@ def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> 
         assert gradient.abs().max() > 0, name
         scale = gradient.abs().max().clamp(min=1)
         assert (shared[name] - gradient).abs().max() / scale < 1e-5, name
-    logs = [[json.loads(line) for line in (run / "run/log.jsonl").read_text().splitlines()] for run in (one, two)]
-    assert [record["loss"] for record in logs[1]] == pytest.approx([record["loss"] for record in logs[0]], abs=1e-5)
+    for kind in ("run", *two_processes.KINDS):
+        logs = [
+            [json.loads(line) for line in (run / kind / "log.jsonl").read_text().splitlines()] for run in (one, two)
+        ]
+        losses = [[record["loss"] for record in log] for log in logs]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-5), kind
     for name, weight in load_file(one / "weights.safetensors").items():
         torch.testing.assert_close(load_file(two / "weights.safetensors")[name], weight, atol=1e-5, rtol=1e-4)
 

@@ -136,6 +136,9 @@ def test_override() -> None:
         ("batch.size=0", "1 or more"),
         ("seed=-1", "seed must be 0 or more"),
         ("precision=fp8", "fp32 or bf16"),
+        ("schedule.milestones=[3]", "are for schedule.name=multi-step"),
+        ("optimizer.momentum=0.9", "adamw has none"),
+        ("augmentation.crop=middle", "none, window, squeezed, resized"),
         ("name=../x", "lower-case letters"),
         ("preprocessing.mode=XYZ", "grey"),
         ('heads=[{"name": "a", "dim": "x"}]', "heads must be"),
@@ -145,6 +148,11 @@ def test_override() -> None:
 def test_a_wrong_setting_is_refused(setting: str, match: str) -> None:
     with pytest.raises(RecipeError, match=match):
         override(RECIPE, [setting])
+
+
+def test_arguments_of_nothing_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"miner_args are set, but no objective\.miner"):
+        build(override(RECIPE, ["objective.miner=none", "objective.miner_args.nearest=0.5"]))
 
 
 def test_settings_that_are_valid_only_together() -> None:

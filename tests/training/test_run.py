@@ -23,16 +23,17 @@ from training.prefetch import prefetch
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Schedule
 from training.run import Place, Run
 from training.trackers import create_trackers
-from zoo.errors import MissingDependencyError, TrainingError, UsageError
+from zoo.cards import Head
+from zoo.errors import MissingDependencyError, RecipeError, TrainingError, UsageError
 
 FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")
 ALL_PAIRS = Objective("margin", loss_args={"beta": 1.2})
 
 
-def gradients(run: Run, samples: np.ndarray) -> list[Tensor]:
+def gradients(run: Run, samples: np.ndarray, together: int = 1) -> list[Tensor]:
     run.network.train()
     terms = run.method.loss(run.minibatch(samples, run.data.images(samples), "main"))
-    run.backward(torch.stack(list(terms.values())).sum())
+    run.backward(torch.stack(list(terms.values())).sum(), together)
     return [p.grad.clone() for p in run.network.parameters() if p.grad is not None]
 
 
@@ -57,7 +58,7 @@ def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> 
     run = Run(how, noise(), 3, CPU)
     batches = list(create_sampler(how, noise().labels).epoch(0, 3))
     for group in (batches[:2], batches[2:]):
-        found = [gradients(run, samples) for samples in group]  # they add up
+        found = [gradients(run, samples, len(group)) for samples in group]  # they add up
         with torch.no_grad():
             for parameter, gradient in zip(run.network.parameters(), found[-1], strict=True):
                 parameter -= 0.1 * gradient
@@ -160,3 +161,13 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     images = torch.randn(4, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(compiled.features(images), plain.features(images), atol=1e-5, rtol=1e-4)
+
+
+def test_samplers_by_embeddings_refuse_what_they_cannot_know(tmp_path: Path) -> None:
+    headless = recipe(heads=(), batch=Batch(8, "ddm", 2, {"pool": 20}))
+    with pytest.raises(RecipeError, match="the recipe needs a head"):
+        train(headless, noise(), tmp_path / "a", CPU, progress=False)
+    objective = Objective("margin", "distance-weighted", method="mic", method_args={"groups": 6})
+    groups = recipe(objective=objective, heads=(Head("class", 8),), batch=Batch(8, "ddm", 2, {"pool": 20}))
+    with pytest.raises(RecipeError, match=r"Set batch\.sampler to spc"):
+        train(groups, noise(), tmp_path / "b", CPU, progress=False)

@@ -12,16 +12,36 @@ from safetensors.torch import save_file
 from tests.training.toys import SMALL, noise, recipe
 from training.loop import train
 from training.processes import connect
-from training.recipe import Augmentation, Objective, Optimizer, Recipe
+from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe
 from training.run import Place, Run
+from zoo.cards import Head
+
+KINDS = ("noise", "diva", "mic", "ddm")
 
 
-def shared(method: str) -> Recipe:
-    """Frozen batch norm, mined tuples, random augmentation: all that must not depend on the number of processes."""
+def shared(kind: str) -> Recipe:
+    """Frozen batch norm, mined tuples, random augmentation: all that must not depend on the number of processes.
+
+    The kinds observe all samples (61: an odd number), draw noise, keep a queue, or choose batches by embeddings.
+    """
+    how = _plain()
+    if kind == "plain":
+        return how
+    if kind == "ddm":
+        return dataclasses.replace(how, batch=Batch(8, "ddm", 2, {"pool": 20, "candidates": 3}))
+    args = {"noise": {"input_noise": 0.1}, "diva": {"rho": 1.0}, "mic": {"groups": 6}}[kind]
+    method = "plain" if kind == "noise" else kind
+    names = {"diva": ("discriminative", "dance"), "mic": ("class",)}.get(kind, ("embedding",))
+    # Every pair counts: a mined negative could be another one by rounding.
+    objective = Objective("margin", loss_args={"beta": 1.2}, method=method, method_args=args)
+    return dataclasses.replace(how, objective=objective, heads=tuple(Head(name, 8) for name in names))
+
+
+def _plain() -> Recipe:
     return recipe(
         backbone=dataclasses.replace(SMALL, freeze_norm="statistics"),
         augmentation=Augmentation(rotate=10, translate=0.1, elastic=0.1, contrast=0.2, flip=0.5, oversample=1),
-        objective=Objective("margin", "distance-weighted", method=method),
+        objective=Objective("margin", "distance-weighted"),
         optimizer=Optimizer("sgd", 0.05, momentum=0.9),  # Adam would turn the rounding of tiny gradients into steps
     )
 
@@ -45,6 +65,8 @@ def main(out: Path) -> None:
     place = Place(device, processes)
     found = gradients(place)
     trained = train(shared("plain"), noise(), out / "run", place, progress=False)
+    for kind in KINDS:
+        train(shared(kind), noise(61), out / kind, place, progress=False)
     if processes.first:
         save_file(found, out / "gradients.safetensors")
         weights = {name: weight.contiguous() for name, weight in trained.network.state_dict().items()}

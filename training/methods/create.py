@@ -76,6 +76,9 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
     """Raise `RecipeError` for a loss or a miner that the method would not use: nothing is dropped in silence."""
     if objective.loss is not None and not wanted & {"loss", "create_loss"}:
         raise RecipeError(f"the method {objective.method!r} has its own loss; leave objective.loss out.")
+    for part in ("loss", "miner"):
+        if getattr(objective, part) is None and getattr(objective, f"{part}_args"):
+            raise RecipeError(f"objective.{part}_args are set, but no objective.{part} that would take them.")
     if objective.miner is not None and "miner" not in wanted:
         raise RecipeError(f"the method {objective.method!r} takes no miner; leave objective.miner out.")
 

@@ -43,15 +43,19 @@ class Plain(Method):
         self.dropout, self.input_noise, self.output_noise = dropout, input_noise, output_noise
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        features = batch.features
-        if self.input_noise:
-            features = batch.features_of(_noisy(batch.images, self.input_noise))
+        features = batch.features_of(self._noisy_images(batch)) if self.input_noise else batch.features
         if self.dropout:
             features = dropout(features, self.dropout)
         raw = next(iter(self.heads.values()))(features) if self.heads else features
         if self.output_noise:
-            raw = _noisy(raw, self.output_noise)
+            raw = raw + self.output_noise * torch.randn_like(raw)
         return {"loss": objective(self.objective, self.miner, raw, batch.labels)}
+
+    def _noisy_images(self, batch: Minibatch) -> Tensor:
+        """The noise is drawn for the whole batch, so that it is the same however the batch is spread."""
+        images = batch.images
+        noise = torch.randn(len(batch.labels), *images.shape[1:], device=images.device)
+        return images + self.input_noise * noise[batch.part]
 
 
 def objective(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor) -> Tensor:
@@ -60,7 +64,3 @@ def objective(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor)
     tuples = miner(unit.detach(), labels) if miner else None
     value: Tensor = loss(unit if getattr(loss, "normalised", True) else raw, labels, tuples)
     return value
-
-
-def _noisy(values: Tensor, deviation: float) -> Tensor:
-    return values + deviation * torch.randn_like(values)

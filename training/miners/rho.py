@@ -16,8 +16,9 @@ class Rho:
     """The triplets of another miner, in which with `probability` the negative is exchanged for the positive.
 
     Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. The published code
-    builds (a, a, p) instead, which also leaves the pull out: `published=True`. In the triplet loss (a, p, p) is a
-    constant without gradient, so that there only the published form pushes.
+    builds (a, a, p) instead, which also leaves the pull out: `published=True`. In the triplet and SNR losses, and in
+    the contrastive loss below its negative margin, (a, p, p) is a constant without gradient: there only the published
+    form pushes.
     """
 
     def __init__(

@@ -52,18 +52,18 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
     ResNet-50. The paper's intra task needs three samples a class and more.
     """
     rho, alpha, milestone, gamma = CONSTANTS[short][dataset]
-    auxiliary = {"dance": {"queue_batches": 70}} if dataset == "sop" and "dance" in tasks else None
+    queued = [task for task in ("dance", "nce") if task in tasks and dataset == "sop"]
+    auxiliary = {task: {"queue_batches": 70} for task in queued}
     args = {"alpha": alpha, "rho": rho, **({"auxiliary": auxiliary} if auxiliary else {})}
-    crop = 224 if short == "r50" else 227
     return Recipe(
         name=f"{method}-{short}-{dataset}",
         method=method,
         data=Data(dataset, validation=0, side=256, fit="whole"),
         backbone=backbone(short, freeze_norm="all" if short == "r50" else "none"),
         heads=tuple(Head(task, 512 // len(tasks)) for task in tasks),
-        preprocessing=preprocessing(short, crop=crop),
+        preprocessing=preprocessing(short),
         objective=Objective("margin", DISTANCE, {"beta": 1.2}, method="diva", method_args=args),
-        augmentation=random_window(crop),
+        augmentation=random_window(),
         batch=Batch(112, "spc", 4 if "intra" in tasks else 2),
         optimizer=Optimizer("adam", 1e-5, 5e-4),
         schedule=Schedule(by_dataset(dataset, 200, 200, 150), name="multi-step", milestones=(milestone,), gamma=gamma),

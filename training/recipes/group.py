@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
-from training.recipes.settings import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
+from training.recipes.settings import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
 
 BACKBONES = ("ibn", "d121", "d161", "d169", "d201")
 ENSEMBLES = (2, 5)
@@ -36,7 +36,7 @@ def group(short: str, dataset: str) -> Recipe:
         heads=(),
         preprocessing=preprocessing(short, crop=227),
         objective=Objective("group", loss_args={"anchors": anchors, "temperature": temperature}, method="group"),
-        augmentation=random_window(227),
+        augmentation=squeezed_window(227),
         batch=Batch(classes * samples, "spc", samples),
         optimizer=Optimizer("adam", 2e-4, by_dataset(dataset, 1e-6, 1e-7, 1e-12), loss_lr=2e-4),
         schedule=Schedule(70, name="multi-step", milestones=(40,), gamma=0.1),  # 10 of pre-training, then 60

@@ -35,7 +35,7 @@ TABLE_2 = {
     "npair": _row("n-pair"),
     "proxynca": _row("proxy-nca", proxies=True),
     "quadruplet": _row("quadruplet", DISTANCE),
-    "snr": _row("snr-triplet", DISTANCE, active_only=True),
+    "snr": _row("snr-triplet", DISTANCE),
     "softtriple": _row("softtriple", proxies=True),
     "softmax": _row("norm-softmax", lr=1e-5, proxies=True),
     "triplet-r": _row("triplet", "random"),
@@ -57,8 +57,9 @@ LATER = {
 }
 """Losses that users expect beside those of Revisiting."""
 
-VOID = ("triplet-d", "snr")
-"""In these losses a triplet (a, p, p), as the paper has it, is a constant: only the published (a, a, p) regularises."""
+VOID = ("contrastive", "triplet-d", "snr")
+"""In these losses a triplet (a, p, p), as the paper has it, is a constant (contrastive: below the negative margin), so
+that only the published (a, a, p) regularises."""
 
 
 def regularised(name: str, probability: float) -> Row:

@@ -45,7 +45,7 @@ def reality(method: str, dataset: str) -> Recipe:
         heads=(Head("embedding", 128),),
         preprocessing=preprocessing("ibn", crop=227),
         objective=row.objective,
-        augmentation=resized_crop((0.16, 1.0)),  # what the published code does
+        augmentation=resized_crop(((40 / 256) ** 2, 1.0)),  # sides from 40 to 256; the published code: areas from 0.16
         batch=Batch(32, "m-per-class", samples),
         optimizer=Optimizer("rmsprop", 1e-6, 1e-4, row.loss_lr, momentum=0.9),
         schedule=Schedule(100, 100),
@@ -64,7 +64,7 @@ def rows(i: int) -> dict[str, Row]:
         return replace(row(loss, **values), loss_lr=lr[i], proxies=True)
 
     def betas(lr: Three, per_class: bool, **values: Three) -> Row:
-        return replace(row("margin", per_class=(per_class,) * 3, **values), loss_lr=lr[i])
+        return replace(row("margin", per_class=(per_class,) * 3, by_triplets=(True,) * 3, **values), loss_lr=lr[i])
 
     mined = row("multi-similarity", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
     miner: dict[str, Any] = {"miner": "multi-similarity", "miner_args": {"epsilon": (0.39, 0.72, 0.34)[i]}}

@@ -49,6 +49,11 @@ def random_window(crop: int = 224, resize: int = 256) -> Augmentation:
     return Augmentation(flip=0.5, crop="window", window=crop / resize, oversample=1)
 
 
+def squeezed_window(crop: int = 224, resize: int = 256) -> Augmentation:
+    """Both sides to `resize`, a random square of `crop` anywhere, mirror image."""
+    return Augmentation(flip=0.5, crop="squeezed", window=crop / resize, oversample=1)
+
+
 def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
     """The constant of a data set, in the order in which the papers' tables have them."""
     return {"cub": cub, "cars": cars, "sop": sop}[dataset]

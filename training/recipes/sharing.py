@@ -9,7 +9,7 @@ from typing import Any
 
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.recipes.objectives import DISTANCE
-from training.recipes.settings import MIC, PAPER_DATASETS, SHARING, backbone, by_dataset, preprocessing, random_window
+from training.recipes.settings import MIC, PAPER_DATASETS, SHARING, backbone, by_dataset, preprocessing, squeezed_window
 from zoo.cards import Head
 
 LOSSES: dict[str, tuple[Objective, int]] = {
@@ -54,7 +54,7 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
         heads=(Head("discriminative", dim), Head("shared", dim)),
         preprocessing=preprocessing(short),
         objective=replace(objective, method="sharing", method_args={"gamma": 500.0}),
-        augmentation=random_window(),
+        augmentation=squeezed_window(),
         batch=Batch(size, "spc", per_class),
         optimizer=Optimizer("adam", 1e-5 if short == "r50" else 1e-4, 4e-4),
         schedule=Schedule(by_dataset(dataset, 150, 150, 100)),

@@ -11,6 +11,8 @@ from training.recipe import Augmentation, Backbone, Batch, Data, Ensemble, Objec
 from training.recipes.diva import ALL, TASKS
 from training.recipes.objectives import DISTANCE, LATER, TABLE_2, Row, regularised
 from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING
+from training.recipes.sharing import ARMS
+from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.cards import Head, Preprocessing
 
 DATASETS = ("glyphs", "omniglot", "cifar100")
@@ -108,11 +110,32 @@ def ensemble(method: str, dataset: str) -> Ensemble:
     return Ensemble(name, method, tuple(replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(2)))
 
 
+def sharing_arm(method: str, dataset: str) -> Recipe:
+    """zoo train shared-separate-conv4-glyphs: the ablation of Sharing Matters"""
+    arm = ARMS[method.removeprefix("shared-")]
+    heads = ARM_HEADS.get(arm, ("discriminative", "shared"))
+    return _method(method, dataset, "sharing", {"arm": arm}, heads, (SHARING,))
+
+
+def separate(method: str, dataset: str) -> Ensemble:
+    """zoo train diva-separate-conv4-glyphs: a model for each task of DiVA, joined"""
+    name = f"{method}-conv4-{dataset}"
+    members = []
+    for i, task in enumerate(ALL):
+        one = diva((task,), method, dataset)
+        objective = replace(one.objective, method_args={**one.objective.method_args, "rho": 0.0, "alpha": 1.0})
+        heads = (Head(task, one.dim // len(ALL)),)
+        members.append(replace(one, name=f"{name}.{i}", heads=heads, objective=objective))
+    return Ensemble(name, method, tuple(members))
+
+
 METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {
     "shared": shared,
+    **{f"shared-{arm}": sharing_arm for arm in ARMS},
     "mic": mic,
     "diva": partial(diva, ALL),
     **{method: partial(diva, tasks) for method, tasks in TASKS.items()},
+    "diva-separate": separate,
     "group": group,
     "mixup": mixup,
     "xbm": memory,

@@ -20,7 +20,9 @@ def frechet(pool: Tensor, batches: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(centred.T @ centred)
     root = vectors * values.clamp(min=0).sqrt()  # S = root root', so that S S_b has the eigenvalues of root' S_b root
     rooted = centreds @ root
-    cross = torch.linalg.eigvalsh(rooted.mT @ rooted).clamp(min=0).sqrt().sum(1)
+    # Both products have the same eigenvalues other than zero: the smaller one is taken.
+    small = rooted @ rooted.mT if rooted.shape[1] < rooted.shape[2] else rooted.mT @ rooted
+    cross = torch.linalg.eigvalsh(small).clamp(min=0).sqrt().sum(1)
     spread = centred.square().sum() + centreds.square().sum((1, 2))
     return (means - mean).square().sum(1) + spread - 2 * cross
 
