@@ -27,11 +27,15 @@ from zoo.files import write_json
 
 @dataclass
 class Workplace:
-    """Where runs are trained, and the data that they share: decoded once for runs that want the same of it."""
+    """Where runs are trained, and the data that they share: decoded once for runs that want the same of it.
+
+    made_with: versions, commit and hardware.
+    """
 
     place: Place
     splits: Splits
     loaded: dict[Any, TrainingData] = field(default_factory=dict)
+    made_with: dict[str, Any] = field(default_factory=provenance)
 
     def data(self, recipe: Recipe) -> TrainingData:
         """The training data of the recipe; those of the last recipe are kept."""
@@ -98,7 +102,7 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
         "training": [_facts(each) for each in trained],
         "device": str(work.place.device),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **provenance(),
+        **work.made_with,
     }
 
 

@@ -1,0 +1,175 @@
+"""What seeds say: intervals and correlations against SciPy, verdicts by hand, the report of finished runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.training.studies import toys
+from training.studies.formats import as_csv, as_markdown, write_report
+from training.studies.plan import RESULT, Plan, Run
+from training.studies.report import report_of, to_json
+from training.studies.results import value_of
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation, paired, summary, verdict
+from training.studies.study import R1, Claim, Measure
+from zoo.errors import TrainingError
+from zoo.files import write_json
+
+DRAW = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 31])
+def test_intervals_are_student_s(n: int) -> None:
+    values = DRAW.normal(0.6, 0.02, n)
+    found = summary(values.tolist())
+    assert found.interval == pytest.approx(stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values)), abs=1e-5)
+    assert (found.n, found.mean) == (n, pytest.approx(values.mean()))
+    assert found.sd == pytest.approx(values.std(ddof=1))
+    assert summary([0.5]) == Summary(1, 0.5, None, None)
+
+
+def test_paired_differences_are_those_of_the_paired_t_test() -> None:
+    a, b = DRAW.normal(0.6, 0.1, (2, 6)) + DRAW.normal(0, 0.01, 6)
+    found = paired(dict(enumerate(a)), {**dict(enumerate(b)), 9: 0.1})
+    assert found is not None
+    low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert found.interval == pytest.approx((low, high), abs=1e-4)
+    assert found.n == 6
+    assert paired({0: 1.0}, {1: 1.0}) is None
+
+
+def difference(low: float, high: float) -> Summary:
+    return Summary(5, (low + high) / 2, 0.1, (low, high))
+
+
+@pytest.mark.parametrize(
+    ("claim", "low", "high", "expected"),
+    [
+        ({}, 0.01, 0.02, HOLDS),
+        ({}, -0.02, -0.01, FAILS),
+        ({}, -0.01, 0.02, UNDECIDED),
+        ({}, 0.0, 0.0, UNDECIDED),
+        ({"lower": True}, -0.02, -0.01, HOLDS),
+        ({"lower": True}, 0.01, 0.02, FAILS),
+        ({"lower": True}, -0.01, 0.02, UNDECIDED),
+        ({"within": 0.03}, -0.02, 0.03, HOLDS),
+        ({"within": 0.03}, 0.031, 0.05, FAILS),
+        ({"within": 0.03}, -0.05, -0.04, FAILS),
+        ({"within": 0.03}, 0.02, 0.04, UNDECIDED),
+        ({"within": 0.03}, -0.1, 0.1, UNDECIDED),
+    ],
+)
+def test_verdicts_by_hand(claim: dict[str, Any], low: float, high: float, expected: str) -> None:
+    assert verdict(Claim("x", "a", **claim), difference(low, high)) == expected
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert verdict(Claim("x", "a"), summary([0.5])) == UNDECIDED
+    assert verdict(Claim("x", "a"), None) == UNDECIDED
+
+
+def test_correlations_are_pearson_s() -> None:
+    a, b = DRAW.normal(size=(2, 9))
+    assert correlation(a.tolist(), b.tolist()) == pytest.approx(stats.pearsonr(a, b).statistic)
+    assert correlation([1, 2], [1, 2]) is None
+    assert correlation([1, 1, 1], [1, 2, 3]) is None
+
+
+def finish(run: Run, r1: float, spectrum: list[float]) -> None:
+    """A result as a run writes it, without the run."""
+    test = {"recall_at_1": r1, "map_at_r": r1 / 2}
+    evaluations = [
+        {"split": "test", "view": "embedding", "metrics": test, "spectrum": spectrum},
+        {"split": "train", "view": "embedding", "metrics": {"spectral_decay": 1 - r1}, "spectrum": spectrum},
+        {"split": "test", "view": "features", "metrics": {"recall_at_1": r1}, "spectrum": spectrum},
+    ]
+    log = [{"epoch": 1, "validation_recall_at_1": r1}, {"epoch": 2, "validation_recall_at_1": 2 * r1}]
+    training = [{"epochs": 2, "measured_epoch": 2, "seconds": 30.0, "precision": "fp32", "log": log}]
+    facts = {"device": "cpu", "hardware": {"cpu": "x"}, "versions": {"torch": "2"}, "commit": "abc"}
+    head = {"arm": run.arm.label, "seed": run.seed, "selection": run.selection, "recipes": run.digests}
+    run.folder.mkdir(parents=True)
+    write_json(run.folder / RESULT, {**head, "evaluations": evaluations, "training": training, **facts})
+
+
+SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66)}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    plan = toys.plan(tmp_path, seeds=3)
+    for run in plan.runs(tmp_path):
+        finish(run, SCORES[run.arm.label][run.seed], [0.7, 0.3])
+    return plan
+
+
+def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: Path) -> None:
+    report = report_of(plan, tmp_path)
+    rows = {(row.arm, str(row.measure)): row for row in report.rows}
+    row = rows["contrastive", "test recall_at_1"]
+    assert row.value.mean == pytest.approx(np.mean(SCORES["contrastive"]))
+    assert row.difference is not None
+    assert row.difference.mean == pytest.approx(0.14 / 3)
+    expected = stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).confidence_interval(0.95)
+    assert row.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
+    assert rows["margin", "test recall_at_1"].difference is None
+    assert [judged.verdict for judged in report.claims] == [HOLDS, HOLDS]
+    found = {(a, b): value for _, a, b, value in report.correlations}
+    assert found["test recall_at_1", "train spectral_decay"] == pytest.approx(-1)
+    assert found["test recall_at_1", "test map_at_r"] == pytest.approx(1)
+    place = stats.pearsonr([1, 1, 1, 2, 2, 2], [*SCORES["margin"], *SCORES["contrastive"]]).statistic
+    assert found["place", "test recall_at_1"] == pytest.approx(place)
+    assert report.curves["margin: validation recall_at_1 by epoch"] == pytest.approx([0.61, 1.22])
+    assert report.spectra["margin: singular values, test features, last"] == pytest.approx([0.7, 0.3])
+    assert report.seconds == 180
+    assert (report.missing, report.failures) == ([], {})
+
+
+def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> None:
+    report = report_of(plan, tmp_path)
+    write_report(report, tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(to_json(report)))
+    markdown = (tmp_path / "report.md").read_text()
+    assert markdown == as_markdown(report)
+    assert "| contrastive | 2 | 3 | 0.6567 ± 0.0058 |" in markdown
+    assert "| contrastive beats margin | contrastive - margin | test recall_at_1 | +0.0467 |" in markdown
+    rows = list(csv.DictReader(as_csv(report).splitlines()))
+    assert len(rows) == 2 * 4 + 4
+    assert {row["arm"] for row in rows} == {"margin", "contrastive", "contrastive - margin"}
+    assert float(rows[0]["mean"]) == pytest.approx(0.61)
+    tables = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert all(line.count("|") > 3 for line in tables)
+
+
+def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: Path) -> None:
+    runs = plan.runs(tmp_path)
+    (runs[-1].folder / RESULT).unlink()
+    write_json(runs[-1].folder / "failure.json", {"error": "TrainingError", "message": "nan"})
+    report = report_of(plan, tmp_path)
+    assert report.missing == ["contrastive, seed 2"]
+    assert report.failures == {"contrastive, seed 2": "nan"}
+    (judged, _) = report.claims
+    assert judged.difference is not None
+    assert judged.difference.n == 2
+    assert "Failed: contrastive, seed 2: nan" in as_markdown(report)
+    for run in runs[:-1]:
+        (run.folder / RESULT).unlink()
+    empty = report_of(plan, tmp_path)
+    assert empty.rows == []
+    assert {judged.verdict for judged in empty.claims} == {UNDECIDED}
+    assert (
+        "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 | undecided |"
+        in as_markdown(empty)
+    )
+
+
+def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None:
+    result = plan.runs(tmp_path)[0].result()
+    with pytest.raises(TrainingError, match="margin with seed 0 has no test nmi"):
+        value_of(result, Measure("nmi"))
+    assert value_of(result, R1) == 0.60

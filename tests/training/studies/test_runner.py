@@ -1,0 +1,247 @@
+"""A study's runs: finished once, gone on with after a kill, shared by processes, each with what it was made by."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import training.loop
+from tests.training.studies import toys
+from training import state
+from training.studies import measuring, single, table
+from training.studies.plan import FAILURE, RESULT, Plan, chosen, read_plan, write_plan
+from training.studies.runner import Tally, run_all
+from training.studies.single import claimed, workplace
+from zoo.errors import DatasetError, TrainingError, UsageError
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return toys.images(tmp_path / "images")
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+
+
+def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
+    work = workplace(torch.device("cpu"), plan.data)
+    return run_all(plan, plan.runs(folder), work, [].append if lines is None else lines.append)
+
+
+def test_every_run_is_measured_and_says_how_it_was_made(tmp_path: Path, data: Path) -> None:
+    plan = write_plan(toys.plan(data), tmp_path / "study")
+    lines: list[str] = []
+    tally = go(plan, tmp_path / "study", lines)
+    assert [run.title for run in tally.done] == [
+        f"{arm}, seed {s}" for s in (0, 1) for arm in ("margin", "contrastive")
+    ]
+    assert lines[0].startswith("[1/4] margin, seed 0: test recall_at_1 ")
+    assert "to go" in lines[0]
+    assert "to go" not in lines[-1]
+    result = tally.done[0].result()
+    assert result["recipes"] == [plan.runs(tmp_path / "study")[0].recipes[0].digest]
+    assert result["training"][0]["epochs"] == result["training"][0]["measured_epoch"] == 2
+    assert result["versions"]["torch"]
+    assert result["hardware"]["cores"]
+    measured = {(e["split"], e["view"]): e for e in result["evaluations"]}
+    assert set(measured) == {("test", "embedding"), ("train", "embedding"), ("test", "features")}
+    assert 0 <= measured["test", "embedding"]["metrics"]["recall_at_1"] <= 1
+    assert measured["train", "embedding"]["metrics"]["spectral_decay"] > 0
+    spectrum = measured["test", "features"]["spectrum"]
+    assert sum(spectrum) == pytest.approx(1)
+    assert spectrum == sorted(spectrum, reverse=True)
+    assert not list((tmp_path / "study").rglob("checkpoint.safetensors"))
+
+
+def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_out_classes(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = single.training_data.load
+    monkeypatch.setattr(single.training_data, "load", lambda *args: loaded.append(args) or load(*args))
+    go(toys.plan(data), tmp_path / "study")
+    assert len(loaded) == 1
+
+
+def test_a_killed_study_goes_on_and_repeats_no_finished_run(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, saved = tmp_path / "study", state.save
+    plan = write_plan(toys.plan(data), folder)
+    saves = []
+
+    def killed_in_the_second_run(value: dict[str, object], path: Path) -> None:
+        saved(value, path)
+        saves.append(path)
+        if len(saves) == 3:  # two epochs of the first run, one of the second
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(state, "save", killed_in_the_second_run)
+    with pytest.raises(KeyboardInterrupt):
+        go(plan, folder)
+    monkeypatch.undo()
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    (first,) = folder.rglob(RESULT)
+    written = first.stat().st_mtime_ns
+    epochs = []
+    epoch = training.loop._epoch
+    monkeypatch.setattr(training.loop, "_epoch", lambda run, *rest: epochs.append(run.recipe.seed) or epoch(run, *rest))
+    tally = go(read_plan(folder), folder)
+    assert (len(tally.before), len(tally.done)) == (1, 3)
+    assert first.stat().st_mtime_ns == written
+    assert len(epochs) == 1 + 2 + 2  # the second run goes on from its checkpoint
+    assert len(go(read_plan(folder), folder).before) == 4
+    whole = tmp_path / "whole"
+    go(toys.plan(data), whole)
+    for run, other in zip(plan.runs(folder), plan.runs(whole), strict=True):
+        a, b = run.result()["evaluations"], other.result()["evaluations"]
+        assert [e["metrics"] for e in a] == [e["metrics"] for e in b]
+
+
+def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path, data: Path) -> None:
+    plan = toys.plan(data)
+    held = plan.runs(tmp_path)[1]
+    with claimed(held.folder) as ours:
+        assert ours
+        tally = go(plan, tmp_path)
+    assert [run.title for run in tally.elsewhere] == [held.title]
+    assert len(tally.done) == 3
+    assert [run.title for run in go(plan, tmp_path).done] == [held.title]
+
+
+WORKER = """
+import sys, pathlib, torch
+from tests.training.studies import toys
+from training.studies.runner import run_all
+from training.studies.single import workplace
+torch.set_num_threads(1)
+data, folder = map(pathlib.Path, sys.argv[1:])
+plan = toys.plan(data, seeds=6)
+run_all(plan, plan.runs(folder), workplace(torch.device("cpu"), str(data)), lambda line: None)
+"""
+
+
+def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data: Path) -> None:
+    folder = tmp_path / "study"
+    plan = toys.plan(data, seeds=6)
+    with subprocess.Popen([sys.executable, "-c", WORKER, str(data), str(folder)]) as other:
+        try:
+            deadline = time.monotonic() + 120
+            while not list(folder.rglob(RESULT)):
+                assert other.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            work = workplace(torch.device("cpu"), plan.data)
+            tally = run_all(plan, plan.runs(folder), work, lambda line: os.kill(other.pid, signal.SIGKILL))
+        finally:
+            other.kill()
+    assert tally.before
+    assert len(tally.before) + len(tally.done) + len(tally.elsewhere) == 12
+    finished = sum(run.finished for run in plan.runs(folder))
+    assert len(go(plan, folder).done) == 12 - finished <= 1
+
+
+def test_a_failed_run_stops_no_other_and_is_tried_again(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = toys.plan(data)
+    train = single.train
+
+    def one_fails(recipe: object, *args: object, **kwargs: object) -> object:
+        if recipe.method == "contrastive" and recipe.seed == 0:
+            raise TrainingError("the loss became nan")
+        return train(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(single, "train", one_fails)
+    lines: list[str] = []
+    tally = go(plan, tmp_path, lines)
+    assert len(tally.done) == 3
+    assert tally.to_json()["failed"] == [{"run": "contrastive, seed 0", "message": "the loss became nan"}]
+    assert "contrastive, seed 0: failed: the loss became nan" in lines
+    failure = tally.failed[0][0].folder / FAILURE
+    assert json.loads(failure.read_text())["error"] == "TrainingError"
+    monkeypatch.setattr(single, "train", train)
+    assert len(go(plan, tmp_path).done) == 1
+    assert not failure.exists()
+
+
+def test_test_images_are_not_read_before_training_has_ended(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    load = measuring.datasets.load
+    monkeypatch.setattr(
+        measuring.datasets, "load", lambda name, split, root: opened.append(split) or load(name, split, root)
+    )
+    train = single.train
+
+    def watched(*args: object, **kwargs: object) -> object:
+        trained = train(*args, **kwargs)
+        assert "test" not in opened
+        return trained
+
+    monkeypatch.setattr(single, "train", watched)
+    plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
+    first = plan.runs(tmp_path)[:1]
+    assert len(run_all(plan, first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    assert opened == ["train", "test", "train"]
+
+
+def test_a_run_selected_by_validation_stands_beside_that_of_the_last_epoch(tmp_path: Path, data: Path) -> None:
+    plan = toys.plan(data, 1, ("last", "validation"), ("data.validation=0.25",))
+    go(plan, tmp_path)
+    last, selected = (run.result() for run in plan.runs(tmp_path)[:2])
+    assert "validation_recall_at_1" not in last["training"][0]["log"][0]
+    log = selected["training"][0]["log"]
+    scores = [record["validation_map_at_r"] for record in log]
+    assert selected["training"][0]["measured_epoch"] == 1 + scores.index(max(scores))
+
+
+def test_seeds_can_be_added_and_nothing_else_changed(tmp_path: Path, data: Path) -> None:
+    write_plan(toys.plan(data, seeds=1), tmp_path)
+    assert write_plan(toys.plan(data, seeds=3), tmp_path).seeds == 3
+    assert write_plan(toys.plan(data, seeds=1), tmp_path).seeds == 3
+    assert read_plan(tmp_path) == toys.plan(data, seeds=3)
+    with pytest.raises(TrainingError, match=r"holds another study: its settings is .* Name another --out"):
+        write_plan(toys.plan(data, settings=("optimizer.lr=1",)), tmp_path)
+    with pytest.raises(UsageError, match="at least one seed"):
+        toys.plan(data, seeds=0)
+
+
+def test_a_recipe_that_has_changed_since_is_refused(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plan(toys.plan(data), tmp_path)
+    arms = (toys.STUDY.arms[0], dataclasses.replace(toys.STUDY.arms[1], settings=("optimizer.lr=0.1",)))
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, dataclasses.replace(toys.STUDY, arms=arms))
+    with pytest.raises(TrainingError, match="recipe of contrastive, seed 0 has changed since"):
+        read_plan(tmp_path)
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(UsageError, match=r"is no study: there is no plan\.json"):
+        read_plan(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(TrainingError, match="is no plan of a study"):
+        read_plan(tmp_path)
+    with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
+        chosen([], ["x"], toys.STUDY)
+    runs = toys.plan(data).runs(tmp_path)
+    assert [run.arm.label for run in chosen(runs, ["margin"], toys.STUDY)] == ["margin", "margin"]
+
+
+def test_data_that_are_not_there_fail_every_run(tmp_path: Path) -> None:
+    tally = go(toys.plan(tmp_path / "absent"), tmp_path)
+    assert len(tally.failed) == 4
+    assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE).read_text()
