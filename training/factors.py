@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from training.decorrelation import Decorrelation
 from zoo import datasets
 from zoo.cards import read_card
 from zoo.cli.output import print_json
@@ -40,9 +41,28 @@ def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
     return {name: torch.cat(rows).numpy() for name, rows in found.items()}
 
 
+def correlation(a: np.ndarray, b: np.ndarray, labels: np.ndarray, steps: int = 300) -> float:
+    """The correlation that decorrelation is about, found by a regressor of its own on finished embeddings.
+
+    mean of (a_s p(b)_s)^2 over samples and dimensions (Sharing, section 3.3), p trained on every other class to make it
+    large and measured on the rest; times the dimension squared, so that 1 is what constant directions would give.
+    """
+    torch.manual_seed(0)
+    even = torch.from_numpy(np.isin(labels, np.unique(labels)[::2]))
+    rows, others = torch.from_numpy(a), torch.from_numpy(b)
+    pair = Decorrelation(rows.shape[1], others.shape[1])
+    optimizer = torch.optim.Adam(pair.parameters(), 1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        pair(rows[even], others[even]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float(-pair(rows[~even], others[~even])) * rows.shape[1] ** 2
+
+
 def measure(folder: Path) -> dict[str, Any]:
     """Per head: R@1, precision of each category across classes, order of each measure within classes; and how well the
-    first head predicts the others. On the test split of glyphs, whose classes no model has seen."""
+    first head predicts the others and correlates with them. On the test split of glyphs, whose classes no model has seen."""
     dataset = datasets.load("glyphs", "test")
     heads = embed_heads(folder, dataset.images)
     first = next(iter(heads))
@@ -55,6 +75,7 @@ def measure(folder: Path) -> dict[str, Any]:
         }
         if name != first:
             report[name][f"predicted_by_{first}"] = predictability(heads[first], rows, dataset.labels)
+            report[name][f"correlation_with_{first}"] = correlation(heads[first], rows, dataset.labels)
     chance = {f: across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORIES}
     return {"model": folder.name, "heads": report, "chance": chance}
 

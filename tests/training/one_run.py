@@ -1,0 +1,28 @@
+"""A run of some seconds to be killed: `python one_run.py FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.training.toys import CPU, noise, recipe
+from training.loop import train
+from training.recipe import Augmentation, Batch, Schedule
+
+EPOCHS = 12
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    how = recipe(
+        augmentation=Augmentation(rotate=5, elastic=0.1, oversample=2),
+        batch=Batch(24, "spc", 2),
+        schedule=Schedule(EPOCHS, 8, "one-cycle", average=0.5),
+    )
+    train(how, noise(), folder, CPU, progress=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
