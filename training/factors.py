@@ -62,7 +62,10 @@ def correlation(a: np.ndarray, b: np.ndarray, labels: np.ndarray, steps: int = 3
 
 def measure(folder: Path) -> dict[str, Any]:
     """Per head: R@1, precision of each category across classes, order of each measure within classes; and how well the
-    first head predicts the others and correlates with them. On the test split of glyphs, whose classes no model has seen."""
+    first head predicts the others and correlates with them.
+
+    On the test split of glyphs, whose classes no model has seen.
+    """
     dataset = datasets.load("glyphs", "test")
     heads = embed_heads(folder, dataset.images)
     first = next(iter(heads))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def ours(recipe: Recipe, place: Place, steps: int) -> list[list[float]]:
         run.update()
         run.method.end_step(batch)
         mark()
-        times.append([b - a for a, b in zip(marks, marks[1:], strict=False)])
+        times.append([b - a for a, b in itertools.pairwise(marks)])
         before = time.perf_counter()
     return times
 
