@@ -60,9 +60,11 @@ def train(
     restart: bool = False,
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
+    patience: int = 0,
 ) -> Trained:
     """Train by the recipe, keeping checkpoint and log in `folder`, from which an interrupted run goes on.
 
+    patience: epochs without a better validation after which the run ends (Reality, section 4); 0: it never ends early.
     A run that is killed and started again has the log of one that was not (on one machine with the same libraries).
     """
     processes = place.processes
@@ -73,11 +75,17 @@ def train(
                 for name in (CHECKPOINT, LOG):
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
-        return _train(recipe, data, folder, place, progress and processes.first, trackers)
+        return _train(recipe, data, folder, place, progress and processes.first, trackers, patience)
 
 
 def _train(
-    recipe: Recipe, data: TrainingData, folder: Path, place: Place, progress: bool, trackers: tuple[Tracker, ...]
+    recipe: Recipe,
+    data: TrainingData,
+    folder: Path,
+    place: Place,
+    progress: bool,
+    trackers: tuple[Tracker, ...],
+    patience: int,
 ) -> Trained:
     sampler = create_sampler(recipe, data.labels)
     steps = steps_per_epoch(recipe, data)
@@ -90,7 +98,7 @@ def _train(
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at, writes=place.processes.first)
     with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
-        while run.epoch < recipe.schedule.epochs:
+        while run.epoch < recipe.schedule.epochs and not _is_exhausted(run, patience):
             record = _epoch(run, sampler, steps, bar, folder)
             log.write(record)
             for tracker in trackers:
@@ -101,6 +109,11 @@ def _train(
     return Trained(
         run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at, run.precision
     )
+
+
+def _is_exhausted(run: Run, patience: int) -> bool:
+    """Whether the last `patience` epochs were no better than one before; the checkpoint knows, so a resumed run too."""
+    return bool(patience and run.best and run.epoch - run.best["epoch"] >= patience)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
+from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan
@@ -70,7 +71,13 @@ def _run(args: Namespace) -> int:
 
 def _resume(args: Namespace) -> int:
     from training.studies.plan import read_plan
+    from training.studies.search import PLAN, read_search
+    from training.studies.search_command import go
 
+    if (args.folder / PLAN).exists():
+        if args.only:
+            raise UsageError("a search has no arms; leave --only out.")
+        return go(read_search(args.folder), args.folder, args)
     return _go(read_plan(args.folder), args.folder, args)
 
 

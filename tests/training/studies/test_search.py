@@ -1,0 +1,210 @@
+"""The search after Reality: class-disjoint folds, patience, bounds, trials that resume and reruns that are tested."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.studies import toys
+from tests.training.studies.test_arms import data_of
+from tests.training.toys import CPU, noise, recipe
+from training.loop import create_sampler, train
+from training.recipe import Schedule
+from training.run import create_parts
+from training.studies import crossval, search
+from training.studies.folds import folds, without
+from training.studies.search import Search, begin, best_of, open_trials, read_search
+from training.studies.search_report import as_markdown, report_of, write_report
+from training.studies.single import claimed, workplace
+from training.studies.spaces import SPACES, space_of
+from zoo import datasets
+from zoo.errors import TrainingError, UsageError
+from zoo.evaluation import retrieval_metrics
+
+pytest.importorskip("optuna")
+
+
+@pytest.mark.parametrize(("classes", "count"), [(100, 4), (136, 4), (50, 4), (7, 3), (4, 2)])
+def test_folds_are_contiguous_disjoint_and_cover_all_classes(classes: int, count: int) -> None:
+    parts = folds(classes, count)
+    assert len(parts) == count
+    assert np.concatenate(parts).tolist() == list(range(classes))
+    assert all((np.diff(part) == 1).all() for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_folds_of_a_single_class_are_refused() -> None:
+    with pytest.raises(UsageError, match="7 training classes cannot be parted into 4 folds"):
+        folds(7)
+
+
+def test_a_model_never_sees_the_classes_of_its_fold() -> None:
+    whole = dataclasses.replace(noise(60, 15), turns=4)
+    labels = np.arange(60) % 15
+    squares = whole.squares.numpy()
+    for held_out in folds(15):
+        data = without(whole, held_out, labels, squares)
+        assert data.validation is not None
+        pixels, validated = data.validation
+        assert set(validated) == set(held_out)
+        assert len(data.squares) + len(pixels) == 60
+        trained = [whole.squares[i] for i in range(60) if labels[i] not in held_out]
+        assert torch.equal(data.squares, torch.stack(trained))
+        assert data.classes == 4 * (15 - len(held_out))
+        assert data.labels.tolist()[:8] == [0, 1, 2, 3, 4, 5, 6, 7] or held_out[0] > 0
+        # A sample's class is its image's, whatever it is called now.
+        images = labels[~np.isin(labels, held_out)]
+        names = {new: {images[i // 4] for i in np.flatnonzero(data.labels // 4 == new)} for new in range(3)}
+        assert all(len(found) == 1 for found in names.values())
+        assert [source in data.sources for source in whole.sources] == [label not in held_out for label in labels]
+
+
+def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
+    data = without(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
+    long = recipe(schedule=Schedule(40, 1))
+    trained = train(long, data, tmp_path, CPU, progress=False, patience=2)
+    scores = [record["validation_map_at_r"] for record in trained.log]
+    assert trained.best_epoch == 1 + int(np.argmax(scores))
+    assert len(scores) == trained.best_epoch + 2 < 40
+    again = train(long, data, tmp_path, CPU, progress=False, patience=2)
+    assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
+    space = space_of(name)
+    for dataset in ("glyphs", "cifar100", "cub"):
+        for end in ("low", "high"):
+            values = {parameter.key: getattr(parameter, end) for parameter in space.parameters}
+            made = Search((name,), dataset).recipe(space, values)
+            assert made.data.validation == 0
+            if dataset != "cub":
+                data = data_of(made, dataset)
+                held_out = folds(data.classes)[0]
+                create_sampler(made, data.labels[len(held_out) * 20 :])
+                if dataset == "glyphs":
+                    create_parts(made, data)
+
+
+def test_bounds_are_translated_into_our_conventions() -> None:
+    assert space_of("arcface").parameters[0].setting(90) == f"objective.loss_args.margin={np.pi / 2!r}"
+    assert space_of("proxynca").parameters[0].setting(9) == "objective.loss_args.scale=3.0"
+    assert space_of("softtriple").parameters[-1].setting(0.25) == "objective.loss_args.tau=0.5"
+    assert space_of("fastap").parameters[0].setting(7) == "objective.loss_args.bins=7"
+    with pytest.raises(UsageError, match="Did you mean 'contrastive'"):
+        Search(("contrastiv",), "glyphs")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Search:
+    data = toys.images(tmp_path / "images", classes=9)
+    settings = (*toys.SETTINGS, "schedule.epochs=1")
+    return Search(("contrastive", "ntxent"), "glyphs", 2, 2, 2, 1, settings=settings, data=str(data))
+
+
+def go(plan: Search, folder: Path, lines: list[str]) -> None:
+    search.run(plan, folder, workplace(torch.device("cpu"), plan.data), lines.append)
+
+
+def test_a_killed_search_goes_on_and_is_reported(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, trained = tmp_path / "search", []
+    begin(small, folder)
+    train = crossval.train
+
+    def killed(*args: object, **kwargs: object) -> object:
+        trained.append(args)
+        if len(trained) == 4:  # in the second fold of the second trial
+            raise KeyboardInterrupt
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(crossval, "train", killed)
+    lines: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        go(small, folder, lines)
+    assert [line[:24] for line in lines] == ["contrastive, trial 1 of "]
+    go(read_search(folder), folder, lines)
+    # Two losses of two trials and two reruns, each of two folds: nothing twice, but for the fold that was killed.
+    assert len(trained) == 2 * (2 + 2) * 2 + 1
+    go(small, folder, lines)
+    assert len(trained) == 17
+    trials = open_trials(small, folder)
+    assert {len(study.trials) for study in trials.values()} == {2}
+    for study in trials.values():
+        best = best_of(study)
+        assert best is not None
+        assert best.value == max(trial.value for trial in study.trials)
+    report = report_of(small, folder)
+    write_report(small, report, folder)
+    assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())] == [2, 2]
+    assert "| contrastive |" in as_markdown(small, report)
+    assert not list(folder.rglob("checkpoint.safetensors"))
+
+
+def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = []
+    embed = crossval.embed
+    monkeypatch.setattr(crossval, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    go(one, tmp_path, [])
+    (scores,) = (row["scores"] for row in report_of(one, tmp_path))
+    labels = datasets.load("folder", "test", small.data).labels
+    apart = [retrieval_metrics(each, labels, k=(1,))["map_at_r"] for each in rows]
+    assert scores["separated"]["map_at_r"]["mean"] == pytest.approx(np.mean(apart))
+    joined = retrieval_metrics(np.hstack(rows), labels, k=(1,))["map_at_r"]
+    assert scores["concatenated"]["map_at_r"]["mean"] == pytest.approx(joined)
+    assert len(rows) == 2
+
+
+def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, small: Search) -> None:
+    one = dataclasses.replace(small, losses=("ntxent",))
+    (study,) = open_trials(one, tmp_path).values()
+    study.ask({p.key: search._distribution(p) for p in space_of("ntxent").parameters})
+    lines: list[str] = []
+    with claimed(tmp_path / "ntxent" / "trial-000"):
+        go(one, tmp_path, lines)
+        assert ["trial 2" in lines[0], "with other processes" in lines[1]] == [True, True]
+    go(one, tmp_path, lines)
+    assert "trial 1 of 2" in lines[2]
+    assert len(lines) == 5
+
+
+def test_values_that_break_the_loss_fail_their_trial_alone(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = dataclasses.replace(small, losses=("ntxent",), reruns=1)
+    train = crossval.train
+    calls = []
+
+    def first_breaks(*args: object, **kwargs: object) -> object:
+        calls.append(args)
+        if len(calls) == 1:
+            raise TrainingError("the loss became nan")
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(crossval, "train", first_breaks)
+    lines: list[str] = []
+    go(one, tmp_path, lines)
+    assert "trial 1 of 2: failed: the loss became nan" in lines[0]
+    assert report_of(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
+
+
+def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: Search) -> None:
+    begin(small, tmp_path)
+    assert begin(dataclasses.replace(small, trials=5), tmp_path).trials == 5
+    assert begin(small, tmp_path).trials == 5
+    with pytest.raises(TrainingError, match="holds another search"):
+        begin(dataclasses.replace(small, folds=3), tmp_path)
+    with pytest.raises(UsageError, match="1 or more"):
+        dataclasses.replace(small, trials=0)
+    (tmp_path / "search.json").write_text("{}")
+    with pytest.raises(TrainingError, match="is no plan of a search"):
+        read_search(tmp_path)

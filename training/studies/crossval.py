@@ -1,0 +1,98 @@
+"""One set of values under cross validation: a model a fold, each stopped by its own quarter of the training classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.loop import CHECKPOINT, Trained, train
+from training.recipe import Recipe
+from training.run import embed
+from training.studies.folds import folds, without
+from training.studies.plan import RESULT, read
+from training.studies.single import Workplace
+from zoo.evaluation import retrieval_metrics
+from zoo.files import write_json
+
+METRICS = ("precision_at_1", "r_precision", "map_at_r")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How many folds, and after how many epochs without a better MAP@R on its fold a model's training ends."""
+
+    folds: int = 4
+    patience: int = 9
+
+
+def validate(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> float:
+    """The mean over folds of the best epoch's MAP@R on the fold. Finished folds in `folder` are not repeated."""
+    return float(np.mean([_fold(recipe, how, number, folder, work)["map_at_r"] for number in range(how.folds)]))
+
+
+def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dict[str, Any]:
+    """Train the folds' models and test them; separated: the mean of their scores; concatenated: of their embeddings,
+    joined and so of folds x dim numbers (Reality, section 4.1)."""
+    if (folder / RESULT).exists():
+        return read(folder / RESULT)
+    rows = []
+    name, preprocessing = recipe.data.dataset, recipe.preprocessing
+
+    def test(trained: Trained) -> None:
+        pixels = work.splits.images(name, "test", preprocessing)
+        rows.append(embed(trained.network.to(work.place.device), recipe, pixels, work.place.device))
+
+    kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
+    labels = work.splits.dataset(name, "test").labels
+    alone = [retrieval_metrics(each, labels, k=(1,)) for each in rows]
+    joined = retrieval_metrics(np.concatenate(rows, axis=1), labels, k=(1,))
+    result = {
+        "seed": recipe.seed,
+        "validation_map_at_r": float(np.mean([each["map_at_r"] for each in kept])),
+        "separated": {metric: float(np.mean([scores[metric] for scores in alone])) for metric in METRICS},
+        "concatenated": {metric: joined[metric] for metric in METRICS},
+        "folds": kept,
+    }
+    write_json(folder / RESULT, result)
+    _tidy(folder)
+    return result
+
+
+def _fold(
+    recipe: Recipe,
+    how: Validation,
+    number: int,
+    folder: Path,
+    work: Workplace,
+    use: Callable[[Trained], None] | None = None,
+) -> dict[str, Any]:
+    """One fold's model: its best epoch and scores. With `use` the network is wanted, and comes from its checkpoint."""
+    place = folder / f"fold-{number}"
+    if use is None and (place / RESULT).exists():
+        return read(place / RESULT)
+    data = work.data(recipe)
+    split = work.splits.dataset(recipe.data.dataset, "train")
+    pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
+    held_out = folds(len(split.classes), how.folds)[number]
+    trained = train(
+        recipe, without(data, held_out, split.labels, pixels), place, work.place, progress=False, patience=how.patience
+    )
+    assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
+    record = trained.log[trained.best_epoch - 1]
+    scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
+    result = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
+    write_json(place / RESULT, {**result, "seconds": trained.seconds})
+    if use is None:
+        _tidy(place)
+    else:
+        use(trained)
+    return result
+
+
+def _tidy(folder: Path) -> None:
+    for checkpoint in folder.rglob(CHECKPOINT):
+        checkpoint.unlink()

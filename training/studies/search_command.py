@@ -1,0 +1,75 @@
+"""`zoo benchmark search`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.cli.command import Command
+
+if TYPE_CHECKING:
+    from training.studies.search import Search
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("losses", nargs="+", metavar="loss", help="contrastive, triplet, margin, arcface, ...")
+    parser.add_argument("--dataset", required=True, metavar="D", help="the data set")
+    parser.add_argument("--data", metavar="DIR", help="the folder that holds the data set")
+    parser.add_argument("--trials", type=int, default=50, metavar="N", help="of each loss (default: 50)")
+    parser.add_argument("--reruns", type=int, default=10, metavar="N", help="of each loss's best (default: 10)")
+    parser.add_argument("--folds", type=int, default=4, metavar="N", help="of the training classes (default: 4)")
+    parser.add_argument("--patience", type=int, default=9, metavar="N", help="epochs without a better one (default: 9)")
+    parser.add_argument("--seed", type=int, default=0, help="of the search and its runs")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the search's folder (default: ZOO_HOME/studies/...)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no line a trial")
+
+
+def _run(args: Namespace) -> int:
+    from training.studies.search import Search, begin
+    from zoo import paths
+
+    counts = {name: getattr(args, name) for name in ("trials", "reruns", "folds", "patience", "seed")}
+    search = Search(tuple(args.losses), args.dataset, **counts, settings=tuple(args.settings), data=args.data)
+    folder = args.out or paths.home() / "studies" / f"search-{args.dataset}"
+    return go(begin(search, folder), folder, args)
+
+
+def go(search: Search, folder: Path, args: Namespace) -> int:
+    """Perform what is left, write the report and print it."""
+    from training.memory_allocation import keep_freed_memory
+    from training.studies.runner import tell
+    from training.studies.search import run
+    from training.studies.search_report import as_markdown, report_of, write_report
+    from training.studies.single import workplace
+    from zoo.cli.output import print_json
+    from zoo.torch_runtime import choose_device
+
+    keep_freed_memory()
+    work = workplace(choose_device(args.device), args.data or search.data)
+    run(search, folder, work, (lambda line: None) if args.quiet else tell)
+    report = report_of(search, folder)
+    write_report(search, report, folder)
+    if args.json:
+        print_json({"folder": str(folder), "losses": report})
+    else:
+        print(as_markdown(search, report))
+        print(f"Written to {folder} (report.md, report.json).", file=sys.stderr)
+    return 0
+
+
+COMMAND = Command(
+    summary="tune losses by Bayesian search and cross validation, then test the best",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo benchmark search contrastive triplet margin --dataset omniglot --trials 8 --reruns 3 --set schedule.epochs=10
+  zoo benchmark resume ~/.dml-zoo/studies/search-omniglot
+
+Each trial trains a model a fold, each stopped by its own quarter of the training classes; test classes are touched by
+the reruns alone. Optuna keeps the trials in the folder: processes that share it share the work.""",
+)

@@ -1,0 +1,81 @@
+"""The outcome of a search as Reality's tables print it: separated and concatenated scores with 95 % intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from training.studies.crossval import METRICS
+from training.studies.formats import table
+from training.studies.search import Search, best_of, open_trials, reruns_of
+from training.studies.statistics import Summary, summary
+from zoo.files import write_bytes, write_json
+
+KINDS = ("separated", "concatenated")
+SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
+
+
+def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
+    """For each loss: its trials, best values, validation score, and a summary of each test score over reruns."""
+    found = []
+    for loss, trials in open_trials(search, folder).items():
+        best, states = best_of(trials), [trial.state.name.lower() for trial in trials.get_trials(deepcopy=False)]
+        runs = [] if best is None else reruns_of(search, loss, best.params, folder)
+        found.append(
+            {
+                "loss": loss,
+                "trials": {state: states.count(state) for state in dict.fromkeys(states)},
+                "best": best and {"trial": best.number, "values": best.params, "validation_map_at_r": best.value},
+                "reruns": len(runs),
+                "scores": {kind: _scores(runs, kind) for kind in KINDS} if runs else None,
+            }
+        )
+    return found
+
+
+def _scores(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
+
+
+def as_markdown(search: Search, report: list[dict[str, Any]]) -> str:
+    head = ["loss", *(f"{SHORT[metric]} {kind}" for kind in KINDS for metric in METRICS), "validation MAP@R", "reruns"]
+    lines = [
+        f"# Search on {search.dataset}",
+        "",
+        f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
+        f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
+        "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
+        "the 95 % Student-t interval, in percent.",
+        "",
+        *([f"With {', '.join(search.settings)}.", ""] if search.settings else []),
+        *table(head, [_cells(row) for row in report]),
+        "",
+    ]
+    for row in report:
+        best = row["best"]
+        values = ", ".join(f"{k.rpartition('.')[2]} {v:.4g}" for k, v in best["values"].items()) if best else "none yet"
+        told = ", ".join(f"{count} {state}" for state, count in row["trials"].items()) or "none"
+        lines.append(f"- {row['loss']}: best values {values} (in Reality's conventions); trials: {told}")
+    return "\n".join([*lines, ""])
+
+
+def write_report(search: Search, report: list[dict[str, Any]], folder: Path) -> None:
+    """Write report.md and report.json."""
+    write_bytes(folder / "report.md", as_markdown(search, report).encode())
+    write_json(folder / "report.json", report)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if row["scores"] is None:
+        return [row["loss"], *([""] * len(KINDS) * len(METRICS)), _validated(row), "0"]
+    scores = [_score(Summary(**row["scores"][kind][metric])) for kind in KINDS for metric in METRICS]
+    return [row["loss"], *scores, _validated(row), str(row["reruns"])]
+
+
+def _validated(row: dict[str, Any]) -> str:
+    return f"{100 * row['best']['validation_map_at_r']:.2f}" if row["best"] else ""
+
+
+def _score(value: Summary) -> str:
+    half = f" ± {50 * (value.interval[1] - value.interval[0]):.2f}" if value.interval else ""
+    return f"{100 * value.mean:.2f}{half}"
