@@ -1,0 +1,99 @@
+"""The commands, as `zoo benchmark` calls them, on a folder of images."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from tests.training.studies import toys
+from training.studies import commands, search_command, table
+from zoo.cli.command import Command
+from zoo.errors import UsageError
+
+SETTINGS = [word for setting in toys.SETTINGS for word in ("--set", setting)]
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(toys.images(tmp_path / "images"))
+
+
+def call(command: Command, *arguments: str) -> int:
+    parser = ArgumentParser()
+    command.configure(parser)
+    return command.run(parser.parse_args(arguments)) or 0
+
+
+def test_a_study_is_run_arm_by_arm_resumed_and_reported(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "out")
+    begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--out", folder, "--seeds", "1", *SETTINGS)
+    assert call(commands.RUN, *begun, "--only", "margin") == 0
+    out, err = capsys.readouterr()
+    assert "# toys/two on glyphs" in out
+    assert "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 | undecided |" in out
+    assert "1 runs are left: zoo benchmark resume" in err
+    assert call(commands.RESUME, folder, "--json", "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    printed = json.loads(out)
+    assert (printed["done"], printed["before"], printed["failed"]) == (1, 1, [])
+    assert printed["report"]["missing"] == []
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == printed["report"]
+    assert {row["arm"] for row in printed["report"]["rows"]} == {"margin", "contrastive"}
+
+
+def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str) -> None:
+    begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
+    assert call(commands.RUN, *begun, "--only", "margin") == 0
+    assert (own_zoo / "studies" / "toys-two-glyphs" / "report.csv").is_file()
+
+
+def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = ("toys/two", "--dataset", "glyphs", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out"))
+    assert call(commands.RUN, *begun, "--seeds", "1", *SETTINGS) == 1
+    out, err = capsys.readouterr()
+    assert "margin, seed 0: failed: there is no folder" in err
+    assert "Failed: margin, seed 0: there is no folder" in out
+
+
+def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
+    begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")
+    assert call(search_command.COMMAND, *begun) == 0
+    assert "# Search on glyphs" in capsys.readouterr().out
+    assert call(commands.RESUME, folder, "--json", "--quiet") == 0
+    (row,) = json.loads(capsys.readouterr().out)["losses"]
+    assert (row["loss"], row["trials"], row["reruns"]) == ("ntxent", {"complete": 1}, 1)
+    with pytest.raises(UsageError, match="has no arms"):
+        call(commands.RESUME, folder, "--only", "margin")
+
+
+def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(commands.STUDIES, "--paper", "revisiting") == 0
+    out = capsys.readouterr().out
+    assert "revisiting/figure-7" in out
+    assert "claims/rho" not in out
+    assert call(commands.STUDIES, "--json") == 0
+    listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
+    assert set(listed) == set(table.STUDIES)
+    assert listed["claims/rho"]["arms"][1]["recipe"] == "r-margin-$backbone-$dataset"
+
+
+def test_listing_studies_loads_no_torch() -> None:
+    code = "import sys, training.studies.search_command, training.studies.commands, training.studies.table"
+    heavy = "print(*({'torch', 'torchvision', 'timm', 'optuna', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
