@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import nearest_neighbours
+from zoo.evaluation import nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
 
 
@@ -46,7 +48,9 @@ def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclud
     )
     k = data.draw(st.integers(1, len(gallery) - exclude_self))
     chunk = data.draw(st.sampled_from([None, 1, 2, 3, 100]))
-    similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "BLOCK", data.draw(st.sampled_from([1, 2, 5, 1024])))
+        similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
     expected = oracle(queries, gallery, k, exclude_self)
     np.testing.assert_array_equal(similarities, expected[0])
     np.testing.assert_array_equal(indices, expected[1])
@@ -140,6 +144,69 @@ def test_takes_anything_that_is_an_array(convert):
     expected = nearest_neighbours(rows, rows, 3)
     found = nearest_neighbours(convert(rows), convert(rows), 3)
     np.testing.assert_array_equal(found[1], expected[1])
+
+
+def kinds_of_rows():
+    rng = np.random.default_rng(7)
+    noise = unit(rng.normal(size=(403, 40)))
+    yield "noise", noise
+    classes = unit(noise[np.arange(403) // 7] + 0.3 * noise)
+    yield "classes, in order", classes
+    yield "classes, mixed", classes[rng.permutation(403)]
+    yield "heavy tails", (rng.standard_t(1.5, size=(403, 40)) ** 3).astype(np.float32)
+    yield "one long row", np.concatenate([noise[:300], 1e4 * noise[:1], noise[300:]])
+    yield "duplicates", np.repeat(noise[:57], 7, axis=0)
+    yield "nearly one point", unit(noise[:1] + 1e-6 * noise)
+    yield "half collapsed", np.concatenate([np.repeat(noise[:1], 200, axis=0), noise[:203]])
+    yield "zeros", np.where(np.arange(403)[:, None] % 3 == 0, np.float32(0), noise)
+    yield "tiny", (noise * 1e-21).astype(np.float32)
+
+
+def definition(queries, gallery, k, exclude_self):
+    """Double precision, rounded to float32; -0 is 0."""
+    exact = (queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32) + np.float32(0)
+    if exclude_self:
+        np.fill_diagonal(exact, -np.inf)
+    order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(exact, order, axis=1), order
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
+def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, int8):
+    if int8 and not products.has_int8(64):
+        pytest.skip("this processor has no 8-bit products")
+    monkeypatch.setattr(neighbours, "BLOCK", 64)
+    monkeypatch.setattr(neighbours, "has_int8", lambda dim: int8)
+    for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
+        queries = rows if exclude_self else rows[::-1][:130]
+        expected = definition(queries, rows, k, exclude_self)
+        similarities, indices = nearest_neighbours(queries, rows, k, exclude_self)
+        np.testing.assert_array_equal(indices, expected[1], f"{name}, k = {k}")
+        np.testing.assert_array_equal(similarities, expected[0])
+        chunks = list(neighbour_chunks(queries, rows, k, exclude_self, exact=False))
+        np.testing.assert_array_equal(np.concatenate([found for _, _, found in chunks]), expected[1])
+        assert [rows.start for rows, _, _ in chunks] == sorted(rows.start for rows, _, _ in chunks)
+
+
+def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert not products.has_int8(512)
+
+
+def test_8_bit_products_miss_no_pair_that_float32_finds():
+    if not products.has_int8(64):
+        pytest.skip("this processor has no 8-bit products")
+    for name, rows in kinds_of_rows():
+        exact = rows.astype(np.float64) @ rows.astype(np.float64).T
+        floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
+        short = products.Int8Products(rows, rows, 128, 128)
+        for a, b in ((slice(0, 128), slice(128, 256)), (slice(128, 256), slice(256, 384))):
+            r, c, _ = short.reaching(a, b, floors[a], floors[b])
+            block = exact[a, b]
+            wanted = (block >= floors[a][:, None].astype(np.float64)) | (block >= floors[b].astype(np.float64))
+            assert set(np.flatnonzero(wanted)) <= set(r * 128 + c), name
+            assert (np.diff(r * 128 + c) > 0).all()
 
 
 def test_memory_mapped_rows(tmp_path):

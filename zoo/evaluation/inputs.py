@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.neighbours import as_rows, row_norms
+from zoo.evaluation.neighbours import as_rows
+from zoo.evaluation.products import row_norms
 
 
 class Search(NamedTuple):

@@ -70,7 +70,7 @@ def per_query(
     depth = max(*_check_k(k, len(search.gallery) - search.leave_one_out), int(search.relatives.max()))
     pieces = [
         _measure(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], k)
-        for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out)
+        for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out, exact=False)
     ]
     values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return per_query_of(values, search)

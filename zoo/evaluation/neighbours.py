@@ -1,8 +1,9 @@
-"""Exact nearest neighbours by inner product, on NumPy alone.
+"""Exact nearest neighbours by inner product, block by block, on NumPy.
 
-A float32 matrix product finds, for each query, the few gallery rows that could be among its k nearest, with a proven
-bound on the product's rounding; their inner products are then summed in double precision and decide the order.
-A faster product (bfloat16, another device) would change the first step and its bound, never the result.
+Matrix products find, for each query, the few gallery rows that could be among its k nearest, with a proven bound on
+their rounding; inner products in double precision then decide the order. Where the queries are the gallery each
+product serves two rows. Where torch is loaded anyway, products are of 8-bit integers: another first step with a bound
+of its own, never another result.
 """
 
 from __future__ import annotations
@@ -13,12 +14,23 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, Int8Products, has_int8, pairs_in_double, row_norms
+from zoo.evaluation.shortlist import (
+    EMPTY,
+    as_keys,
+    columns_of,
+    products_of,
+    shortlist_by_rows,
+    shortlist_by_symmetry,
+    width_of,
+)
 
 CHUNK_BYTES = 64 * 2**20
-"""How large one chunk's matrix of float32 products may be where `chunk` is not given."""
+"""How much memory a part of the work may take: lists of candidates, or a matrix of products."""
 
-_UNIT_ROUNDOFF = 2.0**-24
-_BLOCK = 2**20
+_ENTRIES = 2**20
+BLOCK = 1024
+"""How many rows a block of products has at least, where there are as many."""
 _LARGEST_PRODUCT = 1e37
 
 
@@ -30,7 +42,8 @@ def nearest_neighbours(
     queries: [q, d]; gallery: [n, d]; both are taken as float32. For rows of unit length the similarity is the cosine.
     exclude_self: the queries are the gallery, row by row; row i is left out of the neighbours of query i by its
         index, so a duplicate of it elsewhere still counts.
-    chunk: how many queries are compared with the whole gallery at a time; memory grows with chunk x n.
+    chunk: how many queries at most are searched at a time. Memory beyond the result does not grow with it much, but a
+        chunk below 1,024 rows gives up the symmetry of queries that are the gallery.
 
     The search is exact. A similarity is the inner product of the float32 rows, summed in double precision and rounded
     to float32. Neighbours come by similarity, descending; equal ones by index, ascending, also where the k-th place is
@@ -49,25 +62,85 @@ def nearest_neighbours(
 
 
 def neighbour_chunks(
-    queries: Any, gallery: Any, k: int, exclude_self: bool = False, chunk: int | None = None
+    queries: Any, gallery: Any, k: int, exclude_self: bool = False, chunk: int | None = None, exact: bool = True
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """`nearest_neighbours` in pieces: (the queries' slice, similarities [c, k], indices [c, k]) for each chunk of c.
 
+    exact: similarities too are as `nearest_neighbours` says; else only the indices are, and similarities are single
+        precision sums, which is faster.
+
     The arguments are checked at once, the chunks are computed as they are asked for.
     """
-    queries, gallery = as_rows(queries, "queries"), as_rows(gallery, "gallery")
+    same = queries is gallery
+    gallery = as_rows(gallery, "gallery")
+    queries = gallery if same else as_rows(queries, "queries")
     _check(queries, gallery, k, exclude_self, chunk)
-    chunk = chunk or max(1, CHUNK_BYTES // (4 * len(gallery)))
-    return _search(queries, gallery, k, _slack(queries, gallery), exclude_self, chunk)
+    return _search(queries, gallery, k, _slack(queries, gallery), exclude_self, chunk, exact)
 
 
 def _search(
-    queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, exclude_self: bool, chunk: int
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    k: int,
+    slack: np.ndarray,
+    exclude_self: bool,
+    chunk: int | None,
+    exact: bool,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    for start in range(0, len(queries), chunk):
-        rows = slice(start, min(start + chunk, len(queries)))
-        own = np.arange(rows.start, rows.stop) if exclude_self else None
-        yield rows, *_nearest(queries[rows], gallery, k, slack[rows], own)
+    for rows, lists, overflowed in _shortlists(queries, gallery, k, slack, exclude_self, chunk):
+        keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
+        similarities, indices = products_of(keys), columns_of(keys)
+        for piece in _pieces(rows.start + np.flatnonzero(overflowed), len(gallery)):
+            own = piece if exclude_self else None
+            found = _nearest(queries[piece], gallery, k, slack[piece], own)
+            similarities[piece - rows.start], indices[piece - rows.start] = found
+        yield rows, similarities, indices
+
+
+def _shortlists(
+    queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    # The lists of all queries may take as much memory as the gallery, or as a chunk.
+    affordable = 8 * width_of(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
+    if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
+        return shortlist_by_symmetry(_products(queries, queries, BLOCK, BLOCK), k, slack, BLOCK)
+    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * width_of(k))))
+    columns = max(BLOCK, BLOCK * BLOCK // size)
+    return shortlist_by_rows(_products(queries, gallery, size, columns), k, slack, exclude_self, (size, columns))
+
+
+def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
+    if min(row_block, len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
+        return Int8Products(queries, gallery, row_block, column_block)
+    return Float32Products(queries, gallery)
+
+
+def _pieces(rows: np.ndarray, columns: int) -> list[np.ndarray]:
+    """The rows in parts whose products with all columns fit a chunk."""
+    size = max(1, CHUNK_BYTES // (4 * columns))
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _settle(
+    queries: np.ndarray, gallery: np.ndarray, keys: np.ndarray, slack: np.ndarray, k: int, exact: bool
+) -> np.ndarray:
+    """The k nearest of each sorted shortlist, int64 keys [q, k], by inner products in double precision.
+
+    Products that lie further apart than the slack are in their true order already; only `exact` sums them again.
+    """
+    keys = keys[:, : np.count_nonzero(keys != EMPTY, axis=1).max(initial=k)]
+    products, columns, filled = products_of(keys), columns_of(keys), keys != EMPTY
+    doubtful = filled.copy()
+    if not exact:
+        close = products[:, :-1] - products[:, 1:] <= slack[:, None]
+        doubtful[:, 1:] = close
+        doubtful[:, 0] = False
+        doubtful[:, :-1] |= close
+    rows, places = np.nonzero(doubtful)
+    products[rows, places] = pairs_in_double(queries, gallery, rows, columns[rows, places])
+    keys = np.where(filled, as_keys(products, columns), EMPTY)
+    keys.sort(axis=1)
+    return keys[:, :k]
 
 
 def as_rows(values: Any, name: str) -> np.ndarray:
@@ -82,7 +155,10 @@ def as_rows(values: Any, name: str) -> np.ndarray:
         )
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is named below
         rows = np.ascontiguousarray(rows, dtype=np.float32)
-    finite = np.isfinite(rows).all(axis=1)
+    finite = np.empty(len(rows), np.bool_)
+    step = max(1, _ENTRIES // rows.shape[1])
+    for start in range(0, len(rows), step):
+        finite[start : start + step] = np.isfinite(rows[start : start + step]).all(axis=1)
     if not finite.all():
         raise EvaluationError(
             f"row {int(finite.argmin())} of {name} holds NaN or infinite values "
@@ -91,16 +167,10 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     return rows
 
 
-def row_norms(rows: np.ndarray) -> np.ndarray:
-    """The rows' Euclidean lengths, summed in double precision: float64 [n]."""
-    norms: np.ndarray = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-    return norms
-
-
 def _check(queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool, chunk: int | None) -> None:
     if queries.shape[1] != gallery.shape[1]:
         raise EvaluationError(f"queries have {queries.shape[1]} dimensions and the gallery {gallery.shape[1]}.")
-    if exclude_self and not np.array_equal(queries, gallery):
+    if exclude_self and queries is not gallery and not np.array_equal(queries, gallery):
         raise EvaluationError("with exclude_self the queries must be the gallery, row by row; they differ.")
     if k < 1:
         raise EvaluationError(f"k must be at least 1, not {k}.")
@@ -118,7 +188,7 @@ def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     (Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.1); both it and the k-th may be. The further
     terms cover the rounding of the results and of the threshold; the last summand covers underflow.
     """
-    terms = (queries.shape[1] + 8) * _UNIT_ROUNDOFF
+    terms = (queries.shape[1] + 8) * UNIT_ROUNDOFF
     largest = row_norms(gallery).max()
     norms = row_norms(queries)
     if len(norms) and norms.max() * largest > _LARGEST_PRODUCT:
@@ -142,24 +212,13 @@ def _nearest(
         _multiply_in_double(queries, gallery, out=products)
         exact = products[rows, columns]
     else:
-        exact = _pairs_in_double(queries, gallery, rows, columns)
+        exact = pairs_in_double(queries, gallery, rows, columns)
     return _first_k(rows, columns, exact, len(queries), k)
-
-
-def _pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Inner products of queries[rows] with gallery[columns], float32 [pairs]."""
-    queries = queries.astype(np.float64)
-    out = np.empty(len(rows), np.float32)
-    step = max(1, _BLOCK // gallery.shape[1])
-    for start in range(0, len(rows), step):
-        pairs = slice(start, start + step)
-        out[pairs] = np.einsum("ij,ij->i", queries[rows[pairs]], gallery[columns[pairs]].astype(np.float64))
-    return out
 
 
 def _multiply_in_double(queries: np.ndarray, gallery: np.ndarray, out: np.ndarray) -> None:
     queries = queries.astype(np.float64)
-    step = max(1, _BLOCK // gallery.shape[1])
+    step = max(1, _ENTRIES // gallery.shape[1])
     for start in range(0, len(gallery), step):
         block = slice(start, start + step)
         out[:, block] = queries @ gallery[block].astype(np.float64).T
