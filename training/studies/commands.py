@@ -49,6 +49,15 @@ def _configure_both(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="ARM", help="run this arm alone; may be given again"
     )
+    parser.add_argument(
+        "--from",
+        dest="others",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="take over finished runs of the same recipes from this study's folder; may be given again",
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="no line a run")
@@ -87,6 +96,7 @@ def _go(plan: Plan, folder: Path, args: Namespace) -> int:
     from training.studies.formats import as_markdown, write_report
     from training.studies.plan import chosen
     from training.studies.report import report_of, to_json
+    from training.studies.reuse import adopt
     from training.studies.runner import run_all, tell
     from training.studies.single import workplace
     from zoo.cli.output import print_json
@@ -97,8 +107,11 @@ def _go(plan: Plan, folder: Path, args: Namespace) -> int:
 
     keep_freed_memory()
     runs = chosen(plan.runs(folder), args.only, plan.study)
+    say = silent if args.quiet else tell
+    for other in args.others:
+        say(f"{adopt(plan, runs, other)} finished runs taken over from {other}.")
     work = workplace(choose_device(args.device), args.data or plan.data)
-    tally = run_all(plan, runs, work, silent if args.quiet else tell)
+    tally = run_all(plan, runs, work, say)
     report = report_of(plan, folder)
     write_report(report, folder)
     if args.json:
@@ -142,6 +155,7 @@ RUN = Command(
   zoo benchmark run claims/rho --dataset glyphs --seeds 3 --out rho
   zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two seeds more in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
+  zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
   zoo benchmark run claims/rho --dataset glyphs --out mine --set data.dataset=folder --data DIR     your own images
 
 A study is a folder: plan.json, a folder a run, and the report. Give the same command again, or zoo benchmark resume,

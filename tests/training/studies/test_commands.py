@@ -52,6 +52,9 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert printed["report"]["missing"] == []
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == printed["report"]
     assert {row["arm"] for row in printed["report"]["rows"]} == {"margin", "contrastive"}
+    other = (*begun[:4], data, "--out", str(tmp_path / "other"), *begun[7:])
+    assert call(commands.RUN, *other, "--from", folder) == 0
+    assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
 def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str) -> None:

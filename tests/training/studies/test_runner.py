@@ -19,8 +19,10 @@ from tests.training.studies import toys
 from training import state
 from training.studies import measuring, single, table
 from training.studies.plan import FAILURE, RESULT, Plan, chosen, read_plan, write_plan
+from training.studies.reuse import adopt
 from training.studies.runner import Tally, run_all
 from training.studies.single import claimed, workplace
+from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
 
 
@@ -245,3 +247,23 @@ def test_data_that_are_not_there_fail_every_run(tmp_path: Path) -> None:
     tally = go(toys.plan(tmp_path / "absent"), tmp_path)
     assert len(tally.failed) == 4
     assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE).read_text()
+
+
+def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp_path: Path, data: Path) -> None:
+    plan = toys.plan(data)
+    go(plan, tmp_path / "one")
+    arms = (dataclasses.replace(toys.STUDY.arms[1], label="pairs"), Arm("ms", "ms-$backbone-$dataset"))
+    other = dataclasses.replace(plan, study=Study("toys/other", "", "", arms, toys.STUDY.measures[:2]))
+    runs = other.runs(tmp_path / "two")
+    assert adopt(other, runs, tmp_path / "one") == 2
+    assert adopt(other, runs, tmp_path / "one") == 0
+    tally = go(other, tmp_path / "two")
+    assert [run.title for run in tally.before] == ["pairs, seed 0", "pairs, seed 1"]
+    assert [run.title for run in tally.done] == ["ms, seed 0", "ms, seed 1"]
+    result = tally.before[0].result()
+    assert result["arm"] == "pairs"
+    assert result["from"] == str(tmp_path / "one" / "runs" / "contrastive" / "seed-0" / RESULT)
+    more = dataclasses.replace(other, study=dataclasses.replace(other.study, measures=(R1, Measure("nmi"))))
+    assert adopt(more, more.runs(tmp_path / "three"), tmp_path / "one") == 0
+    with pytest.raises(UsageError, match="holds no finished runs"):
+        adopt(other, runs, tmp_path)

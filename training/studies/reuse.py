@@ -1,0 +1,43 @@
+"""Runs that another study has finished already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from training.studies.plan import RESULT, Plan, Run, read
+from training.studies.results import holds
+from training.studies.single import claimed
+from training.studies.study import Study
+from zoo.errors import UsageError
+from zoo.files import write_json
+
+
+def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
+    """Take over results from the study in the folder `other`, for runs that have none; how many.
+
+    A result serves a run of exactly the same recipes, seed and selection included, where it holds all that this study
+    measures. It keeps its date, versions and hardware, and says where it is from. That both read the same images is
+    for the user to know. Raises `UsageError` where `other` has no finished run.
+    """
+    found = [(path, read(path)) for path in sorted((other / "runs").glob(f"*/*/{RESULT}"))]
+    if not found:
+        raise UsageError(f"{other} holds no finished runs of a study.")
+    known = {tuple(result["recipes"]): (path, result) for path, result in found}
+    taken = 0
+    for run in runs:
+        path, result = known.get(tuple(run.digests), (None, None))
+        if path is None or result is None or run.finished or not serves(plan.study, result):
+            continue
+        with claimed(run.folder) as ours:
+            if ours and not run.finished:
+                write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
+                taken += 1
+    return taken
+
+
+def serves(study: Study, result: Mapping[str, Any]) -> bool:
+    """Whether a result holds all that the study measures."""
+    spectra = all("spectrum" in each for each in result["evaluations"])
+    return all(holds(result, measure) for measure in study.measures) and (spectra or not study.spectrum)
