@@ -174,7 +174,10 @@ def pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, 
     out = np.empty(len(rows), np.float32)
     asked, starts = np.unique(rows, return_index=True)
     ends = [*starts[1:], len(rows)] if len(rows) else []
+    gathered, doubled = Buffer(np.float32), Buffer(np.float64)
     for row, start, end in zip(asked.tolist(), starts, ends, strict=True):
-        near = gallery[columns[start:end]].astype(np.float64)
+        near = doubled.of(end - start, gallery.shape[1])
+        single = gathered.of(end - start, gallery.shape[1])
+        near[...] = np.take(gallery, columns[start:end], axis=0, out=single, mode="clip")
         out[start:end] = near @ queries[row].astype(np.float64)
     return out
