@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import relu
 
 from training.tuples import negative_mask, positive_mask
@@ -29,6 +30,50 @@ def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     kept = torch.ones_like(values) if mask is None else mask.to(values.dtype)
     terms = relu(values)
     return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
+
+
+def contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+    """Mean of [v - near]+ over positive pairs plus mean of [far - v]+ over negative pairs; values [b, b], labels [b].
+
+    With active_only both means are over the terms above zero. A mean over nothing is 0.
+    """
+    result: Tensor = _Contrast.apply(values, labels, near, far, active_only)
+    return result
+
+
+class _Contrast(torch.autograd.Function):
+    """Both kinds of terms in the same passes over the matrix, which is all that this costs."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+        same = (labels[:, None] == labels).to(values.dtype)
+        # v - near where same is 1, far - v where it is 0
+        terms = torch.addcmul((same * -(near + far)).add_(far), same * 2 - 1, values).relu_().fill_diagonal_(0)
+        of_near, of_far = _parts(terms.sign(), same) if active_only else _pairs(labels, values)
+        per_near, per_far = 1 / of_near.clamp(min=1), 1 / of_far.clamp(min=1)
+        ctx.save_for_backward(terms, same, per_near, per_far)
+        total_near, total_far = _parts(terms, same)
+        return total_near * per_near + total_far * per_far
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        terms, same, per_near, per_far = ctx.saved_tensors
+        signed = same * (gradient * (per_near + per_far))
+        return signed.sub_(gradient * per_far).mul_(terms.sign()), None, None, None, None
+
+
+def _pairs(labels: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """How many ordered pairs are positive and how many negative."""
+    sizes = labels.unique(return_counts=True)[1]
+    same = sizes.square().sum()
+    return (same - sizes.sum()).to(like.dtype), (len(labels) ** 2 - same).to(like.dtype)
+
+
+def _parts(values: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over the pairs of `same`, 1 or 0, and over the others."""
+    near = torch.dot(values.flatten(), same.flatten())
+    return near, values.sum() - near
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:

@@ -45,6 +45,7 @@ from training.losses.snr import SNRContrastive, SNRTriplet
 from training.losses.softtriple import SoftTriple
 from training.losses.supcon import SupCon
 from training.losses.triplet import Triplet
+from training.memory_allocation import keep_freed_memory
 from training.miners import MINERS
 from training.tables import make
 
@@ -203,6 +204,7 @@ def main() -> None:
     if args.memory:
         memory(args.only, args.memory)
     else:
+        keep_freed_memory()  # for both sides, as in training
         compare(args.only, args.device, args.seconds)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from training.distances import distances, pair_distances
-from training.hinges import hinges
-from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+from training.hinges import contrast, hinges
+from training.tuples import Pairs, Triplets, to_pairs
 
 
 class Contrastive(nn.Module):
@@ -26,11 +26,9 @@ class Contrastive(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
-            every = distances(embeddings)
-            near = hinges(every - self.positive_margin, positive_mask(labels))
-            far = hinges(self.negative_margin - every, negative_mask(labels))
-        else:
-            pairs = to_pairs(tuples)
-            near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
-            far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+            margins = self.positive_margin, self.negative_margin
+            return contrast(distances(embeddings), labels, *margins, self.active_only)
+        pairs = to_pairs(tuples)
+        near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
+        far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
         return near.mean(self.active_only) + far.mean(self.active_only)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.hinges import hinges, triplet_hinges
-from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+from training.hinges import contrast, hinges, triplet_hinges
+from training.tuples import Pairs, Triplets, to_pairs
 
 
 class SNRTriplet(nn.Module):
@@ -56,14 +56,14 @@ class SNRContrastive(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
-            every = snr_distances(embeddings)
-            near = hinges(every - self.positive_margin, positive_mask(labels))
-            far = hinges(self.negative_margin - every, negative_mask(labels))
+            margins = self.positive_margin, self.negative_margin
+            contrasts = contrast(snr_distances(embeddings), labels, *margins, self.active_only)
         else:
             pairs = to_pairs(tuples)
             near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
             far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
-        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * off_centre(embeddings)
+            contrasts = near.mean(self.active_only) + far.mean(self.active_only)
+        return contrasts + self.nu * off_centre(embeddings)
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
