@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# Tests compute little at a time: a second thread would spend its time waiting, and on a busy machine very long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(autouse=True)
 def own_zoo(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
