@@ -30,7 +30,7 @@ def recipes_of(
     """
     if study.datasets and dataset not in study.datasets:
         raise UsageError(f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}.")
-    members = _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
     return tuple(
         dataclasses.replace(_select(member, selection), seed=seed * len(members) + i)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 
@@ -66,4 +67,16 @@ STUDIES = (
     _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
     _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),
     _heads(),
+    Study(
+        "diva/backbones",
+        "The method on two backbones, beside models trained one by one",
+        "DiVA, tables 2 and 3",
+        tuple(Arm(name, f"{name}-$dataset") for name in ("diva-r50", "diva-ibn", "diva-d-r50", "diva-separate-r50")),
+        TABLE_MEASURES,
+        (
+            Claim("DiVA beats margin", "diva-r50", "diva-d-r50"),
+            Claim("DiVA beats models trained one by one", "diva-r50", "diva-separate-r50"),
+        ),
+        datasets=PAPER_DATASETS,
+    ),
 )

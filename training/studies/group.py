@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm, group_arm
 from training.studies.study import MAP_AT_R, R1, Arm, Claim, Study
 
@@ -78,6 +79,14 @@ def _variants() -> Study:
     return Study("group/appendix-f-g-i", title, "Group, appendices F, G and I", arms, MEASURES)
 
 
+def _ensembles() -> Study:
+    sizes = (1, 2, 5)
+    arms = [Arm(f"{n} models" if n > 1 else "one model", RECIPE, (), n, "ibn", copies=n) for n in sizes]
+    claims = [Claim(f"{n} models beat one", f"{n} models") for n in sizes[1:]]
+    title = "Embeddings of several models joined"
+    return Study("group/ensembles", title, "Group, table 2", tuple(arms), TABLE_MEASURES, tuple(claims), x="models")
+
+
 ROBUST = "Group, robustness figures"
 
 STUDIES = (
@@ -102,4 +111,13 @@ STUDIES = (
     _classes(),
     _convergence(),
     _variants(),
+    _ensembles(),
+    Study(
+        "group/table-3",
+        "The group loss on Inception with batch norm and four DenseNets",
+        "Group, table 3",
+        tuple(Arm(short, f"group-{short}-$dataset") for short in ("ibn", "d121", "d161", "d169", "d201")),
+        TABLE_MEASURES,
+        datasets=PAPER_DATASETS,
+    ),
 )

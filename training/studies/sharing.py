@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
 from training.studies.study import DECAY, FEATURES, MAP_AT_R, R1, RANDOM_HEAD, Arm, Claim, Measure, Study
 
@@ -106,4 +107,18 @@ def _gap() -> Study:
     )
 
 
-STUDIES = (_losses(), _ablation(), _regularisers(), _setups(), _gamma(), _negatives(), _gap())
+def _published() -> Study:
+    losses = ("", "triplet-s-", "npair-", "proxynca-")
+    names = [f"shared-{loss}{short}" for short in ("r50", "gn") for loss in losses]
+    return Study(
+        "sharing/tables-1-to-3",
+        "The method with four losses on two backbones, and MIC",
+        "Sharing, tables 1 to 3, own rows",
+        tuple(Arm(name, f"{name}-$dataset") for name in ("margin-r50", *names, "mic-r50")),
+        TABLE_MEASURES,
+        (Claim("sharing beats margin", "shared-r50"), Claim("sharing beats MIC", "shared-r50", "mic-r50")),
+        datasets=PAPER_DATASETS,
+    )
+
+
+STUDIES = (_published(), _losses(), _ablation(), _regularisers(), _setups(), _gamma(), _negatives(), _gap())

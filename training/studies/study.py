@@ -63,6 +63,7 @@ class Arm:
     Both may hold $dataset, $backbone, and settings $dim, $half (of the recipe's embedding) and $batch (112 on the data
     sets of the papers; 96 on small ones, whose classes may be 50). $backbone is conv4 on small data sets and
     `backbone` on those of the papers. x: its place on the study's axis.
+    copies: so many models of different seeds, their embeddings joined.
     """
 
     label: str
@@ -70,6 +71,7 @@ class Arm:
     settings: tuple[str, ...] = ()
     x: float | None = None
     backbone: str = "r50"
+    copies: int = 1
 
 
 @dataclass(frozen=True)

@@ -267,3 +267,13 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert adopt(more, more.runs(tmp_path / "three"), tmp_path / "one") == 0
     with pytest.raises(UsageError, match="holds no finished runs"):
         adopt(other, runs, tmp_path)
+
+
+def test_copies_are_trained_each_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:
+    arms = (toys.STUDY.arms[0], dataclasses.replace(toys.STUDY.arms[0], label="two", copies=2))
+    plan = dataclasses.replace(toys.plan(data, seeds=1), study=Study("toys/copies", "", "", arms))
+    go(plan, tmp_path)
+    one, two = (run.result() for run in plan.runs(tmp_path))
+    assert len(two["training"]) == 2
+    assert two["evaluations"][0]["dim"] == 2 * one["evaluations"][0]["dim"]
+    assert two["training"][0]["log"][0]["loss"] == one["training"][0]["log"][0]["loss"]
