@@ -14,6 +14,7 @@ from training.recipe import Recipe
 from training.studies.arms import SELECTIONS, recipes_of
 from training.studies.study import Arm, Study, slug
 from training.studies.table import study_of
+from zoo.comparison.runs import agree
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json
 
@@ -98,8 +99,8 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
             check_recipes(plan, old, folder)
             if plan.seeds == old["seeds"]:
                 return plan
-        runs = {str(run.folder.relative_to(folder)): run.digests for run in plan.runs(folder)}
-        write_json(folder / PLAN, {**plan.to_json(), "runs": runs, **provenance()})
+        runs = [str(run.folder.relative_to(folder)) for run in plan.runs(folder)]
+        write_json(folder / PLAN, {**plan.to_json(), "runs": runs, "recipes": _recipes(plan), **provenance()})
     return plan
 
 
@@ -147,12 +148,21 @@ def _check_same(plan: Plan, old: dict[str, Any], folder: Path) -> None:
 
 
 def check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
-    """Raise `TrainingError` where a planned run's recipe is not what it was: runs of both would be mixed."""
-    planned = old.get("runs", {})
-    for run in plan.runs(folder):
-        place = str(run.folder.relative_to(folder))
-        if place in planned and planned[place] != run.digests:
+    """Raise `TrainingError` where an arm's recipe is not what it was: runs of both would be mixed."""
+    planned = old.get("recipes", {})
+    for label, recipes in _recipes(plan).items():
+        # A setting that one of them lacks is one that an older version did not have.
+        if label in planned and not agree(planned[label], recipes):
             raise TrainingError(
-                f"the recipe of {run.title} has changed since {folder} was begun (with commit {old.get('commit')}). "
+                f"the recipe of {label} has changed since {folder} was begun (with commit {old.get('commit')}). "
                 "Go on with that version, or begin anew in another folder."
             )
+
+
+def _recipes(plan: Plan) -> dict[str, dict[str, Any]]:
+    """By the arm's label: member number -> recipe with the first seed, that of the last epoch."""
+    arms = {arm.label: recipes_of(plan.study, arm, plan.dataset, 0, "last", plan.settings) for arm in plan.study.arms}
+    return {
+        label: {str(number): recipe.to_json() for number, recipe in enumerate(recipes)}
+        for label, recipes in arms.items()
+    }

@@ -113,14 +113,16 @@ def _judged(plan: Plan, selection: str, claim: Claim, values: Values) -> Judged:
 def _correlations(
     plan: Plan, selection: str, tables: dict[Measure, Values]
 ) -> list[tuple[str, str, str, float | None]]:
-    """Over all runs: of every two measures, where the study asks for it, and of the axis with every measure."""
+    """Over all runs: of every two measures, where the study asks for it; and of the axis with every measure, over the
+    runs of each recipe."""
     columns = {str(measure): _flat(values) for measure, values in tables.items()}
     found: list[tuple[str, str, str, float | None]] = []
-    if plan.study.x:
-        places = {arm.label: arm.x for arm in plan.study.arms if arm.x is not None}
+    for recipe in dict.fromkeys(arm.recipe for arm in plan.study.arms if arm.x is not None):
+        places = {arm.label: arm.x for arm in plan.study.arms if arm.recipe == recipe and arm.x is not None}
+        axis = f"{plan.study.x} ({recipe.partition('-$')[0]})"
         for name, column in columns.items():
             on = [(places[label], value) for (label, _), value in column.items() if label in places]
-            found.append((selection, plan.study.x, name, correlation([x for x, _ in on], [y for _, y in on])))
+            found.append((selection, axis, name, correlation([x for x, _ in on], [y for _, y in on])))
     names = list(columns) if plan.study.correlate else []
     for i, a in enumerate(names):
         others = [(b, correlation(list(columns[a].values()), list(columns[b].values()))) for b in names[i + 1 :]]

@@ -46,7 +46,7 @@ def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
         return [standard]
     found = {standard.seed: standard}
     for run in runs:
-        if run.settings is not None and _agree(run.settings, standard.settings):
+        if run.settings is not None and agree(run.settings, standard.settings):
             found.setdefault(run.seed, run)
     return sorted(found.values(), key=lambda run: run.seed or 0)
 
@@ -58,11 +58,11 @@ def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
     return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
 
 
-def _agree(a: Any, b: Any, name: str = "") -> bool:
+def agree(a: Any, b: Any, name: str = "") -> bool:
     """Whether two settings say the same. A field that only one of them has is one that older versions did not write;
     of free arguments (`args`, `loss_args`) both must have the same."""
     if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
-        return all(_agree(a[key], b[key], key) for key in a.keys() & b.keys())
+        return all(agree(a[key], b[key], key) for key in a.keys() & b.keys())
     return bool(a == b)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from training.studies.search_report import as_markdown, report_of, write_report
 from training.studies.single import claimed, workplace
 from training.studies.spaces import SPACES, space_of
 from zoo import datasets
-from zoo.errors import TrainingError, UsageError
+from zoo.errors import MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
 pytest.importorskip("optuna")
@@ -208,3 +209,9 @@ def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: 
     (tmp_path / "search.json").write_text("{}")
     with pytest.raises(TrainingError, match="is no plan of a search"):
         read_search(tmp_path)
+
+
+def test_without_optuna_the_extra_is_named(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingDependencyError, match=r"optuna is needed .* pip install 'dml-zoo\[train\]'"):
+        go(small, tmp_path, [])
