@@ -17,15 +17,21 @@ from training import data as training_data
 from training.data import TrainingData
 from training.ensembles import concatenate
 from training.loop import CHECKPOINT, train
+from training.losses import LOSSES
 from training.memory_allocation import keep_freed_memory
+from training.methods import METHODS
+from training.miners import MINERS
+from training.optimizers import OPTIMIZERS
 from training.output import write_model_folder
 from training.processes import Processes, connect
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES
 from training.run import Place
+from training.samplers import SAMPLERS
 from training.settings import override
+from training.tables import check
 from training.trackers import create_trackers
-from zoo import paths
+from zoo import datasets, paths
 from zoo.errors import RecipeError, nearest
 from zoo.torch_runtime import choose_device
 
@@ -67,6 +73,7 @@ def resolve(
     made, settings = RECIPES[name](), list(settings)
     if isinstance(made, Recipe):
         recipe = override(made, settings)
+        check_names(recipe)
         seed = recipe.seed if seed is None else seed
         return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
     members = [
@@ -78,6 +85,20 @@ def resolve(
         for i, member in enumerate(made.members)
     ]
     return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
+
+
+def check_names(recipe: Recipe) -> None:
+    """Raise `RecipeError` or `DatasetError` for what tables and data sets do not know, before any image is read."""
+    objective, batch = recipe.objective, recipe.batch
+    check(METHODS, "method", objective.method, objective.method_args)
+    check(SAMPLERS, "sampler", batch.sampler, batch.args)
+    check(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
+    if objective.loss is not None:
+        check(LOSSES, "loss", objective.loss, objective.loss_args)
+    if objective.miner is not None:
+        known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
+        check(MINERS, "miner", objective.miner, known)
+    datasets.check_name(recipe.data.dataset)
 
 
 def train_ensemble(ensemble: Ensemble, restart: bool = False, **how: Any) -> Outcome:

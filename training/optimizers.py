@@ -11,13 +11,12 @@ from torch import nn
 
 from training.methods.method import Method
 from training.recipe import Optimizer, Schedule
-from zoo.errors import RecipeError
+from training.tables import check
 
 
 def create_optimizer(how: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
     """Network at the recipe's rate, what the method learns besides at `loss_lr`, or at rates of its own."""
-    if how.name not in OPTIMIZERS:
-        raise RecipeError(f"optimizer.name is {' or '.join(OPTIMIZERS)}, not {how.name!r}.")
+    check(OPTIMIZERS, "optimizer", how.name, {})
     own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.rates()]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]

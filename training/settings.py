@@ -42,6 +42,11 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             if not isinstance(branch, dict):
                 raise RecipeError(f"{key}: {group!r} is set as a whole already.")
         branch[last] = text
+    if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
+        raise RecipeError(
+            "backbone.name is only the short form in model names; set backbone.architecture, as in "
+            "backbone.architecture=resnet50."
+        )
     try:
         changed: Recipe = _apply(recipe, tree, "")
     except CardError as error:
@@ -59,7 +64,7 @@ def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     for name, branch in tree.items():
         key = prefix + name
         if name not in hints:
-            near = nearest(name, hints) or nearest(name, _keys(value))
+            near = nearest(key, [prefix + hint for hint in hints]) or nearest(name, _keys(value))
             raise RecipeError(f"there is no setting {key!r}.{near}")
         changes[name] = _field(getattr(value, name), hints[name], branch, key)
     return dataclasses.replace(value, **changes)

@@ -16,10 +16,21 @@ def make(
 
     Raises `RecipeError` for an unknown name, naming the nearest, and for arguments that do not fit.
     """
-    if name not in table:
-        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    check(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
     try:
         return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
     except (TypeError, ValueError) as error:  # a name that it does not know, or a value that it cannot use
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
+
+
+def check(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
+    """Raise `RecipeError` for a name that the table lacks, and for arguments that its maker does not know."""
+    if name not in table:
+        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    taken = inspect.signature(table[name]).parameters
+    for key in args:
+        if key not in taken:
+            raise RecipeError(
+                f"{kind} {name!r} takes no argument {key!r}.{nearest(key, taken)} It takes: {', '.join(taken)}."
+            )

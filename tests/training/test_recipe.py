@@ -19,7 +19,7 @@ from training.run import Place, Run
 from training.settings import override
 from zoo.architectures import register
 from zoo.cards import Head
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, ZooError
 from zoo.network import create_trunk
 from zoo.registry import RECIPES as CATALOGUE_FILE
 
@@ -115,7 +115,7 @@ def test_override() -> None:
     [
         ("optimiser.lr=1", "Did you mean 'optimizer'"),
         ("optimizer.learning=1", "no setting 'optimizer.learning'"),
-        ("optimizer.lrr=1", "Did you mean 'lr'"),
+        ("optimizer.lrr=1", "Did you mean 'optimizer.lr'"),
         ("optimizer.lr=fast", "optimizer.lr must be float"),
         ("schedule.epochs=1.5", "schedule.epochs must be int"),
         ("schedule.epochs=true", "schedule.epochs must be int"),
@@ -135,6 +135,7 @@ def test_override() -> None:
         ("data.turns=3", "1 or 4"),
         ("batch.size=0", "1 or more"),
         ("seed=-1", "seed must be 0 or more"),
+        ("backbone.name=resnet50", r"set backbone\.architecture"),
         ("precision=fp8", "fp32 or bf16"),
         ("schedule.milestones=[3]", "are for schedule.name=multi-step"),
         ("optimizer.momentum=0.9", "adamw has none"),
@@ -194,8 +195,8 @@ def test_resolve() -> None:
         ("objective.loss_args.beta=abc", "could not convert"),
         ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', "one head, not 2"),
         ("objective.loss=none", "needs a loss"),
-        ("objective.loss_args.alpha=1", "unexpected keyword argument 'alpha'"),
-        ("objective.miner_args.nearst=1", "unexpected keyword argument 'nearst'"),
+        ("objective.loss_args.alpha=1", "takes no argument 'alpha'"),
+        ("objective.miner_args.nearst=1", "takes no argument 'nearst'.*nearest"),
     ],
 )
 def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
@@ -222,3 +223,12 @@ def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
     ensemble = resolve("margin2-conv4-glyphs", ["schedule.epochs=1"], seed=3, rename="pair")
     assert isinstance(ensemble, Ensemble)
     assert [(m.name, m.seed, m.schedule.epochs) for m in ensemble.members] == [("pair.0", 6, 1), ("pair.1", 7, 1)]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["objective.loss=tripelt", "objective.miner=nope", "batch.sampler=spcc", "optimizer.name=lion", "data.dataset=cup"],
+)
+def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
+    with pytest.raises(ZooError, match="Known: "):
+        resolve("margin-conv4-glyphs", [setting])

@@ -85,11 +85,16 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
     """
     from zoo.datasets.dataset import SPLITS
 
-    if name not in DATASETS:
-        raise DatasetError(f"no data set {name!r}.{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
+    check_name(name)
     if split not in SPLITS:
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
     if data is not None and not expand(data).is_dir():
         reason = f"{data} is not a folder" if expand(data).exists() else f"there is no folder {data}"
         raise DatasetError(f"{reason}; name the one that holds the data set.")
     return DATASETS[name](split, data)
+
+
+def check_name(name: str) -> None:
+    """Raise `DatasetError` for a name that no data set has."""
+    if name not in DATASETS:
+        raise DatasetError(f"no data set {name!r}.{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
