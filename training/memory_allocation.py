@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, in <malloc.h>
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt, in <malloc.h>
 _KEPT = 2**30
 
 
@@ -18,4 +18,5 @@ def keep_freed_memory() -> bool:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(set_option(_MMAP_THRESHOLD, _KEPT) and set_option(_TRIM_THRESHOLD, _KEPT))
+    options = {_MMAP_THRESHOLD: _KEPT, _TRIM_THRESHOLD: _KEPT, _TOP_PAD: _KEPT // 8}
+    return all(set_option(option, value) for option, value in options.items())
