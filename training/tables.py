@@ -32,5 +32,6 @@ def check(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any
     for key in args:
         if key not in taken:
             raise RecipeError(
-                f"{kind} {name!r} takes no argument {key!r}.{nearest(key, taken)} It takes: {', '.join(taken)}."
+                f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
+                f"It takes: {', '.join(taken) or 'none'}."
             )

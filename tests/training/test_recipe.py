@@ -195,8 +195,8 @@ def test_resolve() -> None:
         ("objective.loss_args.beta=abc", "could not convert"),
         ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', "one head, not 2"),
         ("objective.loss=none", "needs a loss"),
-        ("objective.loss_args.alpha=1", "takes no argument 'alpha'"),
-        ("objective.miner_args.nearst=1", "takes no argument 'nearst'.*nearest"),
+        ("objective.loss_args.alpha=1", "there is no 'alpha'"),
+        ("objective.miner_args.nearst=1", "there is no 'nearst'.*nearest"),
     ],
 )
 def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
