@@ -72,19 +72,24 @@ def resolve(
         raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
     made, settings = RECIPES[name](), list(settings)
     if isinstance(made, Recipe):
-        recipe = override(made, settings)
-        check_names(recipe)
+        recipe = _changed(made, settings)
         seed = recipe.seed if seed is None else seed
         return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
     members = [
         dataclasses.replace(
-            override(member, settings),
+            _changed(member, settings),
             seed=member.seed + (seed or 0) * len(made.members),
             name=f"{rename or made.name}.{i}",
         )
         for i, member in enumerate(made.members)
     ]
     return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
+
+
+def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
+    changed = override(recipe, settings)
+    check_names(changed)
+    return changed
 
 
 def check_names(recipe: Recipe) -> None:

@@ -21,7 +21,7 @@ def observe(run: Run, chunk: int = 256) -> Tensor:
     rows = []
     # Looking draws from the generators, for nothing, and must not move them: other numbers of processes look in other
     # steps.
-    with torch.random.fork_rng([run.place.device] if run.place.device.type == "cuda" else []):
+    with run.place.forked_generators():
         for start in range(0, total, chunk * processes.count):
             samples = np.arange(start, min(start + chunk * processes.count, total))
             # Every process has as many: the last sample stands in for those that are lacking.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -35,6 +35,10 @@ class Place:
     device: torch.device
     processes: Processes = field(default_factory=Processes)
     compiled: bool = False
+
+    def forked_generators(self) -> AbstractContextManager[None]:
+        """What is drawn inside leaves torch's generators, the device's too, as they were."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
 
 class Run:
@@ -168,8 +172,7 @@ class Run:
             yield
             return
         self.forwards += 1
-        devices = [self.place.device] if self.place.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        with self.place.forked_generators():
             torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.place.processes.rank)))
             yield
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from training.losses import LOSSES
+from training.losses.proxies import check_labels
 from training.methods import METHODS
 from training.methods.method import Method
+from training.methods.requirements import gives, kinds_taken
 from training.miners import create_miner
 from training.recipe import Objective
 from training.tables import make
@@ -33,9 +35,7 @@ class Setting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.labels.min() < 0 or self.labels.max() >= self.classes:
-            found = f"{self.labels.min()} to {self.labels.max()}"
-            raise RecipeError(f"labels must be from 0 to {self.classes - 1} for {self.classes} classes, not {found}.")
+        check_labels(torch.from_numpy(self.labels), self.classes)
 
 
 def create_method(objective: Objective, setting: Setting) -> Method:
@@ -85,11 +85,10 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
     """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
-    gives = get_type_hints(type(miner).__call__)["return"]
-    takes = [kind for kind in get_args(get_type_hints(loss.forward)["tuples"]) if kind is not NoneType]
-    if gives not in takes:
-        named = " or ".join(kind.__name__.lower() for kind in takes)
+    given, taken = gives(miner), kinds_taken(loss)
+    if given not in taken:
+        named = " or ".join(kind.__name__.lower() for kind in taken)
         advice = f"{named}: choose another miner" if named else "no tuples: leave objective.miner out"
         raise RecipeError(
-            f"miner {objective.miner!r} gives {gives.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
+            f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class Rates:
     weight_decay: float
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Owns the heads, which are published with the trunk, and whatever else is learnt or kept beside it.
 
     All state lies in parameters and buffers, so that a checkpoint holds it. A method is made by `create_method`, which
@@ -35,9 +36,9 @@ class Method(nn.Module):
 
     heads: nn.ModuleDict
 
+    @abstractmethod
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         """Named scalar terms whose sum is the loss."""
-        raise NotImplementedError
 
     def plan(self, epoch: int, steps: int) -> list[str]:
         """The task that each step of the epoch trains, as its minibatch will say. A function of its arguments alone."""

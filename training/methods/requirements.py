@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from torch import nn
@@ -19,7 +20,12 @@ def require_heads(heads: nn.ModuleDict, names: Iterable[str], whose: str) -> Non
 
 def takes(loss: nn.Module, tuples: type) -> bool:
     """Whether the loss takes mined tuples of this kind; the annotation of its argument `tuples` says so."""
-    return tuples in get_args(get_type_hints(type(loss).forward)["tuples"])
+    return tuples in kinds_taken(type(loss))
+
+
+def kinds_taken(loss: type[nn.Module]) -> list[type]:
+    """The kinds of tuples that losses of this class take."""
+    return [kind for kind in get_args(get_type_hints(loss.forward)["tuples"]) if kind is not NoneType]
 
 
 def gives(miner: Any) -> type:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -74,9 +74,15 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
 
 def separate(dataset: str) -> Ensemble:
     """zoo train diva-separate-r50-cub: a model for each task, with 128 numbers each, joined."""
-    alone = []
-    for i, task in enumerate(ALL):
-        one = diva("diva-separate", (task,), "r50", dataset)
+    return joined([diva("diva-separate", (task,), "r50", dataset) for task in ALL])
+
+
+def joined(recipes: Sequence[Recipe]) -> Ensemble:
+    """Recipes of one name and one task each, as an ensemble whose members share the dimension that each had alone."""
+    name, method = recipes[0].name, recipes[0].method
+    members = []
+    for i, one in enumerate(recipes):
         objective = replace(one.objective, method_args={**one.objective.method_args, "rho": 0.0, "alpha": 1.0})
-        alone.append(replace(one, name=f"{one.name}.{i}", heads=(Head(task, 128),), objective=objective))
-    return Ensemble(f"diva-separate-r50-{dataset}", "diva-separate", tuple(alone))
+        heads = (replace(one.heads[0], dim=one.dim // len(recipes)),)
+        members.append(replace(one, name=f"{name}.{i}", heads=heads, objective=objective))
+    return Ensemble(name, method, tuple(members))

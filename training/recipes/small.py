@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Augmentation, Backbone, Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
-from training.recipes.diva import ALL, TASKS
+from training.recipes.diva import ALL, TASKS, joined
 from training.recipes.objectives import DISTANCE, LATER, TABLE_2, Row, regularised
 from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING
 from training.recipes.sharing import ARMS
@@ -119,14 +119,7 @@ def sharing_arm(method: str, dataset: str) -> Recipe:
 
 def separate(method: str, dataset: str) -> Ensemble:
     """zoo train diva-separate-conv4-glyphs: a model for each task of DiVA, joined"""
-    name = f"{method}-conv4-{dataset}"
-    members = []
-    for i, task in enumerate(ALL):
-        one = diva((task,), method, dataset)
-        objective = replace(one.objective, method_args={**one.objective.method_args, "rho": 0.0, "alpha": 1.0})
-        heads = (Head(task, one.dim // len(ALL)),)
-        members.append(replace(one, name=f"{name}.{i}", heads=heads, objective=objective))
-    return Ensemble(name, method, tuple(members))
+    return joined([diva((task,), method, dataset) for task in ALL])
 
 
 METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from training.methods.method import Observe
 from training.minibatch import Minibatch
 
 
-class Auxiliary(nn.Module):
+class Auxiliary(nn.Module, ABC):
     """Owns what its task learns and keeps beside the head; all of it in parameters and buffers.
 
     Its constructor is given what it asks for by name: head, nn.Linear f -> dim, and trunk, both live and not to be
@@ -16,9 +18,9 @@ class Auxiliary(nn.Module):
     batch_size; seed.
     """
 
+    @abstractmethod
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         """Scalar loss of the head's embeddings [b, dim] of the batch, not normalised."""
-        raise NotImplementedError
 
     def start_epoch(self, epoch: int, observe: Observe) -> None:
         """Called before each epoch's first step."""
