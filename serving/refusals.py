@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -14,9 +16,11 @@ from zoo.errors import ImageError, ImageTooLargeError, ItemNotFoundError, UsageE
 class RefusedError(Exception):
     """A request that is not served. `code` is for programs, `message` for people."""
 
-    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+    def __init__(
+        self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
 def too_large(limit: int) -> RefusedError:
@@ -27,7 +31,8 @@ def too_large(limit: int) -> RefusedError:
 
 def respond(error: RefusedError) -> JSONResponse:
     body = {"error": {"code": error.code, "message": error.message}}
-    return JSONResponse(body, error.status, {"Cache-Control": "no-store"})
+    known = {HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"}}.get(error.status, {})
+    return JSONResponse(body, error.status, {"Cache-Control": "no-store", **known, **error.headers})
 
 
 def _refusal(error: Exception) -> RefusedError:

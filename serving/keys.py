@@ -1,0 +1,136 @@
+"""API keys: who may read and who may write.
+
+Keys come from the environment, never from the command line, which other users of a machine can list. Without a read
+key everyone who reaches the service may search; without a write key nobody may change the gallery: a page from
+elsewhere can send a form to a service on loopback, but it cannot send a header of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.refusals import RefusedError, respond
+from zoo.errors import UsageError
+
+READ, WRITE = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
+"""Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
+
+COOKIE = "zoo-key"
+"""In which the page keeps its read key, as an <img> sends no header; it is never taken for writing."""
+
+SHORTEST = 16
+OPEN_PATHS = ("/", "/docs", "/openapi.json")
+OPEN_PREFIX = "/page/"
+"""The page itself, which holds nothing of the gallery and asks for the key."""
+READING_POSTS = frozenset({"/search", "/embed", "/evaluate"})
+_READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True)
+class Keys:
+    """SHA-256 digests; the keys themselves are not kept."""
+
+    read: tuple[bytes, ...] = ()
+    write: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Keys:
+        """Raises `UsageError` for a key that can be guessed."""
+        return cls(*(_digests(name, environment.get(name, "")) for name in (READ, WRITE)))
+
+    def may_read(self, key: str | None) -> bool:
+        """A write key reads too."""
+        return not self.read or _is_one_of(key, self.read + self.write)
+
+    def may_write(self, key: str | None) -> bool:
+        return _is_one_of(key, self.write)
+
+
+class KeyGuard:
+    """ASGI middleware: 401 without a key that is needed, 403 with one that does not suffice."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self.app, self.keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+        else:
+            await respond(refusal)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> RefusedError | None:
+        path, method = scope["path"], scope["method"]
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            return None
+        headers = dict(scope["headers"])
+        key = _key_of(headers)
+        if method in _READING_METHODS or path in READING_POSTS:
+            given = key if key is not None else _cookie_of(headers)
+            return None if self.keys.may_read(given) else _unauthorised(given, READ)
+        if not self.keys.write:
+            return RefusedError(
+                HTTPStatus.FORBIDDEN, "read_only", f"This service does not take changes; start it with {WRITE} set."
+            )
+        if self.keys.may_write(key):
+            return None
+        if key is not None and self.keys.read and self.keys.may_read(key):
+            message = "This key may read; changes need a write key."
+            return RefusedError(HTTPStatus.FORBIDDEN, "write_key_needed", message)
+        return _unauthorised(key, WRITE)
+
+
+def client_of(scope: Scope) -> str:
+    """By whom a request is counted: its key's digest, or the address that it comes from."""
+    key = _key_of(dict(scope["headers"]))
+    if key is not None:
+        return hashlib.sha256(key.encode()).hexdigest()
+    return str((scope.get("client") or ("",))[0])
+
+
+def _digests(name: str, text: str) -> tuple[bytes, ...]:
+    keys = [key.strip() for key in text.split(",") if key.strip()]
+    if any(len(key) < SHORTEST or not key.isascii() for key in keys):
+        raise UsageError(
+            f"{name} holds a key of fewer than {SHORTEST} characters, or with others than ASCII; it could be guessed, "
+            "or not be sent. Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+
+
+def _is_one_of(key: str | None, digests: tuple[bytes, ...]) -> bool:
+    """All are compared, each in constant time: how long it takes says nothing of the keys."""
+    given = hashlib.sha256((key or "").encode()).digest()
+    return sum(hmac.compare_digest(given, digest) for digest in digests) > 0
+
+
+def _key_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The key in `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    kind, _, bearer = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if kind.lower() == "bearer":
+        return bearer.strip()
+    other = headers.get(b"x-api-key")
+    return None if other is None else other.decode("latin-1").strip()
+
+
+def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
+    try:
+        cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return None
+    return cookies[COOKIE].value if COOKIE in cookies else None
+
+
+def _unauthorised(key: str | None, variable: str) -> RefusedError:
+    what = "read" if variable == READ else "write"
+    if key is None:
+        message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."
+        return RefusedError(HTTPStatus.UNAUTHORIZED, "key_needed", message)
+    return RefusedError(HTTPStatus.UNAUTHORIZED, "wrong_key", f"This is no {what} key of this service.")

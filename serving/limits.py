@@ -1,0 +1,115 @@
+"""How much is taken on at once: requests under way, requests a second of one client, and how long a body may take.
+
+Work that would wait longer than its client does is refused at the door (429): the service then stays as quick for those
+inside as it is at its peak, and is back as soon as the rush is over.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from http import HTTPStatus
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.refusals import RefusedError, respond
+
+CLIENTS = 10_000
+"""Of how many clients the rate is remembered; the longest silent is forgotten first."""
+
+
+class ConcurrencyLimit:
+    """ASGI middleware: at most `most` requests that have to be worked on are inside at a time; more get 429.
+
+    Only POST, PUT, PATCH and DELETE count: the page's own files and thumbnails take next to nothing.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, refused: Callable[[str], None] = lambda reason: None) -> None:
+        self.app, self.most, self.inside, self.refused = app, most, 0, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self.app(scope, receive, send)
+            return
+        if self.inside >= self.most:
+            self.refused("busy")
+            message = f"{self.most} requests are under way. Try again in a second."
+            await respond(_too_many("busy", message, 1))(scope, receive, send)
+            return
+        self.inside += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.inside -= 1
+
+
+class RateLimit:
+    """ASGI middleware: a token bucket a client. `rate`: requests a second; `burst`: as many at once after a pause."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        rate: float,
+        burst: int,
+        client_of: Callable[[Scope], str],
+        refused: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.app, self.rate, self.burst, self.client_of = app, rate, burst, client_of
+        self.refused, self.clock = refused, clock
+        self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wait = self._wait(self.client_of(scope)) if scope["type"] == "http" else 0.0
+        if wait <= 0:
+            await self.app(scope, receive, send)
+            return
+        self.refused("rate")
+        message = f"More than {self.rate:g} requests a second. Try again in {wait:.1f} s."
+        await respond(_too_many("rate_limited", message, wait))(scope, receive, send)
+
+    def _wait(self, client: str) -> float:
+        """Take a token; or how many seconds until there is one."""
+        now = self.clock()
+        tokens, since = self.buckets.pop(client, (float(self.burst), now))
+        tokens = min(self.burst, tokens + (now - since) * self.rate)
+        taken = tokens >= 1
+        self.buckets[client] = (tokens - taken, now)
+        if len(self.buckets) > CLIENTS:
+            self.buckets.popitem(last=False)
+        return 0.0 if taken else (1 - tokens) / self.rate
+
+
+class BodyDeadline:
+    """ASGI middleware: a body that is not all there within `seconds` gets 408; drip-fed ones would hold their place."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self.app, self.seconds = app, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        ends, complete = anyio.current_time() + self.seconds, False
+
+        async def in_time() -> Message:
+            nonlocal complete
+            if complete:  # what comes now is the news that the client has gone
+                return await receive()
+            with anyio.move_on_after(max(0.0, ends - anyio.current_time())):
+                message = await receive()
+                complete = not message.get("more_body", False)
+                return message
+            raise RefusedError(
+                HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"The request was not all here after {self.seconds:g} s."
+            )
+
+        await self.app(scope, in_time, send)
+
+
+def _too_many(code: str, message: str, seconds: float) -> RefusedError:
+    headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
+    return RefusedError(HTTPStatus.TOO_MANY_REQUESTS, code, message, headers)

@@ -1,0 +1,87 @@
+"""What the service tells Prometheus at /metrics.
+
+The series have few labels and those few values: no path and no name that a client could make up becomes one. With
+several workers each counts into a file of the folder in PROMETHEUS_MULTIPROC_DIR, which prometheus_client adds up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+STAGES = ("read", "decode", "embed", "find", "write")
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+REGISTRY = CollectorRegistry()
+REQUESTS = Counter("zoo_requests", "Requests by route and status", ("route", "status"), registry=REGISTRY)
+LATENCY = Histogram(
+    "zoo_request_seconds", "From the first byte to the last", ("route",), buckets=_SECONDS, registry=REGISTRY
+)
+STAGE = Histogram("zoo_stage_seconds", "Time within a request", ("stage",), buckets=_SECONDS, registry=REGISTRY)
+REFUSED = Counter("zoo_refused", "Requests refused by code", ("code",), registry=REGISTRY)
+UNDER_WAY = Gauge("zoo_requests_under_way", "Requests inside now", registry=REGISTRY, multiprocess_mode="livesum")
+ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", registry=REGISTRY, multiprocess_mode="mostrecent")
+RECALL = Gauge(
+    "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never",
+    registry=REGISTRY, multiprocess_mode="mostrecent",
+)  # fmt: skip
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Count the time of the block as that stage's."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        STAGE.labels(name).observe(time.perf_counter() - started)
+
+
+class Measured:
+    """ASGI middleware: counts every request under the route that answered it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        UNDER_WAY.inc()
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            UNDER_WAY.dec()
+            route = route_of(scope)
+            REQUESTS.labels(route, str(status)).inc()
+            LATENCY.labels(route).observe(time.perf_counter() - started)
+
+
+def route_of(scope: Scope) -> str:
+    """The pattern that the path met, as "/items/{id}"; "other" where it met none, or was refused before."""
+    path = getattr(scope.get("route"), "path", None)
+    return str(path) if path else "other"
+
+
+def exposition() -> tuple[bytes, str]:
+    """The text of /metrics and its content type."""
+    registry = REGISTRY
+    if os.environ.get(FOLDER):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+    return generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8"
