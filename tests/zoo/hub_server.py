@@ -1,61 +1,299 @@
-"""A Hub on loopback: just what huggingface_hub asks for to fetch single files of repositories."""
+"""A Hub on loopback: what huggingface_hub asks for to fetch repositories and to write them, with faults on request."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+import base64
+import json
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SO_LINGER, SOL_SOCKET
 from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+
+from tests.zoo.hub_state import Fault, Hub, Repository, Request, git_sha1, is_lfs, sha256
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
+def running() -> Iterator[Hub]:
+    """An empty Hub that listens at its `url`."""
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
     """Serve `files` ("org/name/file" to content) as repositories; the address, and the paths asked for as they come."""
-    asked: list[str] = []
+    with running() as hub:
+        for path, data in files.items():
+            name, file = re.fullmatch(r"([^/]+/[^/]+)/(.+)", path).groups()  # type: ignore[union-attr]
+            repository = hub.repositories.setdefault(name, Repository({"main": COMMIT}, {COMMIT: {}}))
+            repository.commits[COMMIT][file] = data
+        yield hub.url, hub.paths
 
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(body=False)
 
-        def do_GET(self) -> None:
-            self.answer(body=True)
+class Refusal(Exception):
+    def __init__(self, status: int, code: str | None = None, message: str | None = None) -> None:
+        self.status, self.code, self.message = status, code, message
 
-        def answer(self, body: bool) -> None:
-            asked.append(self.path)
-            repository, _, rest = self.path.strip("/").partition("/resolve/")
-            revision, _, file = rest.partition("/")
-            data = files.get(f"{repository}/{file}")
-            if not any(name.startswith(f"{repository}/") for name in files):
-                return self.refuse("RepoNotFound")
-            if revision not in ("main", COMMIT):
-                return self.refuse("RevisionNotFound")
-            if data is None:
-                return self.refuse("EntryNotFound")
-            self.send_response(200)
-            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            if body:
-                self.wfile.write(data)
-            return None
 
-        def refuse(self, code: str) -> None:
-            self.send_response(404)
-            self.send_header("X-Error-Code", code)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    body: bytes
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def do_GET(self) -> None:
+        self.answer()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.answer()
+
+    def do_PUT(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        parts = urlsplit(self.path)
+        self.body = self.read()
+        bearer = self.headers.get("Authorization")
+        self.token = bearer.removeprefix("Bearer ") if bearer else None
+        self.hub.requests.append(Request(self.command, self.path, self.headers.get("Range"), self.token, self.body))
+        self.hub.paths.append(parts.path)
+        self.fault = self.hub.fault(self.command, self.path) or Fault(self.path)
+        self.query = parse_qs(parts.query)
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
+            if self.fault.status:
+                return self.reply(self.fault.status, self.fault.body or b"", self.refusal(self.fault.code))
+            self.route(parts.path)
+        except Refusal as no:
+            self.reply(no.status, (no.message or "").encode(), self.refusal(no.code, no.message))
+
+    def read(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline(), 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        return b"".join(chunks)
+
+    def route(self, path: str) -> None:
+        for method, pattern, function in ROUTES:
+            if self.command in method and (found := re.fullmatch(pattern, path)):
+                return function(self, *(unquote(group) for group in found.groups("")))
+        raise Refusal(404, "NoSuchRoute")
+
+    def refusal(self, code: str | None, message: str | None = None) -> dict[str, str]:
+        named = {"X-Error-Code": code, "X-Error-Message": message, "X-Repo-Commit": COMMIT}
+        return {key: value for key, value in named.items() if value} | self.fault.headers
+
+    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.send(body)
+
+    def send(self, body: bytes) -> None:
+        if self.fault.drop is None:
+            self.wfile.write(body)
+            return
+        self.wfile.write(body[: self.fault.drop])
+        self.wfile.flush()
+        time.sleep(self.fault.stall)
+        if self.fault.reset:
+            self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        self.close_connection = True
+
+    def json(self, value: Any) -> None:
+        self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    # Reading
+
+    def repository(self, name: str, file: bool = False) -> Repository:
+        """The repository that may be read; what may not be seen is said not to be there, as the real Hub does."""
+        if self.token not in (None, self.hub.token, self.hub.reader):
+            raise Refusal(401, message="Invalid credentials in Authorization header")
+        repository = self.hub.repositories.get(name)
+        if repository is None or (repository.private and self.token != self.hub.token):
+            raise Refusal(404 if self.token else 401, "RepoNotFound")
+        if file and repository.gated and self.token != self.hub.token:
+            raise Refusal(403 if self.token else 401, "GatedRepo")
+        return repository
+
+    def revision(self, name: str, revision: str, file: bool = False) -> tuple[str, dict[str, bytes]]:
+        repository = self.repository(name, file)
+        sha = repository.sha(revision or "main")
+        if sha is None:
+            raise Refusal(404, "RevisionNotFound")
+        return sha, repository.files(sha)
+
+    def info(self, name: str, revision: str) -> None:
+        sha, files = self.revision(name, revision)
+        private = self.hub.repositories[name].private
+        self.json(
+            {"id": name, "modelId": name, "sha": sha, "private": private, "siblings": [{"rfilename": f} for f in files]}
+        )
+
+    def tree(self, name: str, revision: str) -> None:
+        _, files = self.revision(name, revision)
+        self.json([self.entry(path, data) for path, data in files.items()])
+
+    def entry(self, path: str, data: bytes) -> dict[str, Any]:
+        facts: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
+        if is_lfs(path):
+            facts["lfs"] = {"oid": sha256(data), "size": len(data), "pointerSize": 130}
+        return facts
+
+    def resolve(self, name: str, revision: str, file: str) -> None:
+        sha, files = self.revision(name, revision, file=True)
+        if file not in files:
+            raise Refusal(404, "EntryNotFound")
+        data = files[file]
+        if not is_lfs(file):
+            return self.content(data, {"X-Repo-Commit": sha, "ETag": f'"{git_sha1(data)}"'})
+        self.hub.objects[sha256(data)] = data
+        linked = {"X-Linked-Etag": f'"{sha256(data)}"', "X-Linked-Size": str(len(data)), "X-Repo-Commit": sha}
+        # Large files lie on another host, to which no token may go.
+        cdn = self.hub.url.replace("127.0.0.1", "localhost")
+        return self.reply(302, b"", {**linked, "Location": f"{cdn}/cdn/{sha256(data)}/{file}"})
+
+    def cdn(self, oid: str, _: str) -> None:
+        self.content(self.hub.objects[oid], {"ETag": f'"{oid}"'})
+
+    def content(self, data: bytes, headers: dict[str, str]) -> None:
+        if self.fault.flip:
+            data = bytes([data[0] ^ 1]) + data[1:]
+        data = data[: len(data) - self.fault.short]
+        asked = self.headers.get("Range")
+        if not asked:
+            return self.reply(200, data, headers)
+        start = int(asked.removeprefix("bytes=").rstrip("-"))
+        return self.reply(
+            206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
+        )
+
+    # Writing
+
+    def writable(self, name: str | None = None) -> None:
+        if self.token not in (self.hub.token, self.hub.reader):
+            raise Refusal(401, message="Invalid credentials in Authorization header" if self.token else "Log in")
+        if name is not None and name not in self.hub.repositories:
+            raise Refusal(404, "RepoNotFound")
+        if self.token == self.hub.reader:
+            raise Refusal(403, message="this token may not write")
+
+    def create(self) -> None:
+        asked = json.loads(self.body)
+        name = f"{asked['organization']}/{asked['name']}"
+        self.writable()
+        if name in self.hub.repositories:
+            raise Refusal(409, message="You already created this model repo")
+        private = asked.get("visibility") == "private" or bool(asked.get("private"))
+        self.hub.add(name, {".gitattributes": b"*.safetensors filter=lfs\n"}, private=private)
+        self.json({"url": f"{self.hub.url}/{name}"})
+
+    def branch(self, name: str, branch: str) -> None:
+        self.writable(name)
+        repository = self.hub.repositories[name]
+        if branch in repository.branches:
+            raise Refusal(409, message="Reference already exists")
+        repository.branches[branch] = repository.branches["main"]
+        self.json({})
+
+    def validate(self) -> None:
+        head = re.match(r"---\n(.*?)\n---\n", json.loads(self.body)["content"], re.DOTALL)
+        values = yaml.safe_load(head[1]) if head else None
+        errors = [] if isinstance(values, dict) and values.get("license") else [{"message": "no metadata"}]
+        self.reply(400 if errors else 200, json.dumps({"errors": errors, "warnings": []}).encode())
+
+    def preupload(self, name: str, revision: str) -> None:
+        self.repository(name)
+        files = self.hub.repositories[name].files(revision)
+        rows = []
+        for file in json.loads(self.body)["files"]:
+            path = file["path"]
+            row = {"path": path, "uploadMode": "lfs" if is_lfs(path) else "regular", "shouldIgnore": False}
+            if path in files:
+                row["oid"] = sha256(files[path]) if is_lfs(path) else git_sha1(files[path])
+            rows.append(row)
+        self.json({"files": rows})
+
+    def batch(self, name: str) -> None:
+        self.writable(name)
+        objects = []
+        for asked in json.loads(self.body)["objects"]:
+            link = {"href": f"{self.hub.url}/lfs/{asked['oid']}"}
+            known = asked["oid"] in self.hub.objects
+            objects.append(asked if known else {**asked, "actions": {"upload": link}})
+        self.json({"transfer": "basic", "objects": objects})
+
+    def upload(self, oid: str) -> None:
+        if sha256(self.body) != oid:
+            raise Refusal(400, message="not the object that was announced")
+        self.hub.objects[oid] = self.body
+        self.reply(200, b"")
+
+    def commit(self, name: str, revision: str) -> None:
+        self.writable(name)
+        repository = self.hub.repositories[name]
+        files = dict(repository.files(revision))
+        for line in self.body.splitlines():
+            self.apply(files, **json.loads(line))
+        answer = {"commitUrl": f"{self.hub.url}/{name}/commit/", "pullRequestUrl": None}
+        if "create_pr" in self.query:
+            self.hub.pull_requests.append(files)
+            number = len(self.hub.pull_requests)
+            return self.json(
+                {**answer, "commitOid": "f" * 40, "pullRequestUrl": f"{self.hub.url}/{name}/discussions/{number}"}
+            )
+        sha = repository.commit(revision, files)
+        return self.json({**answer, "commitUrl": f"{answer['commitUrl']}{sha}", "commitOid": sha})
+
+    def apply(self, files: dict[str, bytes], key: str, value: dict[str, Any]) -> None:
+        if key == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif key == "lfsFile":
+            files[value["path"]] = self.hub.objects[value["oid"]]
+        elif key == "deletedFile":
+            del files[value["path"]]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+NAME = r"([^/]+/[^/]+)"
+ROUTES: tuple[tuple[tuple[str, ...], str, Callable[..., None]], ...] = (
+    (("GET",), rf"/api/models/{NAME}()", _Handler.info),
+    (("GET",), rf"/api/models/{NAME}/revision/([^/]+)", _Handler.info),
+    (("GET",), rf"/api/models/{NAME}/tree/([^/]+)", _Handler.tree),
+    (("GET", "HEAD"), rf"/{NAME}/resolve/([^/]+)/(.+)", _Handler.resolve),
+    (("GET", "HEAD"), r"/cdn/(\w+)/(.+)", _Handler.cdn),
+    (("POST",), r"/api/repos/create", _Handler.create),
+    (("POST",), rf"/api/models/{NAME}/branch/([^/]+)", _Handler.branch),
+    (("POST",), r"/api/validate-yaml", _Handler.validate),
+    (("POST",), rf"/api/models/{NAME}/preupload/([^/]+)", _Handler.preupload),
+    (("POST",), rf"/{NAME}\.git/info/lfs/objects/batch", _Handler.batch),
+    (("PUT",), r"/lfs/(\w+)", _Handler.upload),
+    (("POST",), rf"/api/models/{NAME}/commit/([^/]+)", _Handler.commit),
+)
