@@ -12,18 +12,17 @@ import torch
 from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
+from training.studies.factors import factor_metrics
+from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
 from zoo.cli.output import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.factors import across_classes, order_within_classes, predictability
+from zoo.evaluation.factors import across_classes, predictability
 from zoo.network import PixelNetwork, load_network
 from zoo.preprocessing import batches
 from zoo.registry import find
-
-CATEGORIES = ("ink", "background", "inverted", "pattern", "face")
-MEASURES = ("angle", "scale")
 
 
 def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
@@ -73,8 +72,7 @@ def measure(folder: Path) -> dict[str, Any]:
     for name, rows in heads.items():
         report[name] = {
             "recall_at_1": retrieval_metrics(rows, dataset.labels, k=(1,))["recall_at_1"],
-            **{f: across_classes(rows, dataset.labels, dataset.factors[f])["precision"] for f in CATEGORIES},
-            **{f: order_within_classes(rows, dataset.labels, dataset.factors[f]) for f in MEASURES},
+            **{name.removeprefix("factor_"): value for name, value in factor_metrics(rows, dataset).items()},
         }
         if name != first:
             report[name][f"predicted_by_{first}"] = predictability(heads[first], rows, dataset.labels)

@@ -82,6 +82,10 @@ def test_list(capsys):
     assert "diva-main" not in out
     assert main(["benchmark", "list", "--dataset", "glyphs"]) == 0
     assert "no published table matches" in capsys.readouterr().err
+    assert main(["benchmark", "list", "--paper", "Reality", "--absent"]) == 0
+    assert "tables 1 to 5" in capsys.readouterr().out
+    assert main(["benchmark", "list", "--absent", "--json"]) == 0
+    assert {row["paper"]["short"] for row in json.loads(capsys.readouterr().out)} > {"DiVA", "Group"}
 
 
 def test_compare_to_the_screen_and_to_a_file(capsys, tmp_path):

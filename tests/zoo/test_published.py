@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zoo.errors import UsageError, ZooError
-from zoo.published import FOLDER, read_paper, table, tables
+from zoo.published import FOLDER, absent, read_paper, table, tables
 from zoo.published.scores import PublishedScore
 
 PAPER = '[paper]\nshort = "Toy"\ncitation = "Nobody 2020"\nsource = "arXiv:2001.00001"\n'
@@ -34,7 +34,7 @@ def value(name: str, row: str, dataset: str, metric: str = "recall_at_1") -> flo
 
 def test_every_file_is_read_and_says_its_source():
     assert {t.paper.short for t in tables()} == {"Revisiting", "Sharing", "MIC", "Group", "DiVA"}
-    assert len(list(FOLDER.glob("*.toml"))) == 5
+    assert len(list(FOLDER.glob("*.toml"))) == 6
     assert all(t.protocol and t.paper.source.startswith("arXiv:") for t in tables())
 
 
@@ -73,6 +73,16 @@ def test_table_2_is_whole():
     assert "best epoch on the test set" in table("revisiting-2").protocol
 
 
+def test_what_is_not_at_hand_is_said_of_every_paper(tmp_path):
+    assert {each.paper.short for each in absent()} == {"Revisiting", "Sharing", "MIC", "Group", "DiVA", "Reality"}
+    assert all(each.why for each in absent())
+    alone = PAPER + '[[absent]]\nwhat = "table 9"\nwhy = "lost"\n'
+    found, (lost,) = read_paper(write(tmp_path, alone))
+    assert (found, lost.what, lost.paper.short) == ((), "table 9", "Toy")
+    with pytest.raises(ZooError, match="why missing"):
+        read_paper(write(tmp_path, alone.replace('why = "lost"', "")))
+
+
 def test_an_unknown_table_is_named_with_its_nearest():
     with pytest.raises(UsageError, match=r"'revisting-2'. Did you mean 'revisiting-2'"):
         table("revisting-2")
@@ -80,7 +90,7 @@ def test_an_unknown_table_is_named_with_its_nearest():
 
 def test_percent_become_fractions_and_a_score_takes_its_tables_facts(tmp_path):
     other = '{ row = "a", dataset = "cub", metric = "spectral_decay", value = 0.2, backbone = "gn", split = "train" }'
-    (read,) = read_paper(write(tmp_path, complete(f"{SCORE}, {other}")))
+    (read,), _ = read_paper(write(tmp_path, complete(f"{SCORE}, {other}")))
     assert read.scores == (
         PublishedScore("a", "cub", "recall_at_1", 0.625, "r50", 8, sd=0.0025),
         PublishedScore("a", "cub", "spectral_decay", 0.2, "gn", 8, split="train"),
@@ -137,7 +147,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
 def test_two_printed_decimals_survive(tmp_path_factory, hundredths, sd):
     printed = f"{hundredths // 100}.{hundredths % 100:02d}", f"{sd // 100}.{sd % 100:02d}"
     text = complete(SCORE.replace("62.5", printed[0]).replace("0.25", printed[1]))
-    (score,) = read_paper(write(tmp_path_factory.getbasetemp(), text))[0].scores
+    (score,) = read_paper(write(tmp_path_factory.getbasetemp(), text))[0][0].scores
     assert math.isclose(score.value, hundredths / 10_000, rel_tol=1e-12)
     assert (f"{100 * score.value:.2f}", f"{100 * (score.sd or 0):.2f}") == printed
 
@@ -151,7 +161,7 @@ def test_any_wrong_score_is_refused_with_our_own_error(tmp_path_factory, facts):
     pairs = ", ".join(f"{key} = {_toml(value)}" for key, value in facts.items())
     path = write(tmp_path_factory.getbasetemp(), complete(f"{{ {pairs} }}"))
     try:
-        (read,) = read_paper(path)
+        (read,), _ = read_paper(path)
         assert all(score.value >= 0 for score in read.scores)
     except ZooError as error:
         assert str(path) in str(error)  # noqa: PT017

@@ -127,6 +127,7 @@ def _go(plan: Plan, folder: Path, args: Namespace) -> int:
 
 def _configure_studies(parser: ArgumentParser) -> None:
     parser.add_argument("--paper", help="only studies whose name begins so, as revisiting or claims")
+    parser.add_argument("--missing", action="store_true", help="what of the papers no study stands for, and why")
     parser.add_argument("--json", action="store_true", help="print the studies, with all that they say, as JSON")
 
 
@@ -136,6 +137,9 @@ def _studies(args: Namespace) -> None:
     from training.studies.table import STUDIES
     from zoo.cli.output import print_json, print_table
 
+    if args.missing:
+        _missing(args)
+        return
     found = [study for name, study in STUDIES.items() if args.paper in (None, name.partition("/")[0])]
     if args.json:
         print_json([asdict(study) for study in found])
@@ -144,6 +148,19 @@ def _studies(args: Namespace) -> None:
         [s.name, s.title, s.source, str(len(s.arms)), str(len(s.claims)), ", ".join(s.datasets) or "any"] for s in found
     ]
     print_table(COLUMNS, rows, numbers=("arms", "claims"))
+
+
+def _missing(args: Namespace) -> None:
+    from dataclasses import asdict
+
+    from training.studies.missing import MISSING
+    from zoo.cli.output import print_json, print_table
+
+    found = [each for each in MISSING if args.paper in (None, each.paper.lower())]
+    if args.json:
+        print_json([asdict(each) for each in found])
+    else:
+        print_table(("paper", "what", "why", "instead"), [[e.paper, e.what, e.why, e.instead] for e in found])
 
 
 RUN = Command(
@@ -176,5 +193,6 @@ STUDIES = Command(
     configure=_configure_studies,
     run=_studies,
     examples="""\
-  zoo benchmark studies --paper revisiting""",
+  zoo benchmark studies --paper revisiting
+  zoo benchmark studies --missing""",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
+from training.studies.study import CATEGORIES, DECAY, MAP_AT_R, MEASURED, R1, Arm, Claim, Measure, Study
 
 TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
 OTHERS = ("diva-nce", "diva-deepcluster", "diva-rotation", "diva-instance", "diva-ensemble")
@@ -55,7 +55,22 @@ def _heads() -> Study:
         (arm("diva"), plain),
         (R1, DECAY, *measures),
         spectrum=True,
-        note="What the heads know of the factors of glyphs: python -m training.factors MODEL.",
+        note="What the heads know of the factors of glyphs: diva/factors.",
+    )
+
+
+def _factors() -> Study:
+    heads = ("discriminative", "shared", "intra", "dance")
+    measures = [Measure(f"factor_{name}", "test", head) for name in (*CATEGORIES, *MEASURED) for head in heads]
+    return Study(
+        "diva/factors",
+        "What each head knows of ink, background, pattern, face, angle and scale",
+        "DiVA, what its tasks are to learn",
+        (arm("diva"), arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")),
+        (R1, *measures),
+        datasets=("glyphs",),
+        note="Of kinds (ink, background, inverted, pattern, face) the precision of the nearest neighbour of another "
+        "class; of sizes (angle, scale) the rank correlation with distances within a class.",
     )
 
 
@@ -67,6 +82,7 @@ STUDIES = (
     _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
     _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),
     _heads(),
+    _factors(),
     Study(
         "diva/backbones",
         "The method on two backbones, beside models trained one by one",

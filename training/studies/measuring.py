@@ -12,6 +12,7 @@ import torch
 
 from training.decoding import Squares, decode
 from training.recipe import Recipe
+from training.studies.factors import factor_metrics
 from training.studies.study import Study
 from training.studies.views import embed_views
 from zoo import datasets
@@ -68,9 +69,14 @@ def measure(rows: Rows, study: Study, splits: Splits, dataset: str) -> list[dict
     """One measurement a split and view, each as in a model's results.json with `view` added, and its spectrum."""
     found = []
     for (split, view), embedded in rows.items():
-        outcome = evaluate(embedded, splits.dataset(dataset, split), metrics=("retrieval", *study.groups(split)))
-        spectrum = {"spectrum": spectrum_of(embedded)} if study.spectrum else {}
-        found.append({**outcome.to_json(), "view": view, **spectrum})
+        data, groups = splits.dataset(dataset, split), study.groups(split)
+        outcome = evaluate(embedded, data, metrics=("retrieval", *(name for name in groups if name != "factors")))
+        facts = {**outcome.to_json(), "view": view}
+        if "factors" in groups:
+            facts["metrics"] = {**facts["metrics"], **factor_metrics(embedded, data)}
+        if study.spectrum:
+            facts["spectrum"] = spectrum_of(embedded)
+        found.append(facts)
     return found
 
 

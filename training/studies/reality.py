@@ -5,6 +5,7 @@ from __future__ import annotations
 from training.studies.claims import CLOSE, arm
 from training.studies.study import MAP_AT_R, Arm, Claim, Measure, Study
 
+NAMES = ("precision_at_1", "r_precision", "map_at_r")
 MEASURES = (Measure("precision_at_1"), Measure("r_precision"), MAP_AT_R)
 
 PAPERS = (
@@ -25,7 +26,24 @@ def _close(labels: tuple[str, ...]) -> tuple[Claim, ...]:
     )
 
 
+def _pretrained() -> Study:
+    reduced = [Measure(name, "test", f"features reduced to {dim}") for dim in (512, 128) for name in NAMES]
+    whole = [Measure(name, "test", "features") for name in NAMES]
+    return Study(
+        "reality/pretrained",
+        "The backbone before any training on the data, its features reduced by principal components",
+        "Reality, pretrained rows of tables 3 to 5",
+        (Arm("pretrained", "group-$backbone-$dataset", ("schedule.epochs=0",), backbone="ibn"),),
+        (*reduced, *whole),
+        seeds=1,
+        # The recipe of the group loss has Reality's backbone and preprocessing, and no head.
+        note="Small backbones start from random weights, and have fewer features than 512; those of the papers' data "
+        "sets from ImageNet's. Components are those of the test split, whose labels they do not use.",
+    )
+
+
 STUDIES = (
+    _pretrained(),
     Study(
         "reality/tables-3-to-5",
         "Fourteen losses with the best values of the published search",

@@ -113,7 +113,7 @@ def _published() -> Study:
     return Study(
         "sharing/tables-1-to-3",
         "The method with four losses on two backbones, and MIC",
-        "Sharing, tables 1 to 3, own rows",
+        "Sharing, tables 1 to 3, own rows; tables 4 and 9 in part",
         tuple(Arm(name, f"{name}-$dataset") for name in ("margin-r50", *names, "mic-r50")),
         TABLE_MEASURES,
         (Claim("sharing beats margin", "shared-r50"), Claim("sharing beats MIC", "shared-r50", "mic-r50")),

@@ -10,6 +10,9 @@ from zoo.errors import RecipeError, nearest
 
 NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 RETRIEVAL = re.compile(r"recall_at_[1248]|precision_at_1|r_precision|map_at_r")
+CATEGORIES, MEASURED = ("ink", "background", "inverted", "pattern", "face"), ("angle", "scale")
+"""The factors of glyphs: kinds, and what has a size."""
+
 GROUPS = {
     "ranking": ("mrr", "map", "map_at_1000", "map_at_r_query_counted", "map_at_1000_query_counted"),
     "clustering": ("nmi", "nmi_random", "ami", "f1_clusters", "f1_neighbours"),
@@ -18,12 +21,17 @@ GROUPS = {
         *("inter_class_cosine_distance", "intra_inter_cosine_ratio", "spectral_decay", "spectral_decay_drop_1"),
         *("spectral_decay_by_class", "alignment", "uniformity"),
     ),
+    "factors": tuple(f"factor_{name}" for name in (*CATEGORIES, *MEASURED)),
 }
-"""Which group of `zoo.evaluation` has a metric; those of retrieval are in all."""
+"""Which group has a metric: of `zoo.evaluation`, where those of retrieval are in all, or of `training.studies.factors`.
+"""
 
 EMBEDDING, FEATURES, RANDOM_HEAD = "embedding", "features", "random head"
 """What of a network is measured, beside the heads by their names: all, its pooled features, or what a head that has
 learnt nothing makes of them."""
+
+REDUCED = re.compile(r"features reduced to ([1-9]\d*)")
+"""Features along so many principal components of the split that is measured, or as many as there are."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.recipe import Recipe
-from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD
+from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD, REDUCED
 from zoo.errors import RecipeError
 from zoo.network import Network, PixelNetwork
 
@@ -35,7 +35,7 @@ def embed_views(
             pooled = network.trunk((images - normalised.mean) / normalised.std)
             for view, make in makers.items():
                 found[view].append(make(pooled).float().cpu())
-    return {view: torch.cat(rows).numpy() for view, rows in found.items()}
+    return {view: _reduced(torch.cat(rows), view).numpy() for view, rows in found.items()}
 
 
 def _maker(network: Network, view: str, seed: int) -> Embed:
@@ -44,6 +44,8 @@ def _maker(network: Network, view: str, seed: int) -> Embed:
         return network.embed
     if view == FEATURES:
         return lambda features: normalize(features, dim=1)
+    if REDUCED.fullmatch(view):
+        return lambda features: features
     if view == RANDOM_HEAD:
         return _random_head(network, seed)
     if view not in network.heads:
@@ -52,6 +54,19 @@ def _maker(network: Network, view: str, seed: int) -> Embed:
         )
     head = network.heads[view]
     return lambda features: normalize(head(features), dim=1)
+
+
+def _reduced(rows: Tensor, view: str) -> Tensor:
+    """The rows [n, f] of a reduced view along their principal components, of unit length; those of others as they are.
+
+    As Reality reduces the features of backbones without training, to as many numbers as those of trained models.
+    """
+    found = REDUCED.fullmatch(view)
+    if found is None:
+        return rows
+    centred = rows.double() - rows.double().mean(0)
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh[: int(found[1])]
+    return normalize(centred @ directions.T, dim=1).float()
 
 
 def _random_head(network: Network, seed: int) -> Embed:

@@ -29,7 +29,7 @@ def _run(args: Namespace) -> int:
         wanted = table(args.table)
         tables = [each for each in tables if each is wanted]
     if not tables:
-        raise UsageError("no published table matches all of that. The tables there are: zoo benchmark list")
+        raise UsageError("no published table matches all of that. What there is: zoo benchmark list [--absent]")
     text = FORMATS[args.format](compare(tables, args.dataset))
     if args.out is None:
         print(text, end="")

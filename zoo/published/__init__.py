@@ -1,8 +1,8 @@
 """The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
 
-A file has `[paper]` (short, citation, source) and `[[tables]]` (name, title, protocol, runs, scores). A score is row,
-dataset, metric, value, backbone and dim and, where known, sd, split and recipe; backbone and dim may be said once for
-the whole table. What is not at hand is left out; the file says so.
+A file has `[paper]` (short, citation, source), `[[tables]]` (name, title, protocol, runs, scores) and `[[absent]]`
+(what, why). A score is row, dataset, metric, value, backbone and dim and, where known, sd, split and recipe; backbone
+and dim may be said once for the whole table. What is not at hand is left out, and said to be.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from zoo.datasets import DATASETS
 from zoo.errors import UsageError, ZooError, nearest
-from zoo.published.scores import Paper, PublishedScore, Table, scale
+from zoo.published.scores import Absent, Paper, PublishedScore, Table, scale
 
-__all__ = ["FOLDER", "Paper", "PublishedScore", "Table", "read_paper", "select", "table", "tables"]
+__all__ = ["FOLDER", "Absent", "Paper", "PublishedScore", "Table", "absent", "read_paper", "select", "table", "tables"]
 
 FOLDER = Path(__file__).parent
 SHARED = ("backbone", "dim")
 """Facts of a score that its table may say once."""
 
-Record = TypeVar("Record", Paper, PublishedScore, Table)
+Record = TypeVar("Record", Absent, Paper, PublishedScore, Table)
 
 _KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
 """What a field holds in the file; text where it isn't named here."""
@@ -33,11 +33,17 @@ _KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float)
 @cache
 def tables() -> tuple[Table, ...]:
     """Every published table, by paper file and then in the file's order."""
-    found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path))
+    found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path)[0])
     names = [table.name for table in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ZooError(f"published numbers: two tables are called {', '.join(sorted(twice))}.")
     return found
+
+
+@cache
+def absent() -> tuple[Absent, ...]:
+    """What of the papers' tables is not at hand."""
+    return tuple(each for path in sorted(FOLDER.glob("*.toml")) for each in read_paper(path)[1])
 
 
 def table(name: str) -> Table:
@@ -50,21 +56,23 @@ def table(name: str) -> Table:
 
 def select(paper: str | None = None, dataset: str | None = None) -> list[Table]:
     """The tables of a paper (its short name) with scores on a data set. Raises `UsageError` for unknown names."""
-    papers = dict.fromkeys(table.paper.short for table in tables())
+    papers = dict.fromkeys([*(each.paper.short for each in tables()), *(each.paper.short for each in absent())])
     for kind, name, known in (("paper", paper, papers), ("data set", dataset, DATASETS)):
         if name is not None and name not in known:
             raise UsageError(f"there is no {kind} {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
     return [table for table in tables() if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))]
 
 
-def read_paper(path: Path) -> tuple[Table, ...]:
-    """The tables of one file. Raises `ZooError`, naming the file, for what is missing, unknown or out of range."""
+def read_paper(path: Path) -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
+    """The tables of one file, and what is absent. Raises `ZooError`, naming the file, for what makes no sense."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        if set(raw) != {"paper", "tables"} or not isinstance(raw["tables"], list):
-            raise ZooError("expected [paper] and [[tables]], and nothing else.")
+        listed = {"tables", "absent"} & set(raw)
+        if set(raw) != {"paper", *listed} or not listed or not all(isinstance(raw[key], list) for key in listed):
+            raise ZooError("expected [paper], [[tables]] and [[absent]], and nothing else.")
         paper = _build(Paper, raw["paper"])
-        return tuple(_table(paper, each) for each in raw["tables"])
+        tables = tuple(_table(paper, each) for each in raw.get("tables", []))
+        return tables, tuple(_build(Absent, each, paper=paper) for each in raw.get("absent", []))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ZooError) as error:
         raise ZooError(f"{path}: {error}") from None
 

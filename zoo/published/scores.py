@@ -61,6 +61,18 @@ class PublishedScore:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """Tables of a paper, or columns of one, whose numbers are not at hand; what: which ones; why."""
+
+    paper: Paper
+    what: str
+    why: str
+
+    def __post_init__(self) -> None:
+        _check(self.what and self.why, f"what is absent of {self.paper.short} needs a name and a reason.")
+
+
+@dataclass(frozen=True)
 class Table:
     """A table of a paper, as far as its numbers are at hand.
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 import torch
+from sklearn.decomposition import PCA
 
 from training.data import TrainingData
 from training.loop import create_sampler
 from training.recipe import Recipe
 from training.run import create_parts
 from training.studies.arms import recipes_of
+from training.studies.missing import MISSING
 from training.studies.study import Arm, Study
 from training.studies.table import STUDIES, study_of
 from training.studies.views import embed_views
 from zoo.errors import RecipeError, UsageError
+from zoo.network import PixelNetwork
 
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
 """Training classes, and images of each."""
@@ -57,7 +61,7 @@ def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
     for arm, study in arms("glyphs").items():
         recipe = recipes_of(study, arm, "glyphs", seed=0)[0]
         network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
-        pixels = np.zeros((2, *recipe.preprocessing.shape), np.uint8)
+        pixels = np.random.default_rng(0).integers(0, 256, (2, *recipe.preprocessing.shape), np.uint8)
         for view in {view for _, view in study.views}:
             rows = embed_views(network, recipe, pixels, [view], torch.device("cpu"))[view]
             assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
@@ -115,3 +119,31 @@ def test_studies_of_the_papers_data_sets_have_their_recipes(dataset: str) -> Non
     for study in STUDIES.values():
         if dataset in study.datasets:
             assert all(recipes_of(study, arm, dataset, 0) for arm in study.arms)
+
+
+def test_what_no_study_stands_for_is_said() -> None:
+    sources = {study.source for study in STUDIES.values()}
+    for each in MISSING:
+        assert each.paper in {"Revisiting", "Sharing", "Group", "DiVA", "Reality"}
+        assert f"{each.paper}, {each.what}" not in sources
+        for name in re.findall(r"[a-z]+/[a-z0-9-]+", each.instead):
+            assert name in STUDIES
+
+
+def test_reduced_features_are_scikit_learns() -> None:
+    study = study_of("reality/pretrained")
+    recipe = recipes_of(study, study.arms[0], "glyphs", seed=0)[0]
+    network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
+    pixels = np.random.default_rng(0).integers(0, 256, (30, *recipe.preprocessing.shape), np.uint8)
+    found = embed_views(
+        network, recipe, pixels, ["features reduced to 5", "features reduced to 512"], torch.device("cpu")
+    )
+    with torch.inference_mode():
+        normalised = PixelNetwork(network, recipe.preprocessing).eval()
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
+        features = network.trunk((images - normalised.mean) / normalised.std).numpy()
+    expected = PCA(5, svd_solver="full").fit_transform(features.astype(np.float64))
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    rows = found["features reduced to 5"]
+    assert rows @ rows.T == pytest.approx(expected @ expected.T, abs=1e-4)
+    assert found["features reduced to 512"].shape == (30, 30)  # as many as there are
