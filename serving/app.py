@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -17,8 +17,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.access import Access
+from serving.configuration import Configuration
 from serving.gallery import Hit, Item
 from serving.hosts import KnownHosts
+from serving.journal import Journal, to_stderr
+from serving.keys import KeyGuard, client_of
+from serving.limits import BodyDeadline, ConcurrencyLimit, RateLimit
+from serving.metrics import Measured, exposition, stage
 from serving.openapi import MAX_LIMIT, document
 from serving.refusals import HANDLERS
 from serving.searcher import Searcher
@@ -40,16 +46,22 @@ _RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _HEADERS.item
 T = TypeVar("T")
 
 
-def create_app(searcher: Callable[[], Searcher], max_bytes: int, hosts: Iterable[str] = ()) -> ASGIApp:
-    """The application. `searcher` is asked for at each request, so that the app can be made before it is opened.
-
-    `hosts`: the names it answers to besides loopback's (serving.hosts).
-    """
+def create_app(
+    searcher: Callable[[], Searcher], configuration: Configuration | None = None, access: Access | None = None
+) -> ASGIApp:
+    """The application. `searcher` is asked for at each request, so that the app can be made before it is opened."""
+    configuration, access = configuration or Configuration(), access or Access()
     app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
     app.state.searcher = searcher
+    app.state.configuration = configuration
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
     app.state.cores = CapacityLimiter(len(os.sched_getaffinity(0)))
-    return SecurityHeaders(KnownHosts(BodyLimit(app, max_bytes + FORM_BYTES), hosts))
+    inside = BodyLimit(BodyDeadline(app, configuration.body_seconds), configuration.max_bytes + FORM_BYTES)
+    limited: ASGIApp = ConcurrencyLimit(inside, configuration.concurrency)
+    if configuration.rate:
+        limited = RateLimit(limited, configuration.rate, configuration.burst, client_of)
+    guarded = KnownHosts(KeyGuard(limited, access.keys), access.hosts)
+    return SecurityHeaders(Journal(Measured(guarded), to_stderr if configuration.log_requests else None))
 
 
 class SecurityHeaders:
@@ -68,7 +80,8 @@ class SecurityHeaders:
 
 
 async def _search(request: Request) -> Response:
-    query = await read_query(request)
+    with stage("read"):
+        query = await read_query(request)
     start = perf_counter()
     hits = await to_thread.run_sync(_find, _searcher(request), query, limiter=request.app.state.cores)
     body = {
@@ -131,8 +144,13 @@ async def _model(request: Request) -> Response:
     return JSONResponse(body)
 
 
+async def _metrics(request: Request) -> Response:
+    text, media_type = await _run(exposition)
+    return Response(text, headers={"content-type": media_type, "Cache-Control": "no-store"})
+
+
 async def _openapi(request: Request) -> Response:
-    return JSONResponse(document())
+    return JSONResponse(document(request.app.state.configuration.max_k))
 
 
 def _file(name: str) -> Callable[[Request], Any]:
@@ -168,6 +186,7 @@ ROUTES = [
     Route("/", _file("index.html")),
     Route("/docs", _file("docs.html")),
     Route("/openapi.json", _openapi),
+    Route("/metrics", _metrics),
     Route("/model", _model),
     Route("/search", _search, methods=["POST"]),
     Route("/items", _items),

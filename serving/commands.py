@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving.configuration import PREFIX, Configuration
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 from zoo.errors import UsageError
@@ -90,13 +92,19 @@ def _configure_serve(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at, default 127.0.0.1")
     parser.add_argument("--port", type=int, default=3000, help="default 3000; 0 takes a free one")
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
-    parser.add_argument("--allow-public", action="store_true", help="serve at an address that other machines reach")
+    for one in fields(Configuration):
+        parser.add_argument(
+            f"--{one.name.replace('_', '-')}", metavar="N", help=f"{one.metadata['help']} (default {one.default})"
+        )
 
 
 def _serve(args: Namespace) -> None:
     from serving.server import serve
 
-    serve(args.gallery, args.model, args.host, args.port, args.allow_public)
+    for one in fields(Configuration):
+        if (value := getattr(args, one.name)) is not None:
+            os.environ[PREFIX + one.name.upper()] = value
+    serve(args.gallery, args.model, args.host, args.port)
 
 
 INDEX = Command(
@@ -115,5 +123,7 @@ SERVE = Command(
     "serve a gallery over HTTP, with a page to search it",
     _configure_serve,
     _serve,
-    "zoo serve gallery/ --port 3000",
+    "zoo serve gallery/ --port 3000\n"
+    "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
+    "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
 )

@@ -13,10 +13,8 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.configuration import HOSTS
 from serving.refusals import RefusedError, respond
-
-VARIABLE = "ZOO_SERVE_HOSTS"
-"""The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
 
 ANY = "*"
 
@@ -64,5 +62,5 @@ def _misdirected(name: str) -> RefusedError:
         HTTPStatus.MISDIRECTED_REQUEST,
         "unknown_host",
         f"The service does not answer to the name {name[:80]!r}. Ask for it at 127.0.0.1 or localhost, or start it "
-        f"with this name in {VARIABLE}.",
+        f"with this name in {HOSTS}.",
     )

@@ -16,11 +16,9 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.refusals import RefusedError, respond
 from zoo.errors import UsageError
-
-READ, WRITE = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
-"""Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
 
 COOKIE = "zoo-key"
 """In which the page keeps its read key, as an <img> sends no header; it is never taken for writing."""
@@ -43,7 +41,7 @@ class Keys:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Keys:
         """Raises `UsageError` for a key that can be guessed."""
-        return cls(*(_digests(name, environment.get(name, "")) for name in (READ, WRITE)))
+        return cls(*(_digests(name, environment.get(name, "")) for name in (READ_KEYS, WRITE_KEYS)))
 
     def may_read(self, key: str | None) -> bool:
         """A write key reads too."""
@@ -74,17 +72,19 @@ class KeyGuard:
         key = _key_of(headers)
         if method in _READING_METHODS or path in READING_POSTS:
             given = key if key is not None else _cookie_of(headers)
-            return None if self.keys.may_read(given) else _unauthorised(given, READ)
+            return None if self.keys.may_read(given) else _unauthorised(given, READ_KEYS)
         if not self.keys.write:
             return RefusedError(
-                HTTPStatus.FORBIDDEN, "read_only", f"This service does not take changes; start it with {WRITE} set."
+                HTTPStatus.FORBIDDEN,
+                "read_only",
+                f"This service does not take changes; start it with {WRITE_KEYS} set.",
             )
         if self.keys.may_write(key):
             return None
         if key is not None and self.keys.read and self.keys.may_read(key):
             message = "This key may read; changes need a write key."
             return RefusedError(HTTPStatus.FORBIDDEN, "write_key_needed", message)
-        return _unauthorised(key, WRITE)
+        return _unauthorised(key, WRITE_KEYS)
 
 
 def client_of(scope: Scope) -> str:
@@ -129,7 +129,7 @@ def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def _unauthorised(key: str | None, variable: str) -> RefusedError:
-    what = "read" if variable == READ else "write"
+    what = "read" if variable == READ_KEYS else "write"
     if key is None:
         message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."
         return RefusedError(HTTPStatus.UNAUTHORIZED, "key_needed", message)

@@ -27,15 +27,14 @@ class ConcurrencyLimit:
     Only POST, PUT, PATCH and DELETE count: the page's own files and thumbnails take next to nothing.
     """
 
-    def __init__(self, app: ASGIApp, most: int, refused: Callable[[str], None] = lambda reason: None) -> None:
-        self.app, self.most, self.inside, self.refused = app, most, 0, refused
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most, self.inside = app, most, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self.app(scope, receive, send)
             return
         if self.inside >= self.most:
-            self.refused("busy")
             message = f"{self.most} requests are under way. Try again in a second."
             await respond(_too_many("busy", message, 1))(scope, receive, send)
             return
@@ -55,11 +54,9 @@ class RateLimit:
         rate: float,
         burst: int,
         client_of: Callable[[Scope], str],
-        refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.app, self.rate, self.burst, self.client_of = app, rate, burst, client_of
-        self.refused, self.clock = refused, clock
+        self.app, self.rate, self.burst, self.client_of, self.clock = app, rate, burst, client_of, clock
         self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +64,6 @@ class RateLimit:
         if wait <= 0:
             await self.app(scope, receive, send)
             return
-        self.refused("rate")
         message = f"More than {self.rate:g} requests a second. Try again in {wait:.1f} s."
         await respond(_too_many("rate_limited", message, wait))(scope, receive, send)
 

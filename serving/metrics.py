@@ -74,8 +74,9 @@ class Measured:
 
 def route_of(scope: Scope) -> str:
     """The pattern that the path met, as "/items/{id}"; "other" where it met none, or was refused before."""
-    path = getattr(scope.get("route"), "path", None)
-    return str(path) if path else "other"
+    endpoint, routes = scope.get("endpoint"), getattr(scope.get("app"), "routes", ())
+    met = (route for route in routes if endpoint and getattr(route, "endpoint", None) is endpoint)
+    return str(getattr(next(met, None), "path", "other"))
 
 
 def exposition() -> tuple[bytes, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.uploads import DEFAULT_K, MAX_K
+from serving.uploads import DEFAULT_K
 
 MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
@@ -12,7 +12,7 @@ MAX_LIMIT = 200
 Json = dict[str, Any]
 
 
-def document() -> Json:
+def document(max_k: int) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
@@ -23,11 +23,12 @@ def document() -> Json:
             "refused with 421.",
         },
         "paths": {
-            "/search": {"post": _search()},
+            "/search": {"post": _search(max_k)},
             "/items": {"get": _items()},
             "/items/{id}": {"get": _item()},
             "/items/{id}/thumbnail": {"get": _thumbnail()},
             "/model": {"get": _model()},
+            "/metrics": {"get": _plain("Counters and latencies in Prometheus's text format")},
             "/livez": {"get": _plain("Whether the process is alive")},
             "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
         },
@@ -35,7 +36,7 @@ def document() -> Json:
     }
 
 
-def _search() -> Json:
+def _search(max_k: int) -> Json:
     image = {"type": "string", "format": "binary", "description": "The image file"}
     fields = {"image": image, "id": {"type": "integer"}, "k": {"type": "integer"}}
     return {
@@ -43,7 +44,7 @@ def _search() -> Json:
         "description": "Send an image as the multipart field image or as the raw body, or name an item by its id; an "
         "item is left out of its own results. Similarity is the cosine, -1 to 1.",
         "parameters": [
-            _parameter("k", "How many to find", 1, MAX_K, DEFAULT_K),
+            _parameter("k", "How many to find", 1, max_k, DEFAULT_K),
             _parameter("id", "Search by this item instead of an image", 1, None, None),
         ],
         "requestBody": {

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
+from serving.metrics import REFUSED
 from zoo.errors import ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
 
 
@@ -30,6 +31,7 @@ def too_large(limit: int) -> RefusedError:
 
 
 def respond(error: RefusedError) -> JSONResponse:
+    REFUSED.labels(error.code).inc()
     body = {"error": {"code": error.code, "message": error.message}}
     known = {HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"}}.get(error.status, {})
     return JSONResponse(body, error.status, {"Cache-Control": "no-store", **known, **error.headers})

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from serving.gallery import Gallery, Hit
+from serving.metrics import stage
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
 from zoo.golden import FILE, read_golden
@@ -49,15 +50,21 @@ class Searcher:
 
     def embed(self, image: ImageLike) -> np.ndarray:
         """The image's unit embedding, float32 [1, dim]. Raises `ImageError`."""
-        return self.embedder.embed_pixels(to_pixels(image, self.embedder.preprocessing, self.limits)[None])
+        with stage("decode"):
+            pixels = to_pixels(image, self.embedder.preprocessing, self.limits)
+        with stage("embed"):
+            return self.embedder.embed_pixels(pixels[None])
 
     def by_image(self, image: ImageLike, k: int) -> list[Hit]:
         """The `k` items nearest to an image. Raises `ImageError`."""
-        return self.gallery.search(self.embed(image), k)[0]
+        embedding = self.embed(image)
+        with stage("find"):
+            return self.gallery.search(embedding, k)[0]
 
     def by_item(self, item_id: int, k: int) -> list[Hit]:
         """The `k` items nearest to an item, itself left out. Raises `ItemNotFoundError`."""
-        return self.gallery.search(self.gallery.embedding(item_id)[None], k, exclude_ids=[item_id])[0]
+        with stage("find"):
+            return self.gallery.search(self.gallery.embedding(item_id)[None], k, exclude_ids=[item_id])[0]
 
     def is_ready(self) -> bool:
         """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched."""

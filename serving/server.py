@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
@@ -17,40 +18,43 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from serving.hosts import ANY, VARIABLE
+from serving.access import Access
+from serving.configuration import HOSTS, READ_KEYS
+from serving.hosts import ANY
 from zoo.errors import GalleryError, UsageError
 
 
-def serve(gallery: Path, model: str | None, host: str, port: int, allow_public: bool) -> None:
+def serve(gallery: Path, model: str | None, host: str, port: int) -> None:
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
     Port 0 takes a free one. Raises `UsageError` for an address that cannot be had or must not be.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    listening = listen(host, port, allow_public)
+    public = bool(Access.of(os.environ).keys.read)
+    listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:
         # BentoML writes into its home; ours goes when the service does.
         os.environ.setdefault("BENTOML_HOME", scratch)
         os.environ["ZOO_GALLERY"] = str(gallery.resolve())
         if model:
             os.environ["ZOO_MODEL"] = model
-        os.environ.setdefault(VARIABLE, ANY if allow_public else host)
+        os.environ.setdefault(HOSTS, ANY if public else host)
         _run(listening)
 
 
-def listen(host: str, port: int, allow_public: bool) -> socket.socket:
-    """A listening socket. Binding an address that others reach must be asked for, as the service asks for no key."""
+def listen(host: str, port: int, public: bool) -> socket.socket:
+    """A listening socket; at an address that others reach only where it is `public`: where it asks for a key."""
     if not 0 <= port <= 65535:
         raise UsageError(f"a port is a number from 0 to 65535, not {port}.")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is empty or too long
         raise UsageError(f"{host}:{port} is no address to serve at: {error}.") from None
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not allow_public:
+    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not public:
         raise UsageError(
-            f"{host} can be reached from other machines, and the service asks for no key. Serve at 127.0.0.1, or say "
-            "--allow-public if the network is trusted."
+            f"{host} can be reached from other machines, and the service asks for no key. Serve at 127.0.0.1, or set "
+            f"{READ_KEYS} to a key that every request then needs."
         )
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -81,7 +85,7 @@ def _run(listening: socket.socket) -> None:
         access_log=False,
         server_header=False,
         lifespan="on",
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
     )
 
     class Server(uvicorn.Server):

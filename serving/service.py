@@ -15,11 +15,13 @@ from functools import cache
 
 import bentoml
 
+from serving.access import Access
 from serving.app import create_app
-from serving.hosts import VARIABLE, hosts_in
+from serving.configuration import Configuration
 from serving.searcher import Searcher
-from serving.uploads import LIMITS
 from zoo.errors import UsageError
+
+CONFIGURATION, ACCESS = Configuration.of(os.environ), Access.of(os.environ)
 
 
 @cache
@@ -28,10 +30,10 @@ def searcher() -> Searcher:
     gallery = os.environ.get("ZOO_GALLERY")
     if not gallery:
         raise UsageError("ZOO_GALLERY must name the gallery folder to serve.")
-    return Searcher.open(gallery, model=os.environ.get("ZOO_MODEL"), limits=LIMITS)
+    return Searcher.open(gallery, model=os.environ.get("ZOO_MODEL"), limits=CONFIGURATION.limits)
 
 
-@bentoml.asgi_app(create_app(searcher, LIMITS.max_bytes, hosts_in(os.environ.get(VARIABLE, ""))))
+@bentoml.asgi_app(create_app(searcher, CONFIGURATION, ACCESS))
 @bentoml.service(
     name="image-search",
     traffic={"timeout": 60},

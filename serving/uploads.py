@@ -12,12 +12,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.refusals import RefusedError, respond, too_large
-from zoo.images import Limits
 
-LIMITS = Limits(max_bytes=20 * 2**20, max_pixels=24_000_000)
-"""What the service accepts of an image: bounds the memory that all cores' decoding takes at once."""
-
-DEFAULT_K, MAX_K = 10, 1000
+DEFAULT_K = 10
 RAW_TYPES = ("application/octet-stream", "image/")
 
 
@@ -59,13 +55,14 @@ class BodyLimit:
 
 async def read_query(request: Request) -> Query:
     """Raises `RefusedError` that says what was expected."""
+    most = request.app.state.configuration.max_k
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
         async with request.form(max_files=1, max_fields=8) as form:
-            return await _from_form(request, form)
+            return await _from_form(request, form, most)
     body = await request.body()
     if not body:
-        return _query(request.query_params, None)
+        return _query(request.query_params, None, most)
     if media_type and not media_type.startswith(RAW_TYPES):
         raise RefusedError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -73,7 +70,7 @@ async def read_query(request: Request) -> Query:
             f"The content type {media_type[:80]} is not accepted. Send the image as multipart/form-data in the field "
             "'image', or as the raw body with an image/... content type.",
         )
-    return _query(request.query_params, body)
+    return _query(request.query_params, body, most)
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
@@ -93,22 +90,22 @@ def item_id(text: str) -> int:
     return int(text)
 
 
-async def _from_form(request: Request, form: FormData) -> Query:
+async def _from_form(request: Request, form: FormData, most: int) -> Query:
     fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
     values = {**request.query_params, **fields}
     upload = form.get("image")
     if isinstance(upload, UploadFile):
-        return _query(values, await upload.read())
+        return _query(values, await upload.read(), most)
     if "id" not in values:
         found = ", ".join(sorted(set(form))) or "no field"
         raise RefusedError(
             HTTPStatus.BAD_REQUEST, "no_image", f"The form has no file in the field 'image'; it has: {found[:200]}."
         )
-    return _query(values, None)
+    return _query(values, None, most)
 
 
-def _query(values: Mapping[str, str], image: bytes | None) -> Query:
-    k = whole_number(values, "k", DEFAULT_K, 1, MAX_K)
+def _query(values: Mapping[str, str], image: bytes | None, most: int) -> Query:
+    k = whole_number(values, "k", min(DEFAULT_K, most), 1, most)
     if image and "id" in values:
         raise RefusedError(
             HTTPStatus.BAD_REQUEST, "image_and_id", "Search by an image or by the id of an item, not both."

@@ -97,7 +97,10 @@ def test_a_model_without_onnx_is_told_how_to_get_it(pictures: Path, tmp_path: Pa
 
 
 def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
-    for words, message in (((tmp_path,), "zoo index MODEL DIR"), ((gallery_folder, "--host", "::"), "--allow-public")):
+    for words, message in (
+        ((tmp_path,), "zoo index MODEL DIR"),
+        ((gallery_folder, "--host", "::"), "ZOO_SERVE_READ_KEYS"),
+    ):
         outcome = run("serve", *words, "--port", 0)
         assert outcome.returncode in (1, 2)
         assert message in outcome.stderr
@@ -107,8 +110,8 @@ def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: 
 
 def test_addresses() -> None:
     for host in ("127.0.0.1", "localhost"):
-        listen(host, 0, allow_public=False).close()
-    listen("0.0.0.0", 0, allow_public=True).close()
+        listen(host, 0, public=False).close()
+    listen("0.0.0.0", 0, public=True).close()
     for host, port, message in (
         ("0.0.0.0", 0, "no key"),
         ("nowhere.invalid", 0, "no address"),
@@ -117,9 +120,9 @@ def test_addresses() -> None:
         ("a..b", 0, "no address"),
     ):
         with pytest.raises(UsageError, match=message):
-            listen(host, port, allow_public=False)
+            listen(host, port, public=False)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="Choose another --port"):
-        listen("127.0.0.1", taken.getsockname()[1], allow_public=False)
+        listen("127.0.0.1", taken.getsockname()[1], public=False)
 
 
 def test_the_demo_takes_another_port_where_its_own_is_taken() -> None:

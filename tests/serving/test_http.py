@@ -18,17 +18,19 @@ from PIL import Image
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from serving.access import Access
 from serving.app import ROUTES, create_app
 from serving.client import Client
+from serving.configuration import Configuration
 from serving.gallery import Gallery
 from serving.hosts import ANY, hosts_in
 from serving.searcher import Searcher
-from serving.uploads import LIMITS
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError
 
+LIMITS = Configuration().limits
 TOO_MANY = b"\x89PNG" + bytes(LIMITS.max_bytes + 200_000)
 
 
@@ -179,7 +181,7 @@ def test_an_image_just_over_its_own_limit_is_refused(http: httpx.Client) -> None
         ({"url": "/search?id=../1"}, 404, "no_such_item"),
         ({"url": f"/search?id={'9' * 5000}"}, 404, "no_such_item"),
         ({"url": "/search?id=1", "content": b"x", "headers": {"content-type": "image/png"}}, 400, "image_and_id"),
-        ({"url": "/items", "method": "POST"}, 405, "method_not_allowed"),
+        ({"url": "/items", "method": "POST"}, 403, "read_only"),
         ({"url": "/search", "method": "GET"}, 405, "method_not_allowed"),
         ({"url": "/items?limit=0", "method": "GET"}, 422, "invalid_limit"),
         ({"url": "/items?limit=201", "method": "GET"}, 422, "invalid_limit"),
@@ -326,13 +328,21 @@ def test_hosts_can_be_named_and_the_public_is_served_under_any(searcher: Searche
         (hosts_in("Search.example.org, other"), "evil.example", 421),
         ([ANY], "evil.example", 200),
     ):
-        app = create_app(lambda: searcher, LIMITS.max_bytes, known)
+        app = create_app(lambda: searcher, access=Access(hosts=tuple(known)))
         assert TestClient(app, f"http://{host}").get("/items").status_code == status
 
 
-def test_a_server_for_all_answers_to_any_name(gallery_folder: Path) -> None:
-    with serving(gallery_folder, "--allow-public") as running:
-        assert httpx.get(f"{running.url}/model", headers={"host": "gpu-box.lan"}).status_code == 200
+def test_a_server_with_a_read_key_answers_to_any_name_and_to_nobody_without_it(
+    gallery_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_SERVE_READ_KEYS", "k" * 20)
+    with serving(gallery_folder, "--host", "0.0.0.0", "--max-k", 3) as running:
+        url, key = running.url.replace("0.0.0.0", "127.0.0.1"), {"authorization": "Bearer " + "k" * 20}
+        assert httpx.get(f"{url}/model", headers={"host": "gpu-box.lan", **key}).status_code == 200
+        assert_refused(httpx.get(f"{url}/model"), 401, "key_needed")
+        assert_refused(httpx.post(f"{url}/search?id=1&k=4", headers=key), 422, "invalid_k")
+        assert b"zoo_requests_total" in httpx.get(f"{url}/metrics", headers=key).content
+        assert httpx.get(f"{url}/livez").status_code == httpx.get(f"{url}/readyz").status_code == 200
 
 
 def test_the_client(server: Running, gallery_folder: Path, tmp_path: Path) -> None:
@@ -406,7 +416,7 @@ def test_a_failure_of_the_service_is_said_in_json_and_gives_nothing_away() -> No
     def broken() -> Searcher:
         raise GalleryError("/home/somebody/gallery.sqlite: disk I/O error.")
 
-    app = create_app(broken, LIMITS.max_bytes)
+    app = create_app(broken)
     answer = TestClient(app, "http://localhost", raise_server_exceptions=False).get("/model")
     assert_refused(answer, 500, "internal_error")
     assert "somebody" not in answer.text

@@ -8,7 +8,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from serving.keys import COOKIE, READ, WRITE, KeyGuard, Keys, client_of
+from serving.configuration import READ_KEYS, WRITE_KEYS
+from serving.keys import COOKIE, KeyGuard, Keys, client_of
 from zoo.errors import UsageError
 
 READER, WRITER, OLD = "r" * 20, "w" * 20, "o" * 20
@@ -32,7 +33,7 @@ def client(**environment: str) -> TestClient:
     return TestClient(KeyGuard(APP, Keys.of(environment)))
 
 
-BOTH = {READ: f"{READER}, {OLD}", WRITE: WRITER}
+BOTH = {READ_KEYS: f"{READER}, {OLD}", WRITE_KEYS: WRITER}
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -84,7 +85,7 @@ def test_without_keys_all_may_read_and_nobody_writes():
 
 
 def test_with_a_write_key_alone_all_may_read():
-    service = client(**{WRITE: WRITER})
+    service = client(**{WRITE_KEYS: WRITER})
     assert service.post("/search").text == "inside"
     assert service.post("/items", headers=bearer(WRITER)).text == "inside"
     assert service.post("/items", headers=bearer(READER)).status_code == 401
@@ -93,7 +94,7 @@ def test_with_a_write_key_alone_all_may_read():
 @pytest.mark.parametrize("key", ["short", "ä" * 30, f"{READER},short"])
 def test_a_key_that_can_be_guessed_is_refused_at_the_start(key):
     with pytest.raises(UsageError, match="token_urlsafe"):
-        Keys.of({READ: key})
+        Keys.of({READ_KEYS: key})
 
 
 @given(st.text(max_size=40))

@@ -1,0 +1,73 @@
+"""All settings of the service, in one table: an environment variable, its default, what it means.
+
+`zoo serve` has a flag for each but the keys; the variable is how the flag reaches the service, and how
+`bentoml serve` and a container are configured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from zoo.images import Limits
+
+PREFIX = "ZOO_SERVE_"
+HOSTS = "ZOO_SERVE_HOSTS"
+"""The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
+READ_KEYS, WRITE_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
+"""Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
+_NO_NUMBERS = frozenset({HOSTS, READ_KEYS, WRITE_KEYS})
+
+
+def _number(default: float, low: float, help_text: str) -> Any:
+    return field(default=default, metadata={"low": low, "help": help_text})
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Whole numbers where the default is one; `rate` 0 switches the limit off."""
+
+    max_bytes: int = _number(20 * 2**20, 1024, "bytes of one image")
+    max_pixels: int = _number(24_000_000, 1, "pixels of one image")
+    max_k: int = _number(1000, 1, "results of one search")
+    max_images: int = _number(32, 1, "images of one request")
+    concurrency: int = _number(32, 1, "requests under way at once that have to be worked on; more get 429")
+    rate: float = _number(0.0, 0, "requests a second of one client (its key, else its address); 0: any number")
+    burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")
+    body_seconds: float = _number(30.0, 0.1, "seconds within which a request must be all here")
+    drain_seconds: float = _number(10.0, 0, "seconds for requests under way once the service is told to stop")
+    log_requests: int = _number(0, 0, "1: a line of JSON a request on stderr")
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Configuration:
+        """Raises `UsageError` for a variable that there is not, and for a value that is none."""
+        names = {PREFIX + one.name.upper(): one for one in fields(cls)}
+        for name in environment:
+            if name.startswith(PREFIX) and name not in names and name not in _NO_NUMBERS:
+                near = nearest(name, [*names, *_NO_NUMBERS])
+                raise UsageError(f"there is no setting {name}.{near} All of them: zoo serve --help")
+        given = {one.name: _value(name, environment[name], one) for name, one in names.items() if name in environment}
+        return cls(**given)
+
+    @property
+    def limits(self) -> Limits:
+        from zoo.images import Limits
+
+        return Limits(self.max_bytes, self.max_pixels)
+
+
+def _value(name: str, text: str, one: Any) -> Any:
+    kind = type(one.default)
+    try:
+        value: float = kind(text)
+    except ValueError:
+        value = math.nan
+    if not one.metadata["low"] <= value < math.inf:
+        what = "a whole number" if kind is int else "a number"
+        raise UsageError(f"{name} is {text!r}; expected {what} of at least {one.metadata['low']}.")
+    return value
