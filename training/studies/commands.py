@@ -12,6 +12,7 @@ from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan
+    from training.studies.runner import Tally
 
 COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
 
@@ -41,6 +42,9 @@ def _configure_run(parser: ArgumentParser) -> None:
 
 def _configure_resume(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder of a study that was begun")
+    parser.add_argument(
+        "--report", action="store_true", help="train nothing: write and print the report of what is finished"
+    )
     _configure_both(parser)
 
 
@@ -80,26 +84,26 @@ def _run(args: Namespace) -> int:
 
 def _resume(args: Namespace) -> int:
     from training.studies.plan import read_plan
+    from training.studies.runner import Tally
     from training.studies.search import PLAN, read_search
     from training.studies.search_command import go
 
     if (args.folder / PLAN).exists():
         if args.only:
             raise UsageError("a search has no arms; leave --only out.")
-        return go(read_search(args.folder), args.folder, args)
+        return go(read_search(args.folder), args.folder, args, perform=not args.report)
+    if args.report:
+        return _tell(read_plan(args.folder), args.folder, Tally(), args)
     return _go(read_plan(args.folder), args.folder, args)
 
 
 def _go(plan: Plan, folder: Path, args: Namespace) -> int:
     """Perform what is left to do, write the report and print it; 1 where a run failed."""
     from training.memory_allocation import keep_freed_memory
-    from training.studies.formats import as_markdown, write_report
     from training.studies.plan import chosen
-    from training.studies.report import report_of, to_json
     from training.studies.reuse import adopt
     from training.studies.runner import run_all, tell
     from training.studies.single import workplace
-    from zoo.cli.output import print_json
     from zoo.torch_runtime import choose_device
 
     def silent(line: str) -> None:
@@ -111,7 +115,15 @@ def _go(plan: Plan, folder: Path, args: Namespace) -> int:
     for other in args.others:
         say(f"{adopt(plan, runs, other)} finished runs taken over from {other}.")
     work = workplace(choose_device(args.device), args.data or plan.data)
-    tally = run_all(plan, runs, work, say)
+    return _tell(plan, folder, run_all(plan, runs, work, say), args)
+
+
+def _tell(plan: Plan, folder: Path, tally: Tally, args: Namespace) -> int:
+    """Write the report of what is finished and print it; 1 where a run failed."""
+    from training.studies.formats import as_markdown, to_json, write_report
+    from training.studies.report import report_of
+    from zoo.cli.output import print_json
+
     report = report_of(plan, folder)
     write_report(report, folder)
     if args.json:
@@ -119,7 +131,7 @@ def _go(plan: Plan, folder: Path, args: Namespace) -> int:
     else:
         print(as_markdown(report))
     if not args.quiet:
-        print(f"Written to {folder} (report.md, report.csv, report.json).", file=sys.stderr)
+        print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
         if report.missing:
             print(f"{len(report.missing)} runs are left: zoo benchmark resume {folder}", file=sys.stderr)
     return 1 if tally.failed else 0
@@ -185,7 +197,8 @@ RESUME = Command(
     configure=_configure_resume,
     run=_resume,
     examples="""\
-  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs""",
+  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs
+  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported""",
 )
 
 STUDIES = Command(

@@ -1,24 +1,27 @@
-"""A study's report as Markdown, as CSV and as JSON, and the three files in its folder."""
+"""A study's report as Markdown, as CSV and as JSON, and the files in its folder."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from training.studies.report import Judged, Report, Row, to_json
+from training.studies.page import as_html
+from training.studies.report import Report, Row
 from training.studies.statistics import Summary
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, told
 from zoo.files import write_bytes, write_json
-
-SELECTED = {"last": "last epoch, trained on all training classes", "validation": "epoch selected on held-out classes"}
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write report.md, report.csv and report.json."""
+    """Write report.md, report.csv, report.json and report.html."""
     write_bytes(folder / "report.md", as_markdown(report).encode())
     write_bytes(folder / "report.csv", as_csv(report).encode())
     write_json(folder / "report.json", to_json(report))
+    write_bytes(folder / "report.html", as_html(report).encode())
 
 
 def as_markdown(report: Report) -> str:
@@ -28,15 +31,11 @@ def as_markdown(report: Report) -> str:
         lines += [study.note, ""]
     if plan.settings:
         lines += [f"All arms with {', '.join(plan.settings)}.", ""]
-    lines += [
-        f"Seeds 0 to {plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval of the "
-        f"mean; differences to {study.reference} are paired by seed.",
-        "",
-    ]
+    lines += [how(report), "", *_claims(report)]
     for selection in plan.selections:
-        lines += [f"## Test scores: {SELECTED[selection]}", ""]
+        lines += [f"## Scores: {SELECTED[selection]}", ""]
         lines += _values([row for row in report.rows if row.selection == selection], study.x)
-    lines += [*_claims(report.claims), *_correlations(report), *_state(report)]
+    lines += [*_correlations(report), *_state(report)]
     return "\n".join(lines)
 
 
@@ -76,22 +75,19 @@ def _cells(row: Row, axis: str) -> list[str]:
     return [*head, f"{difference.mean:+.4f}" if difference else "", _interval(difference, "+")]
 
 
-def _claims(claims: Sequence[Judged]) -> list[str]:
-    if not claims:
+def _claims(report: Report) -> list[str]:
+    if not report.claims:
         return []
-    several = len({judged.selection for judged in claims}) > 1
+    several = len(report.plan.selections) > 1
     cells = []
-    for judged in claims:
+    for judged in report.claims:
         found = judged.difference
         compared = f"{judged.claim.better} - {judged.than}" + (f" ({judged.selection})" if several else "")
         measured = [f"{found.mean:+.4f}" if found else "", _interval(found, "+"), str(found.n) if found else "0"]
-        cells.append([judged.claim.text, compared, str(judged.claim.measure), *measured, judged.verdict])
-    head = ["claim", "compared", "measure", "difference", "95 %", "seeds", "verdict"]
-    note = (
-        '"Holds" where the whole interval lies on the claimed side of 0 (or within the margin named), "does not" where '
-        "it lies on the other; each interval is for its claim alone."
-    )
-    return ["## Claims", "", *table(head, cells), "", note, ""]
+        chance = "" if judged.holm is None else chance_of(judged.holm)
+        cells.append([judged.claim.text, compared, str(judged.claim.measure), *measured, chance, judged.verdict])
+    head = ["claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict"]
+    return ["## Claims", "", counted(report.claims), "", *table(head, cells), "", VERDICTS, ""]
 
 
 def _correlations(report: Report) -> list[str]:
@@ -106,7 +102,7 @@ def _state(report: Report) -> list[str]:
     if report.missing:
         lines.append(f"Not finished: {len(report.missing)} runs ({'; '.join(report.missing[:5])}, ...).")
     lines += [f"Failed: {title}: {message}" for title, message in report.failures.items()]
-    made = "; ".join(str(value) for values in report.made_with.values() for value in values)
+    made = "; ".join(told(value) for values in report.made_with.values() for value in values)
     return [*lines, f"Training took {report.seconds:.0f} s in all. Made with: {made}.", ""]
 
 
@@ -128,3 +124,44 @@ def _interval(value: Summary | None, sign: str = "") -> str:
         return ""
     low, high = value.interval
     return f"{low:{sign}.4f} to {high:{sign}.4f}"
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report for programs."""
+    study = report.plan.study
+    return {
+        **report.plan.to_json(),
+        "title": study.title,
+        "source": study.source,
+        "note": study.note,
+        "baseline": study.reference,
+        "values": {
+            selection: {str(measure): values for measure, values in tables.items()}
+            for selection, tables in report.values.items()
+        },
+        "rows": [{**asdict(row), "measure": str(row.measure)} for row in report.rows],
+        "claims": [
+            {
+                "text": judged.claim.text,
+                "better": judged.claim.better,
+                "than": judged.than,
+                "measure": str(judged.claim.measure),
+                "within": judged.claim.within,
+                "lower": judged.claim.lower,
+                "selection": judged.selection,
+                "difference": judged.difference and asdict(judged.difference),
+                "verdict": judged.verdict,
+                "p_holm": judged.holm,
+            }
+            for judged in report.claims
+        ],
+        "correlations": [
+            dict(zip(("selection", "of", "with", "pearson"), each, strict=True)) for each in report.correlations
+        ],
+        "curves": report.curves,
+        "spectra": report.spectra,
+        "missing": report.missing,
+        "failures": report.failures,
+        "training_seconds": report.seconds,
+        **report.made_with,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from training.studies.plan import FAILURE, Plan, Run, read
 from training.studies.results import Values, values_of
-from training.studies.statistics import Summary, correlation, paired, summary, verdict
+from training.studies.statistics import Summary, correlation, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
 
 Result = dict[str, Any]
@@ -31,24 +31,30 @@ class Row:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, the paired difference it rests on, and the verdict."""
+    """A claim, the paired difference it rests on, and the verdict.
+
+    holm: the p-value of the difference, adjusted for all claims of differences in the report; None where the claim is
+    that there is little difference, and below two seeds.
+    """
 
     claim: Claim
     than: str
     selection: str
     difference: Summary | None
     verdict: str
+    holm: float | None = None
 
 
 @dataclass(frozen=True)
 class Report:
     """What the finished runs of a plan say. correlations: selection -> pairs of names with their Pearson correlation.
 
-    missing: titles of runs without a result; failures: title -> message; hardware, versions, commits: all that the
-    runs were made with.
+    values: selection -> measure -> the value of each run. missing: titles of runs without a result; failures: title ->
+    message; made_with: hardware, versions, commits: all that the runs were made with.
     """
 
     plan: Plan
+    values: dict[str, dict[Measure, Values]]
     rows: list[Row]
     claims: list[Judged]
     correlations: list[tuple[str, str, str, float | None]]
@@ -68,17 +74,20 @@ def report_of(plan: Plan, folder: Path) -> Report:
     rows: list[Row] = []
     claims: list[Judged] = []
     correlations: list[tuple[str, str, str, float | None]] = []
+    values: dict[str, dict[Measure, Values]] = {}
     for selection in plan.selections:
         pairs = [(run, result) for run, result in zip(finished, results, strict=True) if run.selection == selection]
         chosen, found = [run for run, _ in pairs], [result for _, result in pairs]
         tables = {measure: values_of(chosen, found, measure) for measure in plan.study.measures}
+        values[selection] = tables
         rows += _rows(plan, selection, tables)
         claims += [_judged(plan, selection, claim, tables[claim.measure]) for claim in plan.study.claims]
         correlations += _correlations(plan, selection, tables)
     return Report(
         plan,
+        values,
         rows,
-        claims,
+        _adjusted(claims),
         correlations,
         _means(finished, results, _curve),
         _means(finished, results, _spectrum),
@@ -108,6 +117,12 @@ def _judged(plan: Plan, selection: str, claim: Claim, values: Values) -> Judged:
     than = claim.than or plan.study.reference
     difference = paired(values.get(claim.better, {}), values.get(than, {}))
     return Judged(claim, than, selection, difference, verdict(claim, difference))
+
+
+def _adjusted(claims: list[Judged]) -> list[Judged]:
+    """The claims with their p-values, adjusted for one another."""
+    values = [None if each.claim.within is not None else p_value(each.difference) for each in claims]
+    return [replace(each, holm=value) for each, value in zip(claims, holm(values), strict=True)]
 
 
 def _correlations(
@@ -167,39 +182,3 @@ def _different(values: Any) -> list[Any]:
         if value not in found:
             found.append(value)
     return found
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """The report for programs."""
-    study = report.plan.study
-    return {
-        **report.plan.to_json(),
-        "title": study.title,
-        "source": study.source,
-        "note": study.note,
-        "baseline": study.reference,
-        "rows": [{**asdict(row), "measure": str(row.measure)} for row in report.rows],
-        "claims": [
-            {
-                "text": judged.claim.text,
-                "better": judged.claim.better,
-                "than": judged.than,
-                "measure": str(judged.claim.measure),
-                "within": judged.claim.within,
-                "lower": judged.claim.lower,
-                "selection": judged.selection,
-                "difference": judged.difference and asdict(judged.difference),
-                "verdict": judged.verdict,
-            }
-            for judged in report.claims
-        ],
-        "correlations": [
-            dict(zip(("selection", "of", "with", "pearson"), each, strict=True)) for each in report.correlations
-        ],
-        "curves": report.curves,
-        "spectra": report.spectra,
-        "missing": report.missing,
-        "failures": report.failures,
-        "training_seconds": report.seconds,
-        **report.made_with,
-    }

@@ -39,8 +39,8 @@ def _run(args: Namespace) -> int:
     return go(begin(search, folder), folder, args)
 
 
-def go(search: Search, folder: Path, args: Namespace) -> int:
-    """Perform what is left, write the report and print it."""
+def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> int:
+    """Perform what is left, unless told not to, write the report and print it."""
     from training.memory_allocation import keep_freed_memory
     from training.studies.runner import tell
     from training.studies.search import run
@@ -49,9 +49,10 @@ def go(search: Search, folder: Path, args: Namespace) -> int:
     from zoo.cli.output import print_json
     from zoo.torch_runtime import choose_device
 
-    keep_freed_memory()
-    work = workplace(choose_device(args.device), args.data or search.data)
-    run(search, folder, work, (lambda line: None) if args.quiet else tell)
+    if perform:
+        keep_freed_memory()
+        work = workplace(choose_device(args.device), args.data or search.data)
+        run(search, folder, work, (lambda line: None) if args.quiet else tell)
     report = report_of(search, folder)
     write_report(search, report, folder)
     if args.json:

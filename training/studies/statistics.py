@@ -67,6 +67,31 @@ def verdict(claim: Claim, difference: Summary | None) -> str:
     return HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
 
 
+def p_value(difference: Summary | None) -> float | None:
+    """Of a paired t-test against no difference, two-sided; None below two seeds."""
+    from scipy import stats
+
+    if difference is None or difference.sd is None:
+        return None
+    if difference.sd == 0:
+        return 1.0 if difference.mean == 0 else 0.0
+    t = abs(difference.mean) / (difference.sd / difference.n**0.5)
+    return float(2 * stats.t.sf(t, difference.n - 1))
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted for being one of many (Holm 1979, A simple sequentially rejective multiple test procedure):
+    those below 0.05 hold together with an error of 5 % for the whole family. None stays None, and counts for nothing.
+    """
+    known = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    adjusted: list[float | None] = [None] * len(values)
+    highest = 0.0
+    for rank, (value, place) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * value))
+        adjusted[place] = highest
+    return adjusted
+
+
 def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Pearson's; None below three pairs, and where one side does not vary."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = (
-    *("#3366cc", "#d9622b", "#2b9348", "#8e44ad", "#c2185b"),
-    *("#00838f", "#9e7700", "#5d4037", "#e53935", "#607d8b"),
+    *("#4a7bdc", "#d9622b", "#2b9348", "#a463bd", "#d6417b"),
+    *("#0f9aa5", "#a37b00", "#8d6e63", "#e53935", "#7690a0"),
 )
-OTHER = "#d5dae1"
+"""Readable on white and on dark."""
+OTHER = "#b4bcc6"
+INK, LIGHT_INK = "#1d2430", "#e4e8ee"
 SIZE = (4.8, 3.2)
 """Inches; small, so that the letters stay readable on a phone."""
 STYLE: Any = {
@@ -28,7 +30,9 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.hashsalt": "zoo",
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
+THEMES = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{LIGHT_INK}}}}}</style>"
 
 
 def check_available() -> None:
@@ -61,17 +65,40 @@ def spectrum(values: np.ndarray) -> bytes:
     return out.getvalue()
 
 
-def curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> bytes:
-    """An SVG of (epoch, fraction) pairs; the series in the order of COLOURS."""
+def spectra(several: Iterable[Sequence[float]]) -> bytes:
+    """An SVG of several lists of singular values over their sums, largest first, in the order of COLOURS."""
+    with _figure("svg") as (axes, out):
+        for colour, shares in zip(COLOURS, several, strict=False):
+            axes.plot(np.arange(1, len(shares) + 1), 100 * np.asarray(shares), color=colour)
+        axes.set_yscale("log")
+        axes.set_xlabel("singular value, by rank")
+        axes.set_ylabel("share of the sum, %")
+    return out.getvalue()
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, float]]], across: str = "epoch", up: str = "R@1") -> bytes:
+    """An SVG of (place, value) pairs; the series in the order of COLOURS. across, up: what the axes are."""
     from matplotlib.ticker import MaxNLocator
 
     with _figure("svg") as (axes, out):
         for colour, points in zip(COLOURS, series.values(), strict=False):
-            epochs, values = zip(*points, strict=True)
-            axes.plot(epochs, values, color=colour, marker="o", markersize=3)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("R@1")
+            places, values = zip(*points, strict=True)
+            axes.plot(places, values, color=colour, marker="o", markersize=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=across == "epoch"))
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+    return out.getvalue()
+
+
+def scatter(series: Sequence[Sequence[tuple[float, float]]], across: str, up: str) -> bytes:
+    """An SVG of points (across, up), those of each series numbered from 1, in the order of COLOURS."""
+    with _figure("svg") as (axes, out):
+        for colour, points in zip(COLOURS, series, strict=False):
+            for number, (x, y) in enumerate(points, start=1):
+                axes.plot(x, y, "o", markersize=4, color=colour)
+                axes.annotate(str(number), (x, y), (3, 2), textcoords="offset points", fontsize=7, color=colour)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
     return out.getvalue()
 
 
@@ -85,4 +112,10 @@ def _figure(kind: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Axes,
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure.subplots(), out
-        figure.savefig(out, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(out, format=kind, dpi=160, transparent=True, metadata=metadata)
+    if kind == "svg":
+        themed = out.getvalue().replace(INK.encode(), b"currentColor")
+        out.seek(0)
+        out.write(themed.replace(b"<defs>", THEMES.encode() + b"<defs>", 1))
+        out.truncate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from html import escape
 from io import BytesIO
 
 import numpy as np
@@ -18,7 +17,7 @@ from zoo.images import ImageLike, open_image
 from zoo.report import pictures, projection
 from zoo.report.examples import Example, choose_examples
 from zoo.report.history import recall_by_epoch
-from zoo.report.page import Section, page, paragraph, picture, table, thumbnail
+from zoo.report.page import Section, legend, page, paragraph, picture, table, thumbnail
 
 MAPS = ("pca", "tsne")
 POINTS = 2000
@@ -123,7 +122,7 @@ def _map(rows: np.ndarray, dataset: Dataset, mapping: str) -> Section:
     plane, text = _plane(rows[shown], mapping)
     groups, picked = _groups(dataset.labels[shown])
     image = picture(pictures.embedding_map(plane, groups), "image/png", f"Map of {len(shown)} embeddings")
-    names = _legend(dataset.classes[label] for label in picked)
+    names = legend((dataset.classes[label] for label in picked), pictures.COLOURS)
     text = f"{len(shown):,} images, {len(picked)} classes in colour. {text}"
     return Section("Map of the embeddings", image + names + paragraph(text), "tall")
 
@@ -144,15 +143,6 @@ def _groups(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(np.isin(labels, picked), places, -1), picked
 
 
-def _legend(names: Iterable[str]) -> str:
-    """Names after a dot in the colour of their place."""
-    parts = [
-        f'<li><span style="color:{colour}">&#9679;</span> {escape(name)}</li>'
-        for colour, name in zip(pictures.COLOURS, names, strict=False)
-    ]
-    return f'<ul class="legend">{"".join(parts)}</ul>'
-
-
 def _spectrum(rows: np.ndarray, split: str) -> Section:
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     text = (
@@ -169,4 +159,4 @@ def _history(model: Embedder) -> list[Section]:
         return []
     image = picture(pictures.curves(series), "image/svg+xml", "R@1 by epoch")
     text = "From the folder's log; validation is on classes held out of the training split."
-    return [Section("R@1 by epoch", image + _legend(series) + paragraph(text), "half")]
+    return [Section("R@1 by epoch", image + legend(series, pictures.COLOURS) + paragraph(text), "half")]

@@ -42,8 +42,13 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert call(commands.RUN, *begun, "--only", "margin") == 0
     out, err = capsys.readouterr()
     assert "# toys/two on glyphs" in out
-    assert "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 | undecided |" in out
+    assert "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 |  | undecided |" in out
     assert "1 runs are left: zoo benchmark resume" in err
+    for written in (tmp_path / "out").glob("report.*"):
+        written.unlink()
+    assert call(commands.RESUME, folder, "--report", "--quiet") == 0
+    assert capsys.readouterr().out == out  # nothing was trained meanwhile
+    assert "<h1>toys/two on glyphs</h1>" in (tmp_path / "out" / "report.html").read_text()
     assert call(commands.RESUME, folder, "--json", "--quiet") == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -80,6 +85,8 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
     assert call(commands.RESUME, folder, "--json", "--quiet") == 0
     (row,) = json.loads(capsys.readouterr().out)["losses"]
     assert (row["loss"], row["trials"], row["reruns"]) == ("ntxent", {"complete": 1}, 1)
+    assert call(commands.RESUME, folder, "--report", "--quiet") == 0
+    assert "# Search on glyphs" in capsys.readouterr().out
     with pytest.raises(UsageError, match="has no arms"):
         call(commands.RESUME, folder, "--only", "margin")
 
@@ -89,6 +96,12 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "revisiting/figure-7" in out
     assert "claims/rho" not in out
+    assert call(commands.STUDIES, "--missing", "--paper", "group") == 0
+    out = capsys.readouterr().out
+    assert "figures 7 and 8" in out
+    assert "DiVA" not in out
+    assert call(commands.STUDIES, "--missing", "--json") == 0
+    assert {"paper": "DiVA", "what": "table 4"}.items() <= json.loads(capsys.readouterr().out)[7].items()
     assert call(commands.STUDIES, "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(table.STUDIES)

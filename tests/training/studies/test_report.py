@@ -13,11 +13,22 @@ import pytest
 from scipy import stats
 
 from tests.training.studies import toys
-from training.studies.formats import as_csv, as_markdown, write_report
+from training.studies.formats import as_csv, as_markdown, to_json, write_report
 from training.studies.plan import RESULT, Plan, Run
-from training.studies.report import report_of, to_json
+from training.studies.report import report_of
 from training.studies.results import value_of
-from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation, paired, summary, verdict
+from training.studies.statistics import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Summary,
+    correlation,
+    holm,
+    p_value,
+    paired,
+    summary,
+    verdict,
+)
 from training.studies.study import R1, Arm, Claim, Measure
 from zoo.errors import TrainingError
 from zoo.files import write_json
@@ -73,6 +84,21 @@ def test_verdicts_by_hand(claim: dict[str, Any], low: float, high: float, expect
 def test_one_seed_decides_nothing() -> None:
     assert verdict(Claim("x", "a"), summary([0.5])) == UNDECIDED
     assert verdict(Claim("x", "a"), None) == UNDECIDED
+
+
+def test_p_values_are_those_of_the_paired_t_test() -> None:
+    a, b = DRAW.normal(0.6, 0.1, (2, 6))
+    assert p_value(paired(dict(enumerate(a)), dict(enumerate(b)))) == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert p_value(summary([0.1, 0.1])) == 0
+    assert p_value(summary([0.0, 0.0])) == 1
+    assert (p_value(summary([0.1])), p_value(None)) == (None, None)
+
+
+def test_holm_s_correction_by_hand() -> None:
+    """Smallest first: 4 x 0.01, then 3 x 0.013 which may not be less, then 2 x 0.02 likewise, then 0.9."""
+    assert holm([0.02, None, 0.01, 0.9, 0.013]) == pytest.approx([0.04, None, 0.04, 0.9, 0.04])
+    assert holm([0.3, 0.4]) == pytest.approx([0.6, 0.6])
+    assert holm([None, 0.8, 0.9]) == [None, 1.0, 1.0]
 
 
 def test_correlations_are_pearson_s() -> None:
@@ -157,6 +183,9 @@ def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> N
     assert len(rows) == 2 * 4 + 4
     assert {row["arm"] for row in rows} == {"margin", "contrastive", "contrastive - margin"}
     assert float(rows[0]["mean"]) == pytest.approx(0.61)
+    assert (
+        "Of 2 claims 2 hold, 0 do not, 0 are undecided. After Holm's correction 1 of those that hold stand." in markdown
+    )
     tables = [line for line in markdown.splitlines() if line.startswith("|")]
     assert all(line.count("|") > 3 for line in tables)
 
@@ -178,9 +207,17 @@ def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: 
     assert empty.rows == []
     assert {judged.verdict for judged in empty.claims} == {UNDECIDED}
     assert (
-        "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 | undecided |"
+        "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 |  | undecided |"
         in as_markdown(empty)
     )
+
+
+def test_the_values_of_the_runs_are_in_the_report(plan: Plan, tmp_path: Path) -> None:
+    values = to_json(report_of(plan, tmp_path))["values"]["last"]["test recall_at_1"]
+    assert {arm: tuple(seeds.values()) for arm, seeds in values.items()} == SCORES
+    (difference, close) = to_json(report_of(plan, tmp_path))["claims"]
+    assert difference["p_holm"] == pytest.approx(stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).pvalue)
+    assert close["p_holm"] is None
 
 
 def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+"""A study's report as one HTML page that asks for nothing: claims, scores, and the pictures of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from training.studies.report import Judged, Report, Row
+from training.studies.results import Values
+from training.studies.statistics import FAILS, HOLDS, correlation
+from training.studies.study import DECAY, MAP_AT_R, R1, Measure
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, told
+from zoo.report import pictures
+from zoo.report.forest import Line, forest
+from zoo.report.matrix import correlations
+from zoo.report.page import Section, folded, legend, numbered, page, paragraph, picture, table
+
+SVG = "image/svg+xml"
+TONES = {HOLDS: "good", FAILS: "bad"}
+SHOWN = len(pictures.COLOURS)
+"""At most so many lines in a picture."""
+
+
+def as_html(report: Report) -> str:
+    """The whole page; what comes from files is escaped."""
+    study, plan = report.plan.study, report.plan
+    sections = [_about(report), *_claims(report)]
+    for selection in plan.selections:
+        tables = report.values[selection]
+        sections += _scores([row for row in report.rows if row.selection == selection], selection, study.x)
+        sections += [*_sweeps(report, tables, selection), *_together(tables, selection), *_decay(tables, selection)]
+    sections += [*_curves(report.curves), *_spectra(report.spectra), _state(report)]
+    return page(f"{study.name} on {plan.dataset}", sections)
+
+
+def _about(report: Report) -> Section:
+    study, plan = report.plan.study, report.plan
+    finished = len({(row.arm, row.selection) for row in report.rows})
+    settings = [f"All arms with {', '.join(plan.settings)}."] if plan.settings else []
+    runs = len(study.arms) * plan.seeds * len(plan.selections)
+    state = f"{runs - len(report.missing)} of {runs} runs are finished, of {finished} arms."
+    texts = [f"{study.title} ({study.source}).", study.note, *settings, how(report), state]
+    return Section("What was compared", "".join(paragraph(text) for text in texts if text))
+
+
+def _claims(report: Report) -> list[Section]:
+    """A forest plot for each measure of which something is claimed."""
+    if not report.claims:
+        return []
+    parts = [paragraph(counted(report.claims))]
+    for measure in dict.fromkeys(each.claim.measure for each in report.claims):
+        chosen = [each for each in report.claims if each.claim.measure == measure]
+        lines = [_line(each, len(report.plan.selections) > 1) for each in chosen if each.difference]
+        waiting = [each.claim.text for each in chosen if not each.difference]
+        grey = "; grey: as far as little is claimed to be" if any(line.band for line in lines) else ""
+        parts.append(paragraph(f"Differences of {name_of(measure)}{grey}"))
+        parts += [forest(lines, at=0.0)] if lines else []
+        parts += [paragraph(f"Not measured yet: {'; '.join(waiting)}.")] if waiting else []
+    return [Section("Claims", "".join(parts) + paragraph(VERDICTS))]
+
+
+def _line(judged: Judged, several: bool) -> Line:
+    found = judged.difference
+    assert found is not None
+    bounds = f" ({found.interval[0]:+.4f} to {found.interval[1]:+.4f})" if found.interval else ""
+    seeds = f"{found.n} seed{'s' * (found.n > 1)}" + (f", {judged.selection}" if several else "")
+    chance = "" if judged.holm is None else f"; p (Holm) {chance_of(judged.holm)}"
+    limit = judged.claim.within
+    tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
+    note = f"{judged.claim.better} - {judged.than}: {found.mean:+.4f}{bounds}, {seeds}{chance}"
+    return Line(judged.claim.text, found.mean, found.interval, note, judged.verdict, tone, band)
+
+
+def _scores(rows: Sequence[Row], selection: str, axis: str) -> list[Section]:
+    """Every arm by every measure; all but the first measure folded."""
+    parts = []
+    for number, measure in enumerate(dict.fromkeys(row.measure for row in rows)):
+        chosen = [row for row in rows if row.measure == measure]
+        body = forest([_arm(row, axis) for row in chosen])
+        parts.append(folded(name_of(measure), body) if number else paragraph(name_of(measure)) + body)
+    return [Section(f"Scores: {SELECTED[selection]}", "".join(parts))] if parts else []
+
+
+def _arm(row: Row, axis: str) -> Line:
+    value, difference = row.value, row.difference
+    place = f"{axis} {row.x:g}; " if row.x is not None else ""
+    bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
+    beside = f"; {difference.mean:+.4f} to the baseline" if difference else ""
+    note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}"
+    mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")
+    return Line(row.arm, value.mean, value.interval, note, mark)
+
+
+def _sweeps(report: Report, tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+    """The first measure against the arms' places, a line for each recipe."""
+    study = report.plan.study
+    measure = study.measures[0]
+    means = _means(tables[measure])
+    series: dict[str, list[tuple[float, float]]] = {}
+    for arm in study.arms:
+        if arm.x is not None and arm.label in means:
+            series.setdefault(arm.recipe.partition("-$")[0], []).append((arm.x, means[arm.label]))
+    if not series:
+        return []
+    heading = f"{name_of(measure)} by {study.x}"
+    return [_drawn(heading, pictures.curves(series, study.x, name_of(measure)), series, SELECTED[selection] + ".")]
+
+
+def _together(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+    """How the measures go together over runs (Revisiting, figure 4)."""
+    flat = {name_of(measure): _flat(values) for measure, values in tables.items()}
+    names = list(flat)
+    runs = len(next(iter(flat.values()), {}))
+    if len(names) < 3 or runs < 3:
+        return []
+    found = {
+        (a, b): correlation(list(flat[a].values()), list(flat[b].values()))
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+    }
+    text = f"Pearson's correlation over {runs} runs of all arms. {SELECTED[selection].capitalize()}."
+    return [Section("How the measures go together", correlations(names, found) + paragraph(text))]
+
+
+def _decay(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+    """R@1, or else MAP@R, against spectral decay, a point for each arm (Revisiting, figure 5)."""
+    score = next((measure for measure in (R1, MAP_AT_R) if measure in tables), None)
+    if score is None or DECAY not in tables:
+        return []
+    up, across = _means(tables[score]), _means(tables[DECAY])
+    labels = [label for label in up if label in across]
+    if len(labels) < 3:
+        return []
+    points = [(across[label], up[label]) for label in labels]
+    found = correlation([x for x, _ in points], [y for _, y in points])
+    text = f"Means over seeds; r = {found:+.2f} over arms. {SELECTED[selection].capitalize()}." if found else ""
+    image = picture(pictures.scatter([points], name_of(DECAY), name_of(score)), SVG, "A point for each arm")
+    return [Section(f"{name_of(score)} against spectral decay", image + numbered(labels) + paragraph(text), "half")]
+
+
+def _curves(curves: Mapping[str, Sequence[float]]) -> list[Section]:
+    series = {name.partition(":")[0]: list(enumerate(line, start=1)) for name, line in curves.items() if len(line)}
+    if not series:
+        return []
+    text = "On training classes held out, mean over seeds; test classes are measured once, at the end."
+    return [_drawn("R@1 by epoch", pictures.curves(series), series, text)]
+
+
+def _spectra(spectra: Mapping[str, Sequence[float]]) -> list[Section]:
+    """A picture for each split, view and selection."""
+    kinds: dict[str, dict[str, Sequence[float]]] = {}
+    for name, line in spectra.items():
+        arm, _, kind = name.partition(": ")
+        kinds.setdefault(kind, {})[arm] = line
+    return [_drawn(kind.capitalize(), pictures.spectra(list(s.values())), s, "") for kind, s in kinds.items()]
+
+
+def _drawn(heading: str, image: bytes, names: Iterable[str], text: str) -> Section:
+    names = list(names)
+    left = f" The first {SHOWN} of {len(names)}." if len(names) > SHOWN else ""
+    body = picture(image, SVG, heading) + legend(names, pictures.COLOURS)
+    return Section(heading, body + (paragraph(f"{text}{left}") if text or left else ""), "half")
+
+
+def _state(report: Report) -> Section:
+    parts = []
+    if report.missing:
+        parts.append(folded(f"{len(report.missing)} runs are not finished", paragraph("; ".join(report.missing))))
+    if report.failures:
+        parts.append(table(("run", "failed with"), list(map(list, report.failures.items()))))
+    made = [[key, "; ".join(map(told, values))] for key, values in report.made_with.items()]
+    parts += [paragraph(f"Training took {report.seconds:,.0f} s in all."), table(("made with", ""), made)]
+    return Section("Runs", "".join(parts))
+
+
+def _means(values: Values) -> dict[str, float]:
+    return {label: sum(seeds.values()) / len(seeds) for label, seeds in values.items()}
+
+
+def _flat(values: Values) -> dict[tuple[str, int], float]:
+    return {(label, seed): value for label, seeds in values.items() for seed, value in seeds.items()}

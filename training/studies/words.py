@@ -1,0 +1,55 @@
+"""What reports say in words, on every kind of page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from training.studies.report import Judged, Report
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED
+from training.studies.study import EMBEDDING, Measure
+
+SELECTED = {"last": "last epoch, trained on all training classes", "validation": "epoch selected on held-out classes"}
+
+VERDICTS = (
+    '"Holds" where the whole 95 % interval lies on the claimed side of 0 (or within the margin named), "does not" '
+    "where it lies on the other; undecided otherwise, and below two seeds. Each interval is for its claim alone: of "
+    "twenty claims about nothing, one is decided by chance. p (Holm) is adjusted for all claims of differences here: "
+    "those below 0.05 stand together."
+)
+
+
+def how(report: Report) -> str:
+    """The protocol in a sentence or two."""
+    return (
+        f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval "
+        f"of the mean; differences to {report.plan.study.reference} are paired by seed."
+    )
+
+
+def counted(claims: Sequence[Judged]) -> str:
+    """How many claims hold, do not, or are undecided."""
+    counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
+    together = sum(each.holm is not None and each.holm < 0.05 and each.verdict == HOLDS for each in claims)
+    unmeasured = sum(each.difference is None or each.difference.n < 2 for each in claims)
+    text = f"Of {len(claims)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
+    text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
+    return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
+
+
+def name_of(measure: Measure) -> str:
+    """A measure as people write it: R@1 on test."""
+    metric = re.sub(r"^recall_at_(\d+)$", r"R@\1", measure.metric)
+    metric = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "nmi": "NMI", "map": "mAP"}.get(metric, metric)
+    view = "" if measure.view == EMBEDDING else f" of {measure.view}"
+    return f"{metric.replace('_', ' ')}{view} on {measure.split}"
+
+
+def chance_of(p: float) -> str:
+    """A p-value as it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def told(value: object) -> str:
+    """A fact of what runs were made with; one of several parts as part and value."""
+    return ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
