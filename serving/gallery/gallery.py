@@ -1,15 +1,13 @@
 """A gallery folder: the one way to add to it, read it and search it.
 
-gallery.sqlite             the truth (serving.gallery.store)
-index.faiss, index.json    derived from it (serving.gallery.index); may be deleted at any time
-model.json                 the card of the model that embeds this gallery, and where it was loaded from
+gallery.sqlite    the truth (serving.gallery.store)
+index-*           derived from it (serving.gallery.generation); may be deleted at any time
+model.json        the card of the model that embeds this gallery, and where it was loaded from
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +16,16 @@ from typing import Self
 
 import numpy as np
 
-from serving.gallery.index import Index, load_index
-from serving.gallery.items import Added, Item, NewItem, Stats
+from serving.gallery.generation import Facts
+from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
+from serving.gallery.kinds import KINDS, kind_of
+from serving.gallery.live import LiveIndex
+from serving.gallery.measuring import Measured
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.cards import Card, card_from_json
 from zoo.errors import CardError, GalleryError, ModelMismatchError, UsageError
 from zoo.files import atomic_folder, write_json
-
-logger = logging.getLogger(__name__)
 
 STORE, MODEL = "gallery.sqlite", "model.json"
 
@@ -48,10 +47,7 @@ class Gallery:
         """Use `Gallery.open` or `Gallery.create`."""
         self.path, self.card, self.model_ref = path, card, model_ref
         self._store = store
-        self._catching_up = threading.Lock()
-        self._index = load_index(path, card.fingerprint, card.dim, store.last_change())
-        self._saved_change = self._index.change
-        self.save_index()
+        self._live, self._wrote = LiveIndex(path, store), False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
@@ -87,8 +83,10 @@ class Gallery:
             raise
 
     def close(self) -> None:
-        """Write the index file if it is behind, and let go of the store."""
-        self.save_index()
+        """Compact if what was written here makes it worth while, and let go of the store."""
+        self._live.wait()
+        if self._wrote and self._live.is_due():
+            self._live.compact_if_possible()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -110,27 +108,32 @@ class Gallery:
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items`, or none. Once this returns they are on disk and the next search finds them."""
+        self._wrote = True
         return self._store.add(items)
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items by id and return how many there were; ids that do not exist are passed over."""
+        self._wrote = True
         return self._store.remove(ids)
 
     def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
         """Give items another source and label, (id, source, label) each; all of them, or none."""
         self._store.move(places)
 
-    def search(self, vectors: np.ndarray, k: int, exclude_ids: Sequence[int] = ()) -> list[list[Hit]]:
+    def search(
+        self, vectors: np.ndarray, k: int, exclude_ids: Sequence[int] = (), exact: bool = False
+    ) -> list[list[Hit]]:
         """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
 
-        Exact. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
+        Similarities are exact; so is the choice of items, unless the gallery was tuned for an approximate index and
+        `exact` is not set. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
         """
         if k < 1:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
         excluded = set(exclude_ids)
-        similarities, ids = self._catch_up().search(vectors, k + len(excluded))
+        similarities, ids = self._live.current().search(vectors, k + len(excluded), exact)
         items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
         return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
@@ -168,31 +171,36 @@ class Gallery:
     def stats(self) -> Stats:
         return self._store.stats()
 
-    def save_index(self) -> None:
-        """Write the index file if the one on disk is older; a folder that cannot be written to is no error."""
-        index = self._catch_up()
-        if index.change == self._saved_change:
-            return
-        try:
-            index.save(self.path, self.card.fingerprint)
-            self._saved_change = index.change
-        except (OSError, RuntimeError) as error:
-            logger.warning("the index file of %s could not be written (%s); it is rebuilt next time.", self.path, error)
+    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """All ids, int64 [n], ascending, and their embeddings, float32 [n, dim], as the index holds them."""
+        return self._live.current().content()
 
-    def _catch_up(self) -> Index:
-        """The index, brought up to the store's last change."""
-        if self._store.change() == self._index.change:
-            return self._index
-        with self._catching_up:
-            index = self._index
-            changes = self._store.changes_since(index.change)
-            index.apply(changes)
-            if len(index) != changes.count:
-                logger.warning("the index of %s does not add up; it is rebuilt from the store.", self.path)
-                index = Index(self.card.dim)
-                index.apply(self._store.changes_since(0))
-            self._index = index
-            return index
+    def index_stats(self) -> IndexStats:
+        return self._live.stats()
+
+    def compact(self) -> Facts | None:
+        """Write the next generation of the index now; None for an empty gallery.
+
+        Searches and writes go on meanwhile, here and in other processes. Raises `GalleryError` where it cannot be
+        written; the gallery is then as it was.
+        """
+        return self._live.compact()
+
+    def compact_in_background(self) -> None:
+        """From now on a search that finds a compaction due has it done in a thread, by one process of all."""
+        self._live.compact_in_background()
+
+    def tune(
+        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
+    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+        """Search from now on with the fastest kind of index that finds `recall` of the `k` nearest.
+
+        Measured on the gallery's own vectors, each of which searches all others. Returns what was chosen, None for an
+        empty gallery, and what was measured of every kind, None for one that was out of the question.
+        """
+        if not 0 < recall <= 1 or k < 1:
+            raise UsageError(f"recall is a fraction up to 1 and k at least 1, not {recall} and {k}.")
+        return self._live.tune(recall, k, [kind for kind in kinds if kind_of(kind)])
 
 
 def is_gallery(path: Path) -> bool:

@@ -1,134 +1,124 @@
-"""The FAISS index of a gallery: exact inner product over unit vectors, derived from the store at any time.
+"""What a process searches: the generation that lies on disk, the vectors that came since, and what is gone.
 
-On disk it is `index.faiss` with `index.json` beside it, which says of what it is a copy. A pair that is not a copy
-of the store's present state is passed over: the file only saves reading the store, and is never trusted over it.
+New vectors wait in a flat side index and those removed are passed over by a bitmap, until a compaction writes the
+next generation (serving.gallery.compaction). The main part is memory-mapped: all processes of a machine share it.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
+import faiss
 import numpy as np
 
 from serving.gallery.items import Changes
-from zoo.errors import missing
-from zoo.files import atomic_path, sha256_of, write_json
+from serving.gallery.kinds import FLAT, KINDS, Setting
+from serving.gallery.locks import SharedLock
+from serving.gallery.segment import NOTHING, Segment
 
-try:
-    import faiss
-except ImportError:
-    raise missing("faiss", "cpu") from None
+BEYOND = 4
+"""Up to how many times the k that an approximate index was measured at it is asked; beyond, the search is exact."""
 
-logger = logging.getLogger(__name__)
+_PIECE = 32
 
-FILE, FACTS = "index.faiss", "index.json"
+Found = tuple[np.ndarray, np.ndarray]
+"""Similarities float32 [q, k] and ids int64 [q, k], best first; places that nothing took are -inf and -1."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What an index file is a copy of: the store of this model's gallery after this change."""
+class Frozen:
+    """The part of an index that never changes.
 
-    fingerprint: str
-    dim: int
-    change: int
-    mark: str
-    count: int
-    sha256: str
+    exact: a flat index of all vectors; ids: int64 [n], ascending; approximate: an index of the same rows, None where
+    the exact one is searched; k: the one that `setting` was measured at.
+    """
+
+    exact: faiss.Index
+    ids: np.ndarray
+    approximate: faiss.Index | None = None
+    setting: Setting = FLAT
+    k: int = 10
 
 
 class Index:
     """Vectors by id. Searches run side by side; a change waits for them and they for it."""
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-        self.change, self.mark = 0, ""
-        """The store's change that this index has caught up with."""
-        self._lock = _SharedLock()
-        self._faiss: faiss.Index = faiss.IndexIDMap(faiss.IndexFlatIP(dim))
+    def __init__(self, dim: int, frozen: Frozen | None = None, change: int = 0, generation: str = "") -> None:
+        """`change`: the store's change that `frozen` holds; `generation`: its name, "" for none."""
+        self.dim, self.change, self.generation = dim, change, generation
+        self._frozen = frozen or Frozen(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        self._main = Segment(self._frozen.exact, self._frozen.ids)
+        self._side = Segment(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        self._lock = SharedLock()
 
     def __len__(self) -> int:
-        return int(self._faiss.ntotal)
+        return len(self._main) + len(self._side)
+
+    @property
+    def setting(self) -> Setting:
+        return self._frozen.setting
+
+    @property
+    def waiting(self) -> int:
+        """How many vectors the next compaction would take in or out."""
+        return len(self._side.ids) + self._main.gone
 
     def apply(self, changes: Changes) -> None:
         """Take over what happened in the store since `self.change`."""
         with self._lock.exclusive():
-            if len(changes.removed):
-                self._faiss.remove_ids(faiss.IDSelectorBatch(changes.removed))
             if len(changes.ids):
-                self._faiss.add_with_ids(np.ascontiguousarray(changes.vectors, np.float32), changes.ids)
-            self.change, self.mark = changes.number, changes.mark
+                self._side.add(changes.ids, changes.vectors)
+            if len(changes.removed):
+                self._main.remove(changes.removed)
+                self._side.remove(changes.removed)
+            self.change = changes.number
 
-    def search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Similarities float32 [q, k] and ids int64 [q, k] of the nearest, best first; k is cut to what there is."""
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False) -> Found:
+        """The `k` nearest to each of `vectors`, float32 [q, dim]; k is cut to what there is.
+
+        Similarities are exact. `exact`: so is the choice of neighbours; else it is as good as the index's setting.
+        """
+        vectors = np.ascontiguousarray(vectors, np.float32)
         with self._lock.shared():
             k = min(k, len(self))
-            if k == 0:
-                return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
-            similarities, ids = self._faiss.search(np.ascontiguousarray(vectors, np.float32), k)
-        return similarities, ids
+            similarities, rows = self._search_main(vectors, min(k, len(self._main)), exact)
+            new, new_rows = self._search_exactly(self._side, vectors, min(k, len(self._side)))
+            ids = np.concatenate([self._main.ids_of(rows), self._side.ids_of(new_rows)], axis=1)
+        return best_of(np.concatenate([similarities, new], axis=1), ids, k)
 
-    def save(self, folder: Path, fingerprint: str) -> None:
-        """Write the index and its facts into the gallery folder."""
-        with self._lock.shared(), atomic_path(folder / FILE) as temporary:
-            faiss.write_index(self._faiss, str(temporary))
-            facts = Facts(fingerprint, self.dim, self.change, self.mark, len(self), sha256_of(temporary))
-        write_json(folder / FACTS, asdict(facts))
+    def content(self) -> tuple[np.ndarray, np.ndarray]:
+        """All that is there: ids int64 [n], ascending, and vectors float32 [n, dim], copied."""
+        with self._lock.shared():
+            parts = (self._main, self._side)
+            ids = np.concatenate([part.ids[part.alive] for part in parts])
+            return ids, np.concatenate([part.vectors()[part.alive] for part in parts])
+
+    def _search_main(self, vectors: np.ndarray, k: int, exact: bool) -> Found:
+        if exact or self._frozen.approximate is None or k > BEYOND * self._frozen.k:
+            return self._search_exactly(self._main, vectors, k)
+        similarities, rows = self._search_approximately(vectors, k)
+        # Lists that were looked into may hold fewer than k: the search promises k where there are k.
+        short = (rows == NOTHING).any(axis=1)
+        if short.any():
+            similarities[short], rows[short] = self._search_exactly(self._main, vectors[short], k)
+        return similarities, rows
+
+    def _search_approximately(self, vectors: np.ndarray, k: int) -> Found:
+        setting, kind = self.setting, KINDS[self.setting.kind]
+        proposed = min(setting.shortlist * k, len(self._main))
+        _, rows = self._main.search(self._frozen.approximate, kind, setting.effort, vectors, proposed)
+        known, scores = self._main.vectors(), np.empty(rows.shape, np.float32)
+        for start in range(0, len(vectors), _PIECE):  # what is gathered is far larger than the result
+            piece = slice(start, start + _PIECE)
+            scores[piece] = np.einsum("qd,qkd->qk", vectors[piece], known[rows[piece]])
+        scores[rows == NOTHING] = -np.inf
+        return best_of(scores, rows, k)
+
+    def _search_exactly(self, part: Segment, vectors: np.ndarray, k: int) -> Found:
+        return part.search(part.exact, KINDS["flat"], 0, vectors, k)
 
 
-def load_index(folder: Path, fingerprint: str, dim: int, last_change: tuple[int, str]) -> Index:
-    """The index saved in a gallery folder if it is a copy of the store after `last_change`, else an empty index."""
-    index = Index(dim)
-    if last_change[0] == 0:
-        return index
-    try:
-        facts = Facts(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
-        if (facts.fingerprint, facts.dim, (facts.change, facts.mark)) != (fingerprint, dim, last_change):
-            raise ValueError("it is of another state of the gallery")
-        if sha256_of(folder / FILE) != facts.sha256:
-            raise ValueError("its SHA-256 differs")
-        stored = faiss.read_index(str(folder / FILE))
-        if (stored.ntotal, stored.d) != (facts.count, dim):
-            raise ValueError("its size differs")
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        logger.info("%s: the index file is not used (%s); the index is built from the store.", folder, error)
-    else:
-        index._faiss, index.change, index.mark = stored, facts.change, facts.mark
-    return index
-
-
-class _SharedLock:
-    """Held by many readers or by one writer; a waiting writer goes before new readers."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._readers = 0
-        self._writers = 0
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._writers)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._readers -= 1
-                self._condition.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._condition:
-            self._writers += 1
-            self._condition.wait_for(lambda: not self._readers)
-            try:
-                yield
-            finally:
-                self._writers -= 1
-                self._condition.notify_all()
+def best_of(similarities: np.ndarray, ids: np.ndarray, k: int) -> Found:
+    """The k largest of each row; equal ones in the order of their ids."""
+    order = np.lexsort((ids, -similarities), axis=1)[:, :k]
+    return np.take_along_axis(similarities, order, axis=1), np.take_along_axis(ids, order, axis=1)

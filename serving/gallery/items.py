@@ -13,7 +13,10 @@ from serving.gallery.thumbnails import Thumbnail
 
 @dataclass(frozen=True)
 class NewItem:
-    """What is added. `embedding`: unit row, float32 [dim]; `content_sha256`: of the image file's bytes, in hex."""
+    """What is added. `embedding`: unit row, float32 [dim]; `content_sha256`: of the image file's bytes, in hex.
+
+    `added_at`: UTC, ISO 8601, of an item that was in a gallery before; by default the present.
+    """
 
     source: str
     embedding: np.ndarray
@@ -21,6 +24,7 @@ class NewItem:
     content_sha256: str
     label: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    added_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,34 @@ class Stats:
 
 
 @dataclass(frozen=True)
+class IndexStats:
+    """How a gallery is searched.
+
+    kind, effort, shortlist: the setting (serving.gallery.kinds). recall: the part of the k nearest that it finds, as
+    measured when the generation was written, and the median milliseconds of a search then; None for exact search that
+    was never tuned. frozen: vectors of the generation; waiting: how many came or went since; bytes: of its folder.
+    """
+
+    kind: str
+    effort: int
+    shortlist: int
+    recall: float | None
+    k: int | None
+    milliseconds: float | None
+    generation: str
+    frozen: int
+    waiting: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Changes:
     """What happened since an older change number: items gone, and items new with vectors float32 [n, dim].
 
-    `number` and `mark` are those of the last change, `count` is how many items there are after it.
+    `number` is that of the last change, `count` how many items there are after it.
     """
 
     number: int
-    mark: str
     count: int
     removed: np.ndarray
     ids: np.ndarray

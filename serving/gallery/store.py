@@ -2,63 +2,34 @@
 
 Every transaction that changes something takes the next change number. An item carries the number of the
 transaction that wrote it, a removal leaves its number behind, and so whoever derives something from the store
-(an index, in this or another process) asks for what came after the number it has seen. Beside the number stands a
-random mark, new with every change: a file derived from another history of this store never has it. An item keeps its
-number when it is moved, as nothing is derived from where it lies.
+(an index, in this or another process) asks for what came after the number it has seen. An item keeps its number when
+it is moved, as nothing is derived from where it lies. Beside the number stands the name of the generation of the index
+that counts; names are random, so that no file derived from another history of this store is ever taken for it.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from serving.gallery import schema
 from serving.gallery.connection import connect
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
 
-SCHEMA = 1
-APPLICATION_ID = 0x5A4F4F47
-"""Marks the SQLite file as a gallery ("ZOOG")."""
-
-_TABLES = f"""
-PRAGMA journal_mode = WAL;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA};
-CREATE TABLE state (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE items (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    source TEXT NOT NULL,
-    label TEXT,
-    metadata TEXT NOT NULL,
-    embedding BLOB NOT NULL,
-    content_sha256 TEXT NOT NULL UNIQUE,
-    added_at TEXT NOT NULL,
-    change INTEGER NOT NULL
-);
-CREATE INDEX items_by_change ON items (change);
-CREATE INDEX items_by_label ON items (label, id);
--- Apart from the items, so that reading all embeddings does not read all pictures.
-CREATE TABLE thumbnails (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    media_type TEXT NOT NULL,
-    data BLOB NOT NULL
-);
-CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
-CREATE INDEX removals_by_change ON removals (change);
-"""
 _ITEM = "id, source, label, metadata, content_sha256, added_at, change"
 _MAX_ID = 2**63 - 1
+_PIECE = 10_000
 
 
 class Store:
@@ -74,7 +45,7 @@ class Store:
             self._db = connect(path)
         try:
             with self._explained():
-                self._check_version()
+                schema.check_version(self._db, path)
                 # FULL: an acknowledged write survives a power cut as well as a killed process.
                 self._db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
                 state = dict(self._db.execute("SELECT key, value FROM state"))
@@ -86,18 +57,18 @@ class Store:
     @staticmethod
     def create(path: Path, dim: int, fingerprint: str) -> None:
         """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
-        db = sqlite3.connect(path)
-        try:
-            db.executescript(_TABLES)
-            state = {"change": 0, "mark": "", "dim": dim, "fingerprint": fingerprint}
-            with db:
-                db.executemany("INSERT INTO state VALUES (?, ?)", state.items())
-        finally:
-            db.close()
+        schema.create(path, dim, fingerprint)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    @contextmanager
+    def closing(self) -> Iterator[Self]:
+        try:
+            yield self
+        finally:
+            self.close()
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items` in one transaction, or none; content that is there already is left alone."""
@@ -126,27 +97,50 @@ class Store:
         """The number of the last change: cheap, asked before every search."""
         return int(self._query("SELECT value FROM state WHERE key = 'change'")[0][0])
 
-    def last_change(self) -> tuple[int, str]:
-        """The number and the mark of the last change."""
-        ((number, mark),) = self._query(
-            "SELECT number.value, mark.value FROM state AS number, state AS mark "
-            "WHERE number.key = 'change' AND mark.key = 'mark'"
-        )
-        return int(number), str(mark)
+    def position(self) -> tuple[int, str]:
+        """The number of the last change and the name of the index's generation: cheap, asked before every search."""
+        state = dict(self._query("SELECT key, value FROM state WHERE key IN ('change', 'generation')"))
+        return int(state["change"]), str(state.get("generation", ""))
+
+    def set_generation(self, name: str) -> None:
+        """From now on this generation counts; it changes nothing of the content."""
+        self.set_state("generation", name)
+
+    def state(self, key: str) -> str | None:
+        """What `set_state` wrote under this key."""
+        rows = self._query("SELECT value FROM state WHERE key = ?", key)
+        return str(rows[0][0]) if rows else None
+
+    def set_state(self, key: str, value: str) -> None:
+        with self._lock, self._explained():
+            self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
 
     def changes_since(self, number: int) -> Changes:
         """All that happened after change `number`; since 0 it is the whole gallery."""
         with self._snapshot():
-            # From the start on, reading the table in order is quicker than going through the index by change.
-            where, since = ("WHERE change > ?", (number,)) if number else ("", ())
-            rows = self._query(f"SELECT id, embedding FROM items {where} ORDER BY id", *since)
+            now, count = self.change(), self.count()
+            # From the start on, reading the table in order is quicker than going through the index by change. Either
+            # way ids ascend: a later change has never a smaller id.
+            clause, since = ("WHERE change > ? ORDER BY change, id", (number,)) if number else ("ORDER BY id", ())
+            ids, vectors = self._vectors(clause, since)
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
-            (now, mark), count = self.last_change(), self._query("SELECT count(*) FROM items")[0][0]
-        if any(len(blob) != 4 * self.dim for _, blob in rows):
-            raise GalleryError(f"{self.path} holds an embedding that is not {self.dim} float32 numbers; it is damaged.")
-        ids = np.array([row[0] for row in rows], np.int64)
-        vectors = np.frombuffer(b"".join(blob for _, blob in rows), "<f4").reshape(-1, self.dim)
-        return Changes(now, mark, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
+        return Changes(now, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
+
+    def _vectors(self, clause: str, values: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids int64 [n], ascending, and embeddings float32 [n, dim], read in pieces to hold them once in memory."""
+        ((n,),) = self._db.execute(f"SELECT count(*) FROM items {clause.partition('ORDER')[0]}", values)
+        ids, vectors = np.empty(n, np.int64), np.empty((n, self.dim), np.float32)
+        cursor = self._db.execute(f"SELECT id, embedding FROM items {clause}", values)
+        for start in range(0, n, _PIECE):
+            rows = cursor.fetchmany(_PIECE)
+            if any(len(blob) != 4 * self.dim for _, blob in rows):
+                raise GalleryError(
+                    f"{self.path} holds an embedding that is not {self.dim} float32 numbers; it is damaged."
+                )
+            ids[start : start + len(rows)] = [item_id for item_id, _ in rows]
+            joined = b"".join(blob for _, blob in rows)
+            vectors[start : start + len(rows)] = np.frombuffer(joined, "<f4").reshape(-1, self.dim)
+        return ids, vectors
 
     def item(self, item_id: int) -> Item:
         return _item(self._one(f"SELECT {_ITEM} FROM items WHERE id = ?", item_id))
@@ -207,16 +201,6 @@ class Store:
             items, labels = self._query("SELECT count(*), count(DISTINCT label) FROM items")[0]
             return Stats(items, labels, self.change())
 
-    def _check_version(self) -> None:
-        if self._db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise GalleryError(f"{self.path} is a SQLite file, but no gallery.")
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA:
-            raise GalleryError(
-                f"{self.path} has schema {version}; this version of dml-zoo reads up to {SCHEMA}. "
-                "Upgrade: pip install -U dml-zoo"
-            )
-
     def _row(self, item: NewItem) -> tuple[Any, ...]:
         vector = np.asarray(item.embedding)
         if vector.dtype != np.float32 or vector.shape != (self.dim,):
@@ -232,7 +216,14 @@ class Store:
                 text.encode()
         except (TypeError, ValueError) as error:
             raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
-        return item.source, item.label, metadata, vector.astype("<f4").tobytes(), item.content_sha256, _now()
+        return (
+            item.source,
+            item.label,
+            metadata,
+            vector.astype("<f4").tobytes(),
+            item.content_sha256,
+            item.added_at or _now(),
+        )
 
     def _insert(self, item: NewItem, row: tuple[Any, ...], change: int) -> tuple[int, bool]:
         """The id of the item with this content, and whether it is new."""
@@ -280,8 +271,7 @@ class Store:
                 before, change = self._db.total_changes, self.change() + 1
                 yield change
                 if self._db.total_changes > before:
-                    state = [(change, "change"), (secrets.token_hex(8), "mark")]
-                    self._db.executemany("UPDATE state SET value = ? WHERE key = ?", state)
+                    self._db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:

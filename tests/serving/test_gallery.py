@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.index import FACTS, FILE, Index
+from serving.gallery.generation import EXACT, FACTS
+from serving.gallery.index import Index
 from serving.gallery.items import Changes
 from zoo.cards import Card, Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelMismatchError, UsageError
@@ -37,7 +38,13 @@ def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
 def path(tmp_path: Path) -> Path:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
+        gallery.compact()
     return tmp_path / "g"
+
+
+def generation(path: Path) -> Path:
+    (folder,) = path.glob("index-*")
+    return folder
 
 
 def expected(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list[list[tuple[int, float]]]:
@@ -85,7 +92,7 @@ def test_an_index_that_catches_up_equals_one_built_anew(steps: list[tuple[bool, 
         gone = np.array([] if add else sorted(alive)[:count], np.int64)
         alive = {i: v for i, v in alive.items() if i not in gone} | dict(zip(ids.tolist(), vectors, strict=True))
         next_id, change = next_id + len(vectors), change + 1
-        index.apply(Changes(change, str(change), len(alive), gone, ids, vectors))
+        index.apply(Changes(change, len(alive), gone, ids, vectors))
     assert len(index) == len(alive)
     _, ids = index.search(unit_rows(3, seed=99), 4)
     wanted = expected(unit_rows(3, seed=99), alive, 4)
@@ -100,59 +107,77 @@ def test_equal_similarities_come_in_the_order_of_ids(tmp_path: Path) -> None:
         assert hits[0].similarity <= 1
 
 
-def damage_missing(path: Path) -> None:
-    (path / FILE).unlink()
+def damage_missing(folder: Path) -> None:
+    shutil.rmtree(folder)
 
 
-def damage_garbage(path: Path) -> None:
-    (path / FILE).write_bytes(b"garbage" * 1000)
+def damage_garbage(folder: Path) -> None:
+    (folder / EXACT).write_bytes(b"garbage" * 1000)
 
 
-def damage_cut(path: Path) -> None:
-    (path / FILE).write_bytes((path / FILE).read_bytes()[:-100])
+def damage_cut(folder: Path) -> None:
+    (folder / EXACT).write_bytes((folder / EXACT).read_bytes()[:-100])
 
 
-def damage_one_bit(path: Path) -> None:
-    data = bytearray((path / FILE).read_bytes())
+def damage_one_bit(folder: Path) -> None:
+    data = bytearray((folder / EXACT).read_bytes())
     data[len(data) // 2] ^= 0x40
-    (path / FILE).write_bytes(data)
+    (folder / EXACT).write_bytes(data)
 
 
-def damage_facts(path: Path) -> None:
-    (path / FACTS).write_text("{")
+def damage_facts(folder: Path) -> None:
+    (folder / FACTS).write_text("{")
 
 
-def damage_unknown_fact(path: Path) -> None:
-    (path / FACTS).write_text(json.dumps({**json.loads((path / FACTS).read_text()), "more": 1}))
+def change_facts(folder: Path, **changes: object) -> None:
+    (folder / FACTS).write_text(json.dumps({**json.loads((folder / FACTS).read_text()), **changes}))
 
 
-def damage_other_model(path: Path) -> None:
-    facts = json.loads((path / FACTS).read_text())
-    (path / FACTS).write_text(json.dumps({**facts, "fingerprint": "another"}))
+def damage_unknown_fact(folder: Path) -> None:
+    change_facts(folder, more=1)
+
+
+def damage_missing_fact(folder: Path) -> None:
+    (folder / FACTS).write_text(json.dumps({"setting": {}}))
+
+
+def damage_unknown_kind(folder: Path) -> None:
+    change_facts(folder, setting={"kind": "quantum", "effort": 1, "shortlist": 1})
+
+
+def damage_other_model(folder: Path) -> None:
+    change_facts(folder, fingerprint="another")
 
 
 @pytest.mark.parametrize("damage", [value for name, value in list(globals().items()) if name.startswith("damage_")])
-def test_an_index_file_that_is_not_right_is_built_anew(path: Path, damage: object, caplog) -> None:
-    before = (path / FILE).read_bytes()
-    with Gallery.open(path):
-        pass
-    assert not caplog.records
-    damage(path)  # type: ignore[operator]
+def test_a_generation_that_is_not_right_is_not_used(path: Path, damage: object, caplog) -> None:
+    with caplog.at_level("INFO"), Gallery.open(path):
+        assert not caplog.records
+    damage(generation(path))  # type: ignore[operator]
     with caplog.at_level("INFO"), Gallery.open(path) as gallery:
         assert "the index is built from the store" in caplog.text
-        assert (path / FILE).read_bytes() == before, "written again at once"
+        assert_hits(gallery, by_id(unit_rows(200)))
+        assert gallery.index_stats().waiting == 200
+        gallery.compact()
+        assert gallery.index_stats().waiting == 0
+        assert_hits(gallery, by_id(unit_rows(200)))
+    caplog.clear()
+    with caplog.at_level("INFO"), Gallery.open(path) as gallery:
+        assert not caplog.records
         assert_hits(gallery, by_id(unit_rows(200)))
 
 
-def test_an_index_file_of_another_history_is_not_used(path: Path, tmp_path: Path) -> None:
+def test_a_generation_of_another_history_is_not_used(path: Path, tmp_path: Path) -> None:
     """The store was put back from a backup and went on otherwise: same change number, same count, other vectors."""
     shutil.copytree(path, tmp_path / "backup")
     with Gallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(1, seed=5), 200))
+        gallery.compact()
     with Gallery.open(tmp_path / "backup") as restored:
         restored.add(new_items(unit_rows(1, seed=6), 200))
-    for name in (FILE, FACTS):
-        shutil.copy(path / name, tmp_path / "backup" / name)
+        restored.compact()
+    shutil.rmtree(generation(tmp_path / "backup"))
+    shutil.copytree(generation(path), tmp_path / "backup" / generation(path).name)
     with Gallery.open(tmp_path / "backup") as restored:
         assert_hits(restored, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=6)])))
         (hits,) = restored.search(unit_rows(1, seed=6), 1)

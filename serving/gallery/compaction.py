@@ -1,0 +1,176 @@
+"""Compaction: the store as a new generation of the index, written beside the old one and put in its place at once.
+
+It reads one state of the store over a connection of its own, so that reading and writing go on meanwhile; what
+changes after that state waits in the side index of whoever searches. The new folder counts from the moment that the
+store names it; the old one is removed then, which those who have mapped it do not notice. One process compacts a
+gallery at a time, and one that is killed leaves at most a folder that nobody uses and the next one removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import faiss
+import numpy as np
+
+from serving.gallery.generation import PREFIX, Facts, write_generation
+from serving.gallery.index import Frozen
+from serving.gallery.kinds import FLAT
+from serving.gallery.measuring import Measured, Sample, measure_kind, sample_of
+from serving.gallery.schema import METRIC
+from serving.gallery.store import Store
+from zoo.errors import GalleryError
+
+logger = logging.getLogger(__name__)
+
+LEGACY = ("index.faiss", "index.json")
+"""What galleries of schema 1 had in place of generations."""
+
+DUE_AT_LEAST, DUE_PART = 1000, 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a gallery was tuned for: a kind of index, and the recall of the k nearest that it must hold."""
+
+    kind: str = "flat"
+    recall: float = 1.0
+    k: int = 10
+
+
+def is_due(waiting: int, count: int) -> bool:
+    """Whether a compaction is worth its time: `waiting` vectors of `count` have come or gone since the last one."""
+    return waiting > max(DUE_AT_LEAST, DUE_PART * count)
+
+
+def read_plan(store: Store) -> Plan:
+    text = store.state("plan")
+    return Plan(**json.loads(text)) if text else Plan()
+
+
+def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
+    """Write the store's present state as the generation that counts; what was written, None for an empty gallery.
+
+    A tuned gallery keeps its kind; the setting is chosen anew, and where none holds the recall that the gallery was
+    tuned for, the new generation is flat, which is exact.
+    Raises `BusyError` where another process compacts and `wait` is not set, and `GalleryError` if nothing can be
+    written: the old generation counts then as before.
+    """
+    with _alone(folder, wait), _explained(folder):
+        changes, plan, start = store.changes_since(0), read_plan(store), time.perf_counter()
+        name, facts = "", None
+        if changes.count:
+            frozen, measured = _frozen(changes.ids, changes.vectors, plan)
+            seconds = round(time.perf_counter() - start, 3)
+            name = f"{PREFIX}{changes.number}-{secrets.token_hex(4)}"
+            facts = write_generation(
+                folder / name, frozen, _facts(store, changes.number, changes.count, frozen, measured, seconds)
+            )
+        store.set_generation(name)
+        _sweep(folder, name)
+    return facts
+
+
+def tune(
+    folder: Path, store: Store, floor: float, k: int, kinds: Sequence[str]
+) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+    """Measure the kinds, make a generation of the one that is fastest at that recall, and remember it as the plan.
+
+    The second value says what was measured of each kind: None for one that the gallery is too small for, or that
+    does not hold the floor. Flat search is always among them. An empty gallery is left alone.
+    """
+    with _alone(folder, wait=True), _explained(folder):
+        changes = store.changes_since(0)
+        if not changes.count:
+            return None, []
+        exact = _exact(changes.ids, changes.vectors)
+        sample = sample_of(changes.ids, changes.vectors, k)
+        rows, best = [], (exact, Measured(FLAT, 1.0, float("inf"), 0.0))
+        for kind in dict.fromkeys(["flat", *kinds]):
+            found = measure_kind(kind, exact, changes.vectors, sample, floor) if sample else None
+            rows.append((kind, found[1] if found else None))
+            if found and found[1].milliseconds < best[1].milliseconds:
+                best = found
+        frozen, measured = best
+        name = f"{PREFIX}{changes.number}-{secrets.token_hex(4)}"
+        facts = _facts(store, changes.number, changes.count, frozen, measured if sample else None, measured.seconds)
+        facts = write_generation(folder / name, frozen, facts)
+        store.set_state("plan", json.dumps(asdict(Plan(measured.setting.kind, floor, k))))
+        store.set_generation(name)
+        _sweep(folder, name)
+    return facts, rows
+
+
+class BusyError(GalleryError):
+    """Another process compacts the gallery."""
+
+
+def _frozen(ids: np.ndarray, vectors: np.ndarray, plan: Plan) -> tuple[Frozen, Measured | None]:
+    exact = _exact(ids, vectors)
+    sample: Sample | None = sample_of(ids, vectors, plan.k) if plan.kind != "flat" else None
+    found = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample else None
+    if plan.kind != "flat" and found is None:
+        logger.warning(
+            "no %s index of these %d vectors finds %g of the %d nearest; the gallery is searched exactly. "
+            "Choose anew with: zoo gallery tune",
+            plan.kind,
+            len(ids),
+            plan.recall,
+            plan.k,
+        )
+    return found or (exact, None)
+
+
+def _exact(ids: np.ndarray, vectors: np.ndarray) -> Frozen:
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    return Frozen(index, ids)
+
+
+def _facts(store: Store, change: int, count: int, frozen: Frozen, measured: Measured | None, seconds: float) -> Facts:
+    recall, milliseconds = (measured.recall, measured.milliseconds) if measured else (None, None)
+    return Facts(
+        store.fingerprint, store.dim, METRIC, change, count, frozen.setting, frozen.k, recall, milliseconds, seconds, {}
+    )
+
+
+def _sweep(folder: Path, keep: str) -> None:
+    """Remove what no longer counts: older generations, what killed writers left, the files of schema 1."""
+    for path in folder.iterdir():
+        old = path.name.startswith((PREFIX, f".{PREFIX}")) and path.is_dir() and path.name != keep
+        if old:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name in LEGACY:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(folder: Path, wait: bool) -> Iterator[None]:
+    """Held by one process or thread at a time; the system lets go of it when its holder is killed."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError:
+        raise BusyError(f"{folder} is being compacted by another process.") from None
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # FAISS raises RuntimeError where a file cannot be written
+        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[-1]
+        raise GalleryError(f"the index of {folder} cannot be written: {reason}. The gallery is as it was.") from error

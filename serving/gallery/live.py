@@ -1,0 +1,150 @@
+"""The index of an open gallery, kept up with its store, and compacted when that is worth while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import faiss
+
+from serving.gallery import compaction
+from serving.gallery.compaction import BusyError
+from serving.gallery.generation import Facts, open_generation
+from serving.gallery.index import Index
+from serving.gallery.items import IndexStats
+from serving.gallery.measuring import Measured
+from serving.gallery.store import Store
+from zoo.errors import GalleryError
+
+logger = logging.getLogger(__name__)
+
+
+class LiveIndex:
+    """Every process has its own, and catches up with the store by its change number before it answers."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        """`store`: that of the gallery in `folder`; who made it closes it."""
+        self.folder, self._store = folder, store
+        self._catching_up, self._compacting = threading.Lock(), threading.Lock()
+        self._in_background = False
+        self._index, self._facts = self._opened(store.position()[1])
+        self.current()
+
+    def current(self) -> Index:
+        """The index, brought up to the store's last change and its generation: cheap where nothing changed."""
+        if self._store.position() == (self._index.change, self._index.generation):
+            return self._index
+        with self._catching_up:
+            index, facts = self._index, self._facts
+            if self._store.position()[1] != index.generation:
+                index, facts = self._newest()
+            changes = self._store.changes_since(index.change)
+            index.apply(changes)
+            if len(index) != changes.count:
+                index, facts = self._rebuilt(index.generation), None
+            self._index, self._facts = index, facts
+        if self._in_background and compaction.is_due(index.waiting, len(index)):
+            self._start_compaction()
+        return index
+
+    def stats(self) -> IndexStats:
+        index, facts = self.current(), self._facts
+        setting, measured = index.setting, facts if facts and facts.recall is not None else None
+        return IndexStats(
+            kind=setting.kind,
+            effort=setting.effort,
+            shortlist=setting.shortlist,
+            recall=measured.recall if measured else None,
+            k=measured.k if measured else None,
+            milliseconds=measured.milliseconds if measured else None,
+            generation=index.generation,
+            frozen=facts.count if facts else 0,
+            waiting=index.waiting,
+            bytes=_size(self.folder / index.generation) if facts else 0,
+        )
+
+    def is_due(self) -> bool:
+        """Whether a compaction is worth its time now."""
+        index = self.current()
+        return compaction.is_due(index.waiting, len(index))
+
+    def compact(self) -> Facts | None:
+        with self._compacting, Store(self._store.path).closing() as store:
+            return compaction.compact(self.folder, store)
+
+    def compact_if_possible(self) -> None:
+        """Compact unless another does already, and go on without where it cannot be done."""
+        with self._compacting:
+            self._try_to_compact()
+
+    def tune(
+        self, recall: float, k: int, kinds: Sequence[str]
+    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+        with self._compacting, Store(self._store.path).closing() as store:
+            return compaction.tune(self.folder, store, recall, k, kinds)
+
+    def compact_in_background(self) -> None:
+        """From now on, where a compaction is due, a thread of this process does it unless another process does."""
+        self._in_background = True
+
+    def wait(self) -> None:
+        """Return once no compaction of this process is under way."""
+        with self._compacting:
+            pass
+
+    def _opened(self, generation: str) -> tuple[Index, Facts | None]:
+        """The generation of that name, or an empty index in its place where its files are not right."""
+        if not generation:
+            return Index(self._store.dim), None
+        try:
+            found = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            if self._store.position()[1] == generation:
+                logger.info("%s: the index is built from the store; its file is not used: %s.", self.folder, error)
+            return Index(self._store.dim, generation=generation), None
+        return Index(self._store.dim, found[0], found[1].change, generation), found[1]
+
+    def _newest(self) -> tuple[Index, Facts | None]:
+        """The generation that counts; another may come, and this one go, before it is open."""
+        while True:
+            found = self._opened(self._store.position()[1])
+            if found[0].generation == self._store.position()[1]:
+                return found
+
+    def _rebuilt(self, generation: str) -> Index:
+        logger.warning("the index of %s does not add up; it is built anew from the store.", self.folder)
+        index = Index(self._store.dim, generation=generation)
+        index.apply(self._store.changes_since(0))
+        return index
+
+    def _try_to_compact(self) -> None:
+        try:
+            with Store(self._store.path).closing() as store:
+                compaction.compact(self.folder, store, wait=False)
+        except BusyError:
+            return
+        except GalleryError as error:
+            logger.warning("%s", error)
+            self._in_background = False  # what failed now would fail at every search
+
+    def _start_compaction(self) -> None:
+        if not self._compacting.acquire(blocking=False):
+            return
+
+        def run() -> None:
+            try:
+                faiss.omp_set_num_threads(1)  # of this thread alone: searches have the other cores
+                self._try_to_compact()
+            finally:
+                self._compacting.release()
+
+        threading.Thread(target=run, name="compaction").start()
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except FileNotFoundError:  # the next generation has just taken its place
+        return 0

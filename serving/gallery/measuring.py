@@ -1,0 +1,101 @@
+"""Recall and speed of an index, measured on the gallery's own vectors against exact search."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from serving.gallery.index import Frozen, Index
+from serving.gallery.kinds import Kind, Setting, build, kind_of
+from zoo.evaluation import nearest_neighbours
+
+QUERIES = 500
+TIMED = 60
+_ROUNDING = 1e-5
+"""Two ways of summing a product of unit vectors in single precision differ by less."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Vectors of a gallery that search all others.
+
+    ids: int64 [q]; vectors: float32 [q, dim]; kth: float32 [q], the similarity of each one's k-th nearest other.
+    """
+
+    ids: np.ndarray
+    vectors: np.ndarray
+    kth: np.ndarray
+    k: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a setting does: recall of the k nearest, 0 to 1; the median time of one search; the seconds to build it."""
+
+    setting: Setting
+    recall: float
+    milliseconds: float
+    seconds: float
+
+
+def sample_of(ids: np.ndarray, vectors: np.ndarray, k: int, queries: int = QUERIES) -> Sample | None:
+    """Some of the vectors, float32 [n, dim], and how near their `k` nearest others are; None where there are none."""
+    k = min(k, len(ids) - 1)
+    if k < 1:
+        return None
+    chosen = np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False))
+    similarities, found = nearest_neighbours(vectors[chosen], vectors, k + 1)
+    own = found == chosen[:, None]
+    # Where a row is not among its own neighbours, k + 1 rows equal to it are: the last of them goes.
+    own[:, -1] |= ~own.any(axis=1)
+    others = similarities[~own].reshape(len(chosen), k)
+    return Sample(ids[chosen], vectors[chosen], others[:, -1], k)
+
+
+def recall_of(index: Index, sample: Sample) -> float:
+    """The part of the k nearest others that the index finds; of equally near ones any counts."""
+    similarities, found = index.search(sample.vectors, sample.k + 1)
+    near = (similarities >= sample.kth[:, None] - _ROUNDING) & (found != sample.ids[:, None])
+    return float(np.minimum(near.sum(axis=1), sample.k).mean() / sample.k)
+
+
+def milliseconds_of(index: Index, sample: Sample) -> float:
+    """The median time of one search, of several in a row."""
+    times = []
+    for vector in sample.vectors[:TIMED]:
+        start = time.perf_counter()
+        index.search(vector[None], sample.k)
+        times.append(time.perf_counter() - start)
+    return round(1000 * float(np.median(times)), 4)
+
+
+def measure_kind(
+    name: str, exact: Frozen, vectors: np.ndarray, sample: Sample, floor: float
+) -> tuple[Frozen, Measured] | None:
+    """Build a kind over `vectors`, the rows of `exact`, and find its fastest setting of at least that recall.
+
+    None where the gallery is too small for the kind, or no setting holds the floor.
+    """
+    kind, start = kind_of(name), time.perf_counter()
+    if len(vectors) < kind.least:
+        return None
+    approximate = None if name == "flat" else build(kind, vectors)
+    seconds = time.perf_counter() - start
+    tried: list[tuple[Measured, Frozen]] = []
+    for setting in _settings(name, kind):
+        frozen = Frozen(exact.exact, exact.ids, approximate, setting, sample.k)
+        index = Index(vectors.shape[1], frozen)
+        if any(one.setting.shortlist == setting.shortlist for one, _ in tried):
+            continue  # a quicker effort with this shortlist holds the floor already
+        if (recall := recall_of(index, sample)) >= floor:
+            tried.append((Measured(setting, recall, milliseconds_of(index, sample), round(seconds, 3)), frozen))
+    if not tried:
+        return None
+    measured, frozen = min(tried, key=lambda pair: pair[0].milliseconds)
+    return frozen, measured
+
+
+def _settings(name: str, kind: Kind) -> list[Setting]:
+    return [Setting(name, effort, shortlist) for shortlist in kind.shortlists for effort in kind.efforts]

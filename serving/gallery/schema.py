@@ -1,0 +1,89 @@
+"""The tables of a gallery's SQLite file.
+
+2: `state` names the generation of the index that counts (serving.gallery.generation). 1: without it; such files are
+brought up to date when they are opened, and read as they are where they cannot be written to.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from zoo.errors import GalleryError
+
+SCHEMA = 2
+APPLICATION_ID = 0x5A4F4F47
+"""Marks the SQLite file as a gallery ("ZOOG")."""
+
+METRIC = "cosine"
+
+_TABLES = f"""
+PRAGMA journal_mode = WAL;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA};
+CREATE TABLE state (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL,
+    label TEXT,
+    metadata TEXT NOT NULL,
+    embedding BLOB NOT NULL,
+    content_sha256 TEXT NOT NULL UNIQUE,
+    added_at TEXT NOT NULL,
+    change INTEGER NOT NULL
+);
+CREATE INDEX items_by_change ON items (change);
+CREATE INDEX items_by_label ON items (label, id);
+-- Apart from the items, so that reading all embeddings does not read all pictures.
+CREATE TABLE thumbnails (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    media_type TEXT NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
+CREATE INDEX removals_by_change ON removals (change);
+"""
+
+_FROM_1_TO_2 = """
+BEGIN IMMEDIATE;
+INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
+DELETE FROM state WHERE key = 'mark';
+PRAGMA user_version = 2;
+COMMIT;
+"""
+
+
+def create(path: Path, dim: int, fingerprint: str) -> None:
+    """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
+    db = sqlite3.connect(path)
+    try:
+        db.executescript(_TABLES)
+        state = {"change": 0, "generation": "", "dim": dim, "metric": METRIC, "fingerprint": fingerprint}
+        with db:
+            db.executemany("INSERT INTO state VALUES (?, ?)", state.items())
+    finally:
+        db.close()
+
+
+def check_version(db: sqlite3.Connection, path: Path) -> None:
+    """Bring an older file up to date. Raises `GalleryError` for one that is no gallery, or a newer one."""
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise GalleryError(f"{path} is a SQLite file, but no gallery.")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA:
+        raise GalleryError(
+            f"{path} has schema {version}; this version of dml-zoo reads up to {SCHEMA}. "
+            "Upgrade: pip install -U dml-zoo"
+        )
+    if version < SCHEMA:
+        _upgrade(db)
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    try:
+        db.executescript(_FROM_1_TO_2)
+    except sqlite3.OperationalError as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if "readonly" not in str(error):
+            raise

@@ -1,0 +1,74 @@
+"""Vectors in one FAISS index by row, their ids, and which of them are still there."""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+
+from serving.gallery.kinds import Kind
+
+NOTHING = -1
+"""The id of a place that no vector took."""
+
+
+class Segment:
+    """Rows are never taken out of an index, as not every kind can; those that are gone are passed over."""
+
+    def __init__(self, exact: faiss.Index, ids: np.ndarray) -> None:
+        """`exact`: a flat index of the vectors; `ids`: int64 [n], ascending."""
+        self.exact, self.ids = exact, ids
+        self.alive = np.ones(len(ids), np.bool_)
+        self.gone = 0
+        self._bits: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        """How many vectors are there, those that are gone left out."""
+        return len(self.ids) - self.gone
+
+    def add(self, ids: np.ndarray, vectors: np.ndarray) -> None:
+        """Add vectors float32 [m, dim]; their ids are larger than those that are there."""
+        self.exact.add(np.ascontiguousarray(vectors, np.float32))
+        self.ids = np.concatenate([self.ids, ids])
+        self.alive = np.concatenate([self.alive, np.ones(len(ids), np.bool_)])
+        self._bits = None
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Pass over these ids from now on; others than those that are there are no error."""
+        rows = np.searchsorted(self.ids, ids)
+        rows = rows[rows < len(self.ids)]
+        rows = rows[np.isin(self.ids[rows], ids)]
+        self.alive[rows] = False
+        self.gone = len(self.alive) - int(np.count_nonzero(self.alive))
+        self._bits = None
+
+    def search(
+        self, index: faiss.Index, kind: Kind, effort: int, vectors: np.ndarray, k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Similarities float32 [q, k] and rows int64 [q, k] as `index`, one of these vectors, finds them.
+
+        Places that nothing took have the row -1 and the similarity -inf.
+        """
+        if k == 0 or len(self.ids) == 0:
+            return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
+        similarities, rows = index.search(vectors, k, params=kind.parameters(effort, self._selector()))
+        return np.where(rows == NOTHING, np.float32(-np.inf), similarities), rows
+
+    def ids_of(self, rows: np.ndarray) -> np.ndarray:
+        """The ids, int64, of rows; -1 stays -1."""
+        if not len(self.ids):
+            return rows
+        return np.where(rows == NOTHING, NOTHING, self.ids[rows])
+
+    def vectors(self) -> np.ndarray:
+        """All rows, float32 [n, dim], those that are gone as well: a view that lives as long as the index."""
+        n, dim = self.exact.ntotal, self.exact.d
+        if n == 0:
+            return np.empty((0, dim), np.float32)
+        return faiss.rev_swig_ptr(self.exact.get_xb(), n * dim).reshape(n, dim)
+
+    def _selector(self) -> faiss.IDSelector | None:
+        if not self.gone:
+            return None
+        if self._bits is None:
+            self._bits = np.packbits(self.alive, bitorder="little")
+        return faiss.IDSelectorBitmap(self._bits)

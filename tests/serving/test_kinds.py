@@ -1,0 +1,178 @@
+"""Every kind of index: what it finds, what it passes over, how it is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery
+from serving.gallery.compaction import Plan, compact
+from serving.gallery.generation import EXACT, IDS
+from serving.gallery.gallery import STORE
+from serving.gallery.index import Frozen, Index
+from serving.gallery.items import Changes
+from serving.gallery.kinds import KINDS, Setting, build, kind_of
+from serving.gallery.measuring import measure_kind, recall_of, sample_of
+from serving.gallery.store import Store
+from tests.serving.test_gallery import CARD, DIM, new_items
+from zoo.errors import UsageError
+
+N = 1200
+
+
+def clustered(n: int = N, dim: int = DIM, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, dim))[rng.integers(40, size=n)] + 0.3 * rng.normal(size=(n, dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def frozen_of(name: str, vectors: np.ndarray, setting: Setting) -> Frozen:
+    exact, approximate = build(KINDS["flat"], vectors), None if name == "flat" else build(KINDS[name], vectors)
+    return Frozen(exact, np.arange(10, 10 + 3 * len(vectors), 3), approximate, setting)
+
+
+def thorough(name: str) -> Setting:
+    return Setting(name, KINDS[name].efforts[-1], KINDS[name].shortlists[-1])
+
+
+def naive(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
+    products = {i: float(v.astype(np.float64) @ query.astype(np.float64)) for i, v in vectors.items()}
+    return sorted(products, key=lambda i: (-products[i], i))[:k]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
+    """A thorough setting of every kind equals a naive search: as built, with removals, with what came since."""
+    vectors, queries = clustered(), clustered(6, seed=7)
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    index = Index(DIM, frozen_of(name, vectors, thorough(name)), change=5)
+    for step in range(3):
+        _, ids = index.search(queries, 8)
+        assert ids.tolist() == [naive(there, query, 8) for query in queries]
+        gone = ids[:, :4].ravel()
+        new = {20_000 + 100 * step + i: row for i, row in enumerate(clustered(30, seed=step + 1))}
+        there = {i: v for i, v in there.items() if i not in gone} | new
+        changes = Changes(6 + step, len(there), np.unique(gone), np.array(list(new)), np.stack(list(new.values())))
+        index.apply(changes)
+        assert len(index) == len(there) == changes.count
+    ids, rows = index.content()
+    assert ids.tolist() == list(there)
+    np.testing.assert_array_equal(rows, np.stack(list(there.values())))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
+    """The hastiest setting may find others, but what it finds has its true similarity, and there are k of them."""
+    vectors, queries = clustered(), clustered(6, seed=7)
+    hasty = Setting(name, KINDS[name].efforts[0], 1)
+    index = Index(DIM, frozen_of(name, vectors, hasty))
+    for k in (1, 10, 40, 41, N, 2 * N):
+        similarities, ids = index.search(queries, k)
+        assert ids.shape == (6, min(k, N))
+        assert all(len(set(row)) == len(row) for row in ids.tolist())
+        products = np.einsum("qd,qkd->qk", queries.astype(np.float64), vectors[(ids - 10) // 3].astype(np.float64))
+        np.testing.assert_allclose(similarities, products, atol=1e-6)
+        assert (np.diff(similarities, axis=1) <= 0).all()
+    _, exact = index.search(queries, 5, exact=True)
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    assert exact.tolist() == [naive(there, query, 5) for query in queries]
+
+
+def test_recall_is_that_of_a_naive_count() -> None:
+    vectors, k = clustered(), 5
+    index = Index(DIM, frozen_of("ivf-pq", vectors, Setting("ivf-pq", 1, 1)))
+    sample = sample_of(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
+    assert sample
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    found = 0
+    for own, query in zip(sample.ids.tolist(), sample.vectors, strict=True):
+        others = [i for i in naive(there, query, k + 1) if i != own][:k]
+        _, (got,) = index.search(query[None], k + 1)
+        found += len(set(others) & set(got.tolist()))
+    assert recall_of(index, sample) == pytest.approx(found / (40 * k), abs=0.011)
+    assert recall_of(index, sample) < 1
+    assert recall_of(Index(DIM, frozen_of("flat", vectors, Setting())), sample) == 1
+
+
+def test_duplicates_and_few_vectors_have_a_recall() -> None:
+    twins = np.repeat(clustered(3), 100, axis=0)
+    sample = sample_of(np.arange(300), twins, 10, queries=50)
+    assert sample
+    np.testing.assert_allclose(sample.kth, 1, atol=1e-6)
+    exact = build(KINDS["flat"], twins)
+    assert recall_of(Index(DIM, Frozen(exact, np.arange(300))), sample) == 1
+    assert sample_of(np.arange(1), clustered(1), 10) is None
+    two = sample_of(np.arange(2), clustered(2), 10)
+    assert two is not None
+    assert two.k == 1
+    assert measure_kind("ivf-pq", Frozen(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(clustered(400)))
+    return tmp_path / "g"
+
+
+def test_tuning_takes_the_fastest_that_holds_the_recall(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        facts, rows = gallery.tune(0.9, 5, ["hnsw", "ivf-pq"])
+        measured = dict(rows)
+        assert list(measured) == ["flat", "hnsw", "ivf-pq"]
+        assert measured["ivf-pq"] is None, "too few vectors"
+        assert measured["flat"] is not None
+        assert measured["flat"].recall == 1
+        assert facts is not None
+        best = min((one for one in measured.values() if one), key=lambda one: one.milliseconds)
+        stats = gallery.index_stats()
+        assert (stats.kind, stats.recall, stats.k) == (best.setting.kind, best.recall, 5)
+        assert stats.frozen == 400
+        assert stats.bytes > 400 * DIM * 4
+    with Gallery.open(path) as again:
+        assert again.index_stats() == stats
+        with pytest.raises(UsageError, match="fraction"):
+            again.tune(1.2)
+        with pytest.raises(UsageError, match="Did you mean 'hnsw'"):
+            again.tune(0.9, kinds=["hnws"])
+
+
+def test_a_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+        store.set_state("plan", '{"kind": "hnsw", "recall": 0.95, "k": 5}')
+        gallery.add(new_items(clustered(200, seed=3), 400))
+        facts = compact(path, store)
+        assert facts is not None
+        assert (facts.setting.kind, facts.count) == ("hnsw", 600)
+        assert facts.recall is not None
+        assert facts.recall >= 0.95
+        assert gallery.index_stats().kind == "hnsw"
+        gallery.remove(range(1, 550))
+        assert len(gallery.search(clustered(1), 100)[0]) == 51
+        gallery.compact()
+        assert gallery.index_stats().kind == "flat"
+        assert "no hnsw index of these 51 vectors" in caplog.text
+        gallery.remove(range(550, 601))
+        assert gallery.compact() is None
+        assert not list(path.glob("index-*"))
+        assert gallery.search(clustered(1), 3) == [[]]
+
+
+def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
+    import faiss
+
+    with Gallery.open(path) as gallery:
+        gallery.compact()
+        folder = path / gallery.index_stats().generation
+        expected = [hit.id for hit in gallery.search(clustered(1, seed=5), 9)[0]]
+    _, rows = faiss.read_index(str(folder / EXACT)).search(clustered(1, seed=5), 9)
+    assert np.load(folder / IDS)[rows[0]].tolist() == expected
+
+
+def test_unknown_kinds_are_named() -> None:
+    assert kind_of("hnsw") is KINDS["hnsw"]
+    with pytest.raises(UsageError, match="Known: flat"):
+        kind_of("lsh")
+    assert Plan().kind == "flat"
