@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from training import data as training_data
-from training.data import TrainingData
+from training.data import prepare
 from training.ensembles import concatenate
+from training.frozen import data as frozen_data
+from training.frozen.data import Samples
 from training.loop import CHECKPOINT, train
 from training.losses import LOSSES
 from training.memory_allocation import keep_freed_memory
@@ -32,7 +34,10 @@ from training.settings import override
 from training.tables import check
 from training.trackers import create_trackers
 from zoo import datasets, paths
-from zoo.errors import RecipeError, nearest
+from zoo.cards import Card, read_card
+from zoo.datasets.dataset import Dataset
+from zoo.errors import RecipeError, UsageError, ZooError, nearest
+from zoo.registry import find
 from zoo.torch_runtime import choose_device
 
 
@@ -136,16 +141,21 @@ def train_model(
     progress: bool = True,
     compiled: bool = False,
     track: Iterable[str] = (),
+    dataset: Dataset | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train and write `ZOO_HOME/models/<name>`, replacing an older folder of that name when all went well.
 
-    compiled: put the trunk through `torch.compile`. track: trackers to tell of each epoch beside the log. Started by
-    torchrun, the processes share every batch, and the first one writes.
+    compiled: put the trunk through `torch.compile`. track: trackers to tell of each epoch beside the log. dataset: to
+    train on, in place of the one that the recipe names. facts: more to record in recipe.json. Started by torchrun, the
+    processes share every batch, and the first one writes.
     """
+    if compiled and recipe.data.features:
+        raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
     processes, chosen = connect(choose_device(device))
     keep_freed_memory()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.count))
-    data = _load(recipe, root, processes, progress)
+    data = _load(recipe, root, dataset, processes, progress)
     # Of other images it would be another run: it must not go on from this one's checkpoint.
     scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}-{data.digest}"
     with ExitStack() as stack:
@@ -155,14 +165,19 @@ def train_model(
         trained = train(recipe, data, scratch, Place(chosen, processes, compiled), restart, progress, trackers)
     folder = paths.local_models() / recipe.name
     if processes.first:
-        facts = {"seconds": trained.seconds, "best_epoch": trained.best_epoch, "device": str(chosen)}
         run = {
+            "seconds": trained.seconds,
+            "best_epoch": trained.best_epoch,
+            "device": str(chosen),
             "processes": processes.count,
             "compiled": compiled,
             "precision": trained.precision,
             "skipped": list(data.skipped),
         }
-        write_model_folder(folder, recipe, trained.network, trained.log, {**facts, **run}, data.golden)
+        base = base_of(recipe)
+        of_base = {} if base is None else {"base": {"name": base.name, "fingerprint": base.fingerprint}}
+        record = {**run, **of_base, **(facts or {})}
+        write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base)
         (scratch / CHECKPOINT).unlink(missing_ok=True)
     processes.wait()
     return Outcome(
@@ -176,11 +191,27 @@ def train_model(
     )
 
 
-def _load(recipe: Recipe, root: str | Path | None, processes: Processes, progress: bool) -> TrainingData:
+def base_of(recipe: Recipe) -> Card | None:
+    """The card of the model that the recipe starts from; None where it starts from other weights, or from none."""
+    start = recipe.backbone.pretrained
+    if isinstance(start, bool):
+        return None
+    try:
+        return read_card(find(start))
+    except ZooError:
+        return None  # a folder or a file of weights alone
+
+
+def _load(
+    recipe: Recipe, root: str | Path | None, dataset: Dataset | None, processes: Processes, progress: bool
+) -> Samples:
     """The data; the first process decodes before the others, who find what it kept."""
+    if recipe.data.features:
+        return frozen_data.load(recipe)
     if not processes.first:
         processes.wait()
-    data = training_data.load(recipe, root, progress and processes.first)
+    shown = progress and processes.first
+    data = training_data.load(recipe, root, shown) if dataset is None else prepare(recipe, dataset, shown)
     if processes.first:
         processes.wait()
     return data

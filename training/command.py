@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from training.recipe import Ensemble, Recipe
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -15,6 +20,10 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="the run's seed (default: the recipe's)")
     parser.add_argument("--as", dest="rename", metavar="NAME", help="the name of the model that is written")
+    parser.add_argument(
+        "--features", metavar="FILE", help="train heads on what `zoo features` kept of a trunk, which stays as it is"
+    )
+    parser.add_argument("--from", dest="model", metavar="MODEL", help="that trunk's model (default: as FILE says)")
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--compile", dest="compiled", action="store_true", help="put the trunk through torch.compile")
@@ -32,7 +41,11 @@ def _run(args: Namespace) -> int:
     from training.recipe import Recipe
     from zoo.cli.output import print_json
 
-    recipe = resolve(args.name, args.settings, args.seed, args.rename)
+    recipe: Recipe | Ensemble = resolve(args.name, args.settings, args.seed, args.rename)
+    if args.features is not None:
+        recipe = _on_features(recipe, args)
+    elif args.model is not None:
+        raise UsageError("--from names the model of cached features; it goes with --features FILE.")
     if args.show:
         print_json(recipe.to_json())
         return 0
@@ -48,6 +61,17 @@ def _run(args: Namespace) -> int:
     return 0
 
 
+def _on_features(recipe: Recipe | Ensemble, args: Namespace) -> Recipe:
+    from training.frozen.recipe import on_features
+    from zoo.cards import read_card
+    from zoo.features import read_features
+    from zoo.registry import find
+
+    features = read_features(args.features)
+    model = args.model or features.about.model
+    return on_features(recipe, features, read_card(find(model)), model, args.settings, args.rename)
+
+
 COMMAND = Command(
     summary="train a model by its recipe into the local zoo",
     configure=_configure,
@@ -58,6 +82,7 @@ COMMAND = Command(
   zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
   zoo train margin-conv4-glyphs --show                what the recipe says
+  zoo train diva-conv4-cifar100 --features f.safetensors --as mine    heads alone, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
 An interrupted run goes on where its last checkpoint was when the same command is given again. A model of the same

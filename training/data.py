@@ -64,7 +64,13 @@ class TrainingData:
 
 def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False) -> TrainingData:
     """The training split, decoded once. Raises `DatasetError` where the data set is not at hand or cannot be read."""
-    dataset = datasets.load(recipe.data.dataset, "train", root)
+    return prepare(recipe, datasets.load(recipe.data.dataset, "train", root), progress)
+
+
+def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> TrainingData:
+    """A training split, decoded once. Raises `DatasetError` for an image that cannot be read."""
+    if recipe.data.features:
+        raise RecipeError("cached features (data.features) are for `zoo train NAME --features FILE` alone.")
     held_out = held_out_classes(len(dataset.classes), recipe.data, recipe.seed)
     validates = np.isin(dataset.labels, held_out)
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -25,7 +26,7 @@ from zoo.images import ImageLike, open_image
 from zoo.preprocessing import to_pixels
 
 Square = tuple[np.ndarray, float]
-Decoder = Callable[[ImageLike], Square]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
         _write(folder, dataset, rows, squares, title, progress)
     decoded = _read(folder)
     if decoded.skipped and not squares.skip:
-        raise _unreadable(decoded.skipped[0], dataset.name, "as was found before.")
+        raise unreadable(decoded.skipped[0], dataset.name, "as was found before.")
     return decoded
 
 
-def _unreadable(source: str, name: str, why: object) -> DatasetError:
+def unreadable(source: str, name: str, why: object) -> DatasetError:
     return DatasetError(
         f"{source} of {name} cannot be read: {why} Mend or remove it, or leave such images out with "
         "data.skip_unreadable=true."
@@ -87,14 +88,14 @@ def _fill(
     aspects: list[float] = []
     kept: list[int] = []
     skipped: list[str] = []
-    decoded = _in_threads(squares.decode, (dataset.images[row] for row in rows))
+    decoded = in_threads(squares.decode, (dataset.images[row] for row in rows))
     # A log file is spared the many lines that on a terminal are one.
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(decoded, title, len(rows), False, mininterval=interval, unit="image", disable=not progress)
     for row, square in zip(rows, bar, strict=True):
         if isinstance(square, ImageError):
             if not squares.skip:
-                raise _unreadable(dataset.sources[row], dataset.name, square)
+                raise unreadable(dataset.sources[row], dataset.name, square)
             skipped.append(dataset.sources[row])
             continue
         pixels[len(kept)], aspect = square
@@ -103,10 +104,10 @@ def _fill(
     return Decoded(pixels[: len(kept)], np.array(aspects, np.float32), np.array(kept, np.int64), skipped)
 
 
-def _in_threads(decode: Decoder, images: Iterable[ImageLike]) -> Iterator[Square | ImageError]:
-    """In order; a bounded number is in flight."""
+def in_threads(decode: Callable[[ImageLike], Made], images: Iterable[ImageLike]) -> Iterator[Made | ImageError]:
+    """What `decode` makes of each image, or the error it raises, in order; a bounded number is in flight."""
 
-    def attempt(image: ImageLike) -> Square | ImageError:
+    def attempt(image: ImageLike) -> Made | ImageError:
         try:
             return decode(image)
         except ImageError as error:
@@ -114,7 +115,7 @@ def _in_threads(decode: Decoder, images: Iterable[ImageLike]) -> Iterator[Square
 
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-        waiting: deque[Future[Square | ImageError]] = deque()
+        waiting: deque[Future[Made | ImageError]] = deque()
         for image in images:
             waiting.append(pool.submit(attempt, image))
             if len(waiting) >= 16 * threads:

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from training import state
-from training.data import TrainingData
 from training.failures import keep_bad_batch
+from training.frozen.data import CachedData, Samples
 from training.log import Log
 from training.memory import embed_features, observe
 from training.minibatch import Minibatch
 from training.prefetch import prefetch
 from training.progress import Progress
 from training.recipe import Recipe
-from training.run import Place, Run, embed, steps_per_epoch
+from training.run import Place, Run, embed, embed_cached, steps_per_epoch
 from training.samplers import SAMPLERS, Sampler
 from training.tables import make
 from training.trackers import Tracker
@@ -54,7 +54,7 @@ class Trained:
 
 def train(
     recipe: Recipe,
-    data: TrainingData,
+    data: Samples,
     folder: Path,
     place: Place,
     restart: bool = False,
@@ -80,7 +80,7 @@ def train(
 
 def _train(
     recipe: Recipe,
-    data: TrainingData,
+    data: Samples,
     folder: Path,
     place: Place,
     progress: bool,
@@ -242,8 +242,12 @@ def validate(run: Run) -> dict[str, float]:
     """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out."""
     if run.data.validation is None:
         return {}
-    pixels, labels = run.data.validation
-    metrics = retrieval_metrics(embed(run.evaluated, run.recipe, pixels, run.place.device), labels, k=(1,))
+    inputs, labels = run.data.validation
+    if isinstance(run.data, CachedData):
+        rows = embed_cached(run.evaluated, inputs, run.place.device)
+    else:
+        rows = embed(run.evaluated, run.recipe, inputs, run.place.device)
+    metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
 
 

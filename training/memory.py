@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.frozen.data import CachedData
 from training.recipe import Augmentation
 from training.run import Run
 
@@ -13,6 +14,8 @@ from training.run import Run
 @torch.no_grad()
 def observe(run: Run, chunk: int = 256) -> Tensor:
     """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
+    if isinstance(run.data, CachedData):
+        return run.data.plain().to(run.place.device)
     how = run.recipe.augmentation
     plain = Augmentation(background=how.background, oversample=how.oversample)
     training = run.network.training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -23,13 +24,22 @@ LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
 
 
 def write_model_folder(
-    folder: Path, recipe: Recipe, network: Network, log: list[dict[str, Any]], facts: dict[str, Any], golden: list[Any]
+    folder: Path,
+    recipe: Recipe,
+    network: Network,
+    log: list[dict[str, Any]],
+    facts: dict[str, Any],
+    golden: list[Any],
+    base: Card | None = None,
 ) -> Card:
-    """Write the model folder whole, in place of an older one of that name; its card."""
+    """Write the model folder whole, in place of an older one of that name; its card.
+
+    base: the model whose weights it started from, which gives the licence and its sources.
+    """
     with atomic_folder(folder) as temporary:
-        card = card_of(recipe, network)
+        card = _after(card_of(recipe, network), base)
         weights = save_network(network, card, temporary)
-        card = card_of(recipe, network, {name: sha256_of(temporary / name) for name in weights})
+        card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
         write_json(temporary / "recipe.json", {"recipe": recipe.to_json(), **facts, **provenance()})
         write_bytes(temporary / "log.jsonl", "".join(json.dumps(record) + "\n" for record in log).encode())
@@ -52,6 +62,13 @@ def card_of(recipe: Recipe, network: Network, files: dict[str, str] | None = Non
         files=files or {},
         sources=recipe.sources,
     )
+
+
+def _after(card: Card, base: Card | None) -> Card:
+    if base is None:
+        return card
+    sources = tuple(dict.fromkeys((*base.sources, *card.sources)))
+    return dataclasses.replace(card, licence=base.licence, sources=sources, description=f"Trained from {base.name}.")
 
 
 def provenance() -> dict[str, Any]:

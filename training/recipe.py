@@ -37,6 +37,8 @@ class Data:
     fit: "square" keeps the centre square of an image; "whole" all of it, its sides squeezed to equal length, from which
         crops are taken in the image's own proportions.
     skip_unreadable: leave images out that cannot be decoded, and count them, instead of stopping at the first.
+    features: a file of `zoo features`, which stands in for the images and for a trunk that stays as it is: only what
+        comes after the trunk learns. "": images.
     """
 
     dataset: str
@@ -45,6 +47,7 @@ class Data:
     side: int = 64
     fit: str = "square"
     skip_unreadable: bool = False
+    features: str = ""
 
     def __post_init__(self) -> None:
         _check(self.turns in (1, 4), "data.turns", self.turns, "1 or 4")

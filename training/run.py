@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from training import state
 from training.augmentation import augment, draw_changes
 from training.data import TrainingData
+from training.frozen.data import CachedData, Samples
+from training.frozen.trunk import CachedTrunk, draw_views
 from training.frozen_norm import freeze_norm
 from training.methods.create import Setting, create_method
 from training.minibatch import Minibatch
@@ -48,7 +50,7 @@ class Run:
     """
 
     def __init__(
-        self, recipe: Recipe, data: TrainingData, updates: int, place: Place, memory: np.ndarray | None = None
+        self, recipe: Recipe, data: Samples, updates: int, place: Place, memory: np.ndarray | None = None
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
@@ -66,7 +68,10 @@ class Run:
         self.std = torch.tensor(how.std, device=place.device).reshape(1, -1, 1, 1)
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
-        """What the method sees of samples int64 [b]; squares: uint8 [b / processes, side, side, c], this part's."""
+        """What the method sees of samples int64 [b]; squares: uint8 [b / processes, side, side, c], this part's.
+
+        Of cached features they are the views, [b / processes, v, f].
+        """
         device = self.place.device
 
         def view() -> Tensor:
@@ -75,13 +80,16 @@ class Run:
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
         part = self.place.processes.part(len(samples))
         everything = torch.from_numpy(samples).to(device)
+        if isinstance(self.data, CachedData):
+            cached = draw_views(squares.to(device), len(samples), part, self.place.processes.gather)
+            return Minibatch(labels, everything, cached.first, cached.forward, cached.another, task, self.epoch, part)
         return Minibatch(labels, everything, view(), self.features, view, task, self.epoch, part)
 
     @torch.no_grad()
     def view(self, samples: np.ndarray, squares: Tensor, how: Augmentation) -> Tensor:
         """This process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
-        device, preprocessing = self.place.device, self.recipe.preprocessing
-        turns, aspects = (values.to(device) for values in self.data.geometry(samples))
+        device, preprocessing, data = self.place.device, self.recipe.preprocessing, cast(TrainingData, self.data)
+        turns, aspects = (values.to(device) for values in data.geometry(samples))
         changes = draw_changes(turns, aspects, how, preprocessing.crop / preprocessing.resize)
         part = changes.part(self.place.processes.part(len(samples)))
         images = squares.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
@@ -134,6 +142,8 @@ class Run:
         network = copy.deepcopy(self.evaluated).cpu()
         if self.best is not None:
             network.load_state_dict(self.best["weights"])
+        if isinstance(self.data, CachedData):
+            network = Network(self.data.trunk(), network.heads)
         return network.eval()
 
     def to_state(self) -> dict[str, Any]:
@@ -185,18 +195,23 @@ def has_bf16(device: torch.device) -> bool:
     return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def create_parts(recipe: Recipe, data: TrainingData) -> tuple[Network, Any]:
+def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
     """The recipe's network and method. Raises `RecipeError` where they cannot be built or do not fit."""
+    trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
+    features = int(trunk.num_features)  # type: ignore[arg-type]
+    heads = create_heads(recipe.heads, features)
+    setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
+    return Network(trunk, heads), create_method(recipe.objective, setting)
+
+
+def _create_trunk(recipe: Recipe) -> nn.Module:
     backbone = recipe.backbone
     channels = recipe.preprocessing.channels
     trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
     _check_input(trunk, recipe)
     _check_normalisation(trunk, recipe)
     freeze_norm(trunk, backbone.freeze_norm)
-    features = int(trunk.num_features)  # type: ignore[arg-type]
-    heads = create_heads(recipe.heads, features)
-    setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
-    return Network(trunk, heads), create_method(recipe.objective, setting)
+    return trunk
 
 
 def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
@@ -239,6 +254,13 @@ def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.de
     return torch.cat(rows).numpy()
 
 
+def embed_cached(network: Network, features: np.ndarray, device: torch.device) -> np.ndarray:
+    """Unit embeddings float32 [n, dim] of pooled features float32 [n, f]."""
+    with torch.inference_mode():
+        rows = [network.embed(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(features, 4096)]
+    return torch.cat(rows).numpy()
+
+
 def _average(network: Network, decay: float) -> AveragedModel | None:
     if not decay:
         return None
@@ -249,5 +271,5 @@ def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
     return (pixels[start : start + size] for start in range(0, len(pixels), size))
 
 
-def steps_per_epoch(recipe: Recipe, data: TrainingData) -> int:
+def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
     return recipe.schedule.steps or max(1, len(data.labels) // recipe.batch.size)

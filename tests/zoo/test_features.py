@@ -1,0 +1,104 @@
+"""The file of cached features: written whole, read by mapping, refused when it is not what it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.models import CARD
+from zoo.errors import UsageError
+from zoo.features import About, Subject, read_features, writing_features
+
+ABOUT = About("toy", CARD.fingerprint, "noise", "train", {"crop": 20}, {"flip": 0.5}, 3, "2020-01-01", {"numpy": "2"})
+DRAW = np.random.default_rng(0)
+PLAIN = DRAW.standard_normal((5, 7)).astype(np.float32)
+VIEWS = DRAW.standard_normal((2, 5, 7)).astype(np.float32)
+SUBJECT = Subject(
+    np.array([0, 0, 1, 2, 2]),
+    ("a", "b", "ü"),
+    [f"noise/{i}\n.png" for i in range(5)],
+    [DRAW.integers(0, 256, (3, 4, 3), np.uint8), DRAW.integers(0, 256, (9, 2, 3), np.uint8)],
+)
+
+
+def write(path: Path, dtype: str = "float32", views: np.ndarray = VIEWS, plain: np.ndarray = PLAIN) -> Path:
+    with writing_features(path, ABOUT, SUBJECT, (len(views), 7), dtype) as (kept, kept_views):
+        kept[...] = plain
+        kept_views[...] = views
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_was_written_is_read_and_mapped(tmp_path: Path, dtype: str) -> None:
+    found = read_features(write(tmp_path / "f.safetensors", dtype))
+    assert isinstance(found.plain, np.memmap)
+    assert isinstance(found.views, np.memmap)
+    np.testing.assert_array_equal(found.plain, PLAIN.astype(dtype))
+    np.testing.assert_array_equal(found.views, VIEWS.astype(dtype))
+    np.testing.assert_array_equal(found.labels, SUBJECT.labels)
+    assert (found.classes, list(found.sources)) == (SUBJECT.classes, SUBJECT.sources)
+    assert found.about == ABOUT
+    assert all(np.array_equal(a, b) for a, b in zip(found.golden, SUBJECT.golden, strict=True))
+    assert len(found) == 5
+
+
+def test_safetensors_own_reader_agrees(tmp_path: Path) -> None:
+    tensors = load_file(write(tmp_path / "f.safetensors"))
+    np.testing.assert_array_equal(tensors["views"], VIEWS)
+    np.testing.assert_array_equal(tensors["labels"], SUBJECT.labels)
+    assert json.loads(tensors["names"].tobytes())["classes"] == ["a", "b", "ü"]
+
+
+def test_no_views_are_no_views(tmp_path: Path) -> None:
+    found = read_features(write(tmp_path / "f.safetensors", views=VIEWS[:0]))
+    assert found.views.shape == (0, 5, 7)
+    np.testing.assert_array_equal(found.plain, PLAIN)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    found = read_features(write(tmp_path / "f.safetensors"))
+    found.check_model(CARD)
+    other = dataclasses.replace(CARD, preprocessing=dataclasses.replace(CARD.preprocessing, interpolation="bicubic"))
+    with pytest.raises(UsageError, match="its weights or preprocessing are others"):
+        found.check_model(other)
+
+
+@pytest.mark.parametrize(("value", "hint"), [(1e6, "keep them as float32"), (np.nan, "no finite numbers")])
+def test_numbers_that_cannot_be_kept_leave_no_file(tmp_path: Path, value: float, hint: str) -> None:
+    views = VIEWS.copy()
+    views[1, 4, 6] = value
+    with np.errstate(over="ignore"), pytest.raises(UsageError, match=hint):
+        write(tmp_path / "f.safetensors", "float16", views)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="float16 or float32, not 'int8'"):
+        write(tmp_path / "f.safetensors", "int8")
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path / "f.safetensors").read_bytes()
+    for size in (0, 5, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.safetensors").write_bytes(whole[:size])
+        with pytest.raises(UsageError, match=r"cut\.safetensors cannot be read as safetensors"):
+            read_features(tmp_path / "cut.safetensors")
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        read_features(tmp_path / "none.safetensors")
+    save_file({"plain": PLAIN}, tmp_path / "weights.safetensors")
+    with pytest.raises(UsageError, match="holds no features"):
+        read_features(tmp_path / "weights.safetensors")
+    about = json.dumps(dataclasses.asdict(ABOUT))
+    for metadata, says in (
+        ({"schema": "2", "about": about}, "reads up to 1"),
+        ({"schema": "1", "about": "{}"}, "does not say what made it"),
+        ({"schema": "1", "about": about}, "does not hold what"),
+    ):
+        save_file({"plain": PLAIN}, tmp_path / "odd.safetensors", {"kind": "dml-zoo features", **metadata})
+        with pytest.raises(UsageError, match=says):
+            read_features(tmp_path / "odd.safetensors")

@@ -1,0 +1,1 @@
+"""Heads on the cached features of a trunk that stays as it is: `zoo features`, `zoo train NAME --features FILE`."""

@@ -1,0 +1,103 @@
+"""Cached features in the place of training images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from training.data import TrainingData, held_out_classes
+from training.recipe import Recipe
+from zoo.cards import Card, read_card
+from zoo.errors import RecipeError
+from zoo.features import Features, read_features
+from zoo.loading import check_files
+from zoo.network import load_network
+from zoo.registry import find
+
+
+@dataclass(frozen=True)
+class CachedData:
+    """Features of the classes that are trained on, and of those held out for validation.
+
+    rows: int64 [n], where the training samples lie in the file. labels: int64 [n], of `classes` classes. validation:
+    plain features float32 [v, f] and labels [v] of classes that are not trained on, or None. folder, card: the model
+    whose trunk made the features.
+    """
+
+    features: Features
+    rows: np.ndarray
+    labels: np.ndarray
+    classes: int
+    validation: tuple[np.ndarray, np.ndarray] | None
+    folder: Path
+    card: Card
+    skipped: Sequence[str] = ()
+
+    @property
+    def dim(self) -> int:
+        """How many features an image has."""
+        return int(self.features.plain.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """Eight hexadecimal digits that differ for other features, labels or held-out classes."""
+        total = hashlib.sha256(json.dumps(asdict(self.features.about), sort_keys=True).encode())
+        # The views follow from the plain features, the seed and the augmentation.
+        for array in (self.features.plain, self.rows, self.labels):
+            total.update(f"{array.dtype} {array.shape}".encode())
+            total.update(np.ascontiguousarray(array).data)
+        return total.hexdigest()[:8]
+
+    @property
+    def golden(self) -> list[np.ndarray]:
+        return list(self.features.golden)
+
+    def images(self, samples: np.ndarray) -> Tensor:
+        """All views of samples, [b, v, f]; the plain features as the only one where the file has no views."""
+        rows = self.rows[samples]
+        views = self.features.views[:, rows] if len(self.features.views) else self.features.plain[None, rows]
+        return torch.from_numpy(np.ascontiguousarray(views.swapaxes(0, 1)))
+
+    def plain(self) -> Tensor:
+        """Features float32 [n, f] of all training samples, not augmented."""
+        return torch.from_numpy(self.features.plain[self.rows].astype(np.float32))
+
+    def names(self, samples: np.ndarray) -> list[str]:
+        return [self.features.sources[row] for row in self.rows[samples]]
+
+    def trunk(self) -> nn.Module:
+        """The trunk that made the features, with its weights."""
+        return load_network(self.card, self.folder).trunk
+
+
+Samples = TrainingData | CachedData
+
+
+def load(recipe: Recipe) -> CachedData:
+    """The features that the recipe names, of the trunk that it names.
+
+    Raises `UsageError` for a file that cannot be used or is of another model, `ModelNotFoundError` and
+    `ModelFolderError` for the model, and `RecipeError` for a recipe that is none for these features.
+    """
+    features = read_features(recipe.data.features)
+    folder = find(str(recipe.backbone.pretrained))
+    card = read_card(folder)
+    features.check_model(card)
+    check_files(folder, card)
+    if (recipe.backbone.architecture, recipe.preprocessing) != (card.architecture, card.preprocessing):
+        raise RecipeError(f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features FILE`.")
+    held_out = held_out_classes(len(features.classes), recipe.data, recipe.seed)
+    validates = np.isin(features.labels, held_out)
+    rows = np.flatnonzero(~validates)
+    _, labels = np.unique(features.labels[rows], return_inverse=True)
+    validation = None
+    if validates.any():
+        validation = features.plain[validates].astype(np.float32), features.labels[validates]
+    return CachedData(features, rows, labels, int(labels.max()) + 1, validation, folder, card)
