@@ -21,19 +21,28 @@ from training.studies.study import Arm, Claim
 EVIL = "<script>alert(1)</script>"
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> Plan:
     arms = (*toys.STUDY.arms, Arm(EVIL, "ms-$backbone-$dataset", x=3))
     claims = (*toys.STUDY.claims, Claim(f"{EVIL} beats margin", EVIL))
     study = dataclasses.replace(toys.STUDY, arms=arms, claims=claims)
-    plan = dataclasses.replace(toys.plan(tmp_path, seeds=3), study=study)
-    for run in plan.runs(tmp_path):
+    plan = dataclasses.replace(toys.plan(folder, seeds=3), study=study)
+    for run in plan.runs(folder):
         finish(run, {**SCORES, EVIL: (0.55, 0.7, 0.6)}[run.arm.label][run.seed], [0.7, 0.3])
     return plan
 
 
-def test_the_page_holds_claims_scores_and_pictures(plan: Plan, tmp_path: Path) -> None:
-    html = as_html(report_of(plan, tmp_path))
+@pytest.fixture(scope="module")
+def html(plan: Plan, folder: Path) -> str:
+    return as_html(report_of(plan, folder))
+
+
+def test_the_page_holds_claims_scores_and_pictures(html: str) -> None:
     reader = Reader(html)
     for says in (
         "9 of 9 runs are finished, of 3 arms.",
@@ -58,17 +67,16 @@ def test_the_page_holds_claims_scores_and_pictures(plan: Plan, tmp_path: Path) -
         assert b"prefers-color-scheme:dark" in drawn
 
 
-def test_nothing_from_elsewhere_and_names_are_text(plan: Plan, tmp_path: Path) -> None:
-    html = as_html(report_of(plan, tmp_path))
+def test_nothing_from_elsewhere_and_names_are_text(html: str) -> None:
     assert EVIL not in html
     assert EVIL in Reader(html).text
     outside = re.sub(r'src="data:[^"]*"', "", html)
     assert not re.search(r"://|url\(|@import|<script|<link", outside)
 
 
-def test_intervals_lie_on_one_axis(plan: Plan, tmp_path: Path) -> None:
+def test_intervals_lie_on_one_axis(html: str) -> None:
     """Dots left to right as the means are, bars around them, 0 where the baseline is."""
-    (section,) = re.findall(r"<h2>Claims</h2>.*?</section>", as_html(report_of(plan, tmp_path)), re.S)
+    (section,) = re.findall(r"<h2>Claims</h2>.*?</section>", html, re.S)
     dots = [float(left) for left in re.findall(r'class="dot" style="left:([\d.]+)%', section)]
     zeros = {float(left) for left in re.findall(r'class="at" style="left:([\d.]+)%', section)}
     bars = [(float(a), float(b)) for a, b in re.findall(r'class="bar" style="left:([\d.]+)%;width:([\d.]+)%', section)]
@@ -79,8 +87,6 @@ def test_intervals_lie_on_one_axis(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_an_empty_study_has_a_page(plan: Plan, tmp_path: Path) -> None:
-    for run in plan.runs(tmp_path):
-        (run.folder / "result.json").unlink()
     text = Reader(as_html(report_of(plan, tmp_path))).text
     assert "0 of 9 runs are finished, of 0 arms." in text
     assert "Not measured yet: contrastive beats margin" in text

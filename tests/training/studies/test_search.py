@@ -17,7 +17,7 @@ from tests.training.toys import CPU, noise, recipe
 from training.loop import create_sampler, train
 from training.recipe import Schedule
 from training.run import create_parts
-from training.studies import crossval, search
+from training.studies import crossval, measuring, search
 from training.studies.folds import folds, without
 from training.studies.search import Search, begin, best_of, open_trials, read_search
 from training.studies.search_report import as_markdown, report_of, write_report
@@ -176,6 +176,21 @@ def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, sma
     go(one, tmp_path, lines)
     assert "trial 1 of 2" in lines[2]
     assert len(lines) == 5
+
+
+def test_no_trial_reads_test_data(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = measuring.datasets.load
+
+    def training_alone(name: str, split: str, root: object) -> object:
+        assert split == "train"
+        return load(name, split, root)
+
+    monkeypatch.setattr(measuring.datasets, "load", training_alone)
+    lines: list[str] = []
+    work, space = workplace(torch.device("cpu"), small.data), space_of("ntxent")
+    trials = open_trials(small, tmp_path)["ntxent"]
+    assert search._one_trial(small, space, trials, tmp_path / "ntxent", work, lines.append)
+    assert lines[0].startswith("ntxent, trial 1 of 2: validation MAP@R")
 
 
 def test_values_that_break_the_loss_fail_their_trial_alone(
