@@ -6,16 +6,20 @@
 """
 
 from zoo import cards, datasets, errors, evaluation
+from zoo.architectures.on_import import register_beside_timm
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
 from zoo.evaluation import evaluate
 from zoo.loading import load
+from zoo.publication import Publication
+from zoo.publish import push
 from zoo.registry import info, list_models
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Embedder",
+    "Publication",
     "ZooError",
     "cards",
     "datasets",
@@ -25,4 +29,7 @@ __all__ = [
     "info",
     "list_models",
     "load",
+    "push",
 ]
+
+register_beside_timm()

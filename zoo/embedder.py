@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from PIL import Image
@@ -15,6 +15,9 @@ from zoo.cards import Card, Preprocessing
 from zoo.errors import UsageError
 from zoo.images import ImageLike
 from zoo.preprocessing import batches
+
+if TYPE_CHECKING:
+    from zoo.publication import Publication
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,20 @@ class Embedder:
                 f"not {pixels.dtype} {list(pixels.shape)}."
             )
         return self.run(pixels)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        private: bool | None = None,
+        branch: str | None = None,
+        create_pr: bool = False,
+        licence: str | None = None,
+        message: str | None = None,
+    ) -> Publication:
+        """Put the model's folder into the Hub's repository `org/name`, checked first; as `zoo.push` does, see there."""
+        from zoo.publish import push
+
+        return push(self.folder, repo_id, private, branch, create_pr, licence, message)
 
     def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
         total = len(images) if isinstance(images, Sized) else None

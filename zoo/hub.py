@@ -3,80 +3,176 @@
 from __future__ import annotations
 
 import os
+import re
+import time
+from glob import escape
 from pathlib import Path
 
 from zoo.cards import read_card
-from zoo.errors import CardError, HubError, ModelNotFoundError
+from zoo.contents import KNOWN, pickles, refusal
+from zoo.errors import CardError, HubError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.hub_cache import drop_altered
+from zoo.hub_errors import deepest, explain, is_broken_connection, retry_after, status_of
 
-FILES = ["*.json", "*.safetensors", "onnx/*.onnx", "README.md"]
-"""What is fetched: nothing that could be unpickled."""
+PAUSES = (1.0, 2.0)
+"""Seconds before the second and third try of what may pass by itself; the Hub's own Retry-After comes first."""
+
+LONGEST_PAUSE = 60.0
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def organisation() -> str:
+    """Under which a bare name is looked up: `ZOO_HUB_ORG`, else `dml-zoo`."""
+    return os.environ.get("ZOO_HUB_ORG") or "dml-zoo"
 
 
 def repository(name: str) -> str:
-    """`org/name` as it is; a bare name is looked up under `ZOO_HUB_ORG`, else `dml-zoo`."""
+    """`org/name` as it is; a bare name under `organisation()`."""
     name = name.removeprefix("hf-hub:")
-    return name if "/" in name else f"{os.environ.get('ZOO_HUB_ORG', 'dml-zoo')}/{name}"
+    return name if "/" in name else f"{organisation()}/{name}"
 
 
 def snapshot(repo_id: str, revision: str | None = None) -> Path:
     """The folder of a model repository, from the Hub's cache or downloaded into it.
 
-    Raises `ModelNotFoundError` where the Hub has no such repository and `HubError` where it cannot be asked, or what
-    it gives is no whole model folder.
+    revision: a branch, tag or commit, also as `org/name@revision`. Without one, or with a commit, what is whole in the
+    cache is taken as it is; a branch or tag is looked up on the Hub each time, and in the cache where that cannot be
+    asked. Only the files of a model folder are fetched, and compared with the hashes that the Hub announced. A download
+    that breaks off goes on from there, with the next try and with the next call.
+
+    Raises `ModelNotFoundError` where the Hub has no such repository or revision, `NoModelFolderError` where it is none
+    of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
     """
+    repo_id, revision = _with_revision(repo_id, revision)
     cached = _cached(repo_id, revision)
-    # A download that broke off leaves a part of the folder in the cache.
-    if cached is not None and not _absent(cached):
+    if cached is not None and (revision is None or COMMIT.fullmatch(revision)):
         return cached
-    folder = _download(repo_id, revision)
+    try:
+        folder = _download(repo_id, revision)
+    except HubError as error:
+        if cached is not None and not isinstance(error, NoModelFolderError):
+            return cached
+        if _is_known_to_be_none(repo_id, revision):
+            raise NoModelFolderError(_no_model_folder(repo_id, [])) from None
+        raise
     if absent := _absent(folder):
-        # Without a network the Hub's own library answers with the part that it has.
-        raise HubError(
-            f"the Hub's {repo_id} lacks {', '.join(absent)} in the cache ({folder}): an earlier download broke off, or "
-            "the repository is no model folder of this zoo. Run again with a network, HF_HUB_OFFLINE unset."
-        )
+        raise HubError(f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(absent)}.")
     return folder
 
 
+class NoModelFolderError(HubError):
+    """The repository is on the Hub, and has no card.json."""
+
+
+def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]:
+    repo_id, _, after = repo_id.partition("@")
+    if after and revision not in (None, after):
+        raise UsageError(f"{repo_id}@{after} names a revision, and another one is asked for, {revision!r}.")
+    return repo_id, after or revision
+
+
 def _cached(repo_id: str, revision: str | None) -> Path | None:
-    from huggingface_hub import snapshot_download
+    """The folder in the cache; None where it is not there, or a download that broke off has left a part of it."""
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=FILES, local_files_only=True))
-    except HFValidationError:
-        raise ModelNotFoundError(f"{repo_id!r} is no valid name of a Hub repository.") from None
+        card = Path(hf_hub_download(repo_id, "card.json", revision=revision, local_files_only=True))
+        wanted = _wanted(card.parent)
+        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted, local_files_only=True))
+    except HFValidationError as error:
+        raise explain(error, repo_id) from None
     except LocalEntryNotFoundError:
         return None
+    return None if _absent(folder) else folder
+
+
+def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
+    """Whether the cache remembers that the repository has no card.json."""
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+
+    return try_to_load_from_cache(repo_id, "card.json", revision=revision) is _CACHED_NO_EXIST
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    for pause in (*PAUSES, None):
+        try:
+            return _download_once(repo_id, revision)
+        except (ModelFolderError, NoModelFolderError):
+            raise
+        except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
+            cause = deepest(error)
+            if pause is None or not _may_pass(cause):
+                raise _located(error, repo_id, revision) from None
+            time.sleep(pause if (asked := retry_after(cause)) is None else asked)
+    raise AssertionError("the last try returns or raises")
 
+
+def _download_once(repo_id: str, revision: str | None) -> Path:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    about = HfApi().model_info(repo_id, revision=revision)
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=FILES))
-    except RevisionNotFoundError:
-        raise ModelNotFoundError(f"the Hub's {repo_id} has no revision {revision!r}.") from None
-    except RepositoryNotFoundError:
-        raise ModelNotFoundError(f"the Hub has no {repo_id}, or it is private (log in with: hf auth login).") from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        raise HubError(
-            f"{repo_id} is not in the Hub's cache, or only in part, and the Hub cannot be reached. "
-            "Run again with a network, HF_HUB_OFFLINE unset."
-        ) from None
-    except Exception as error:
-        # The HTTP library's errors (which one it is differs by version), a full disk, and the ValueError for an answer
-        # that is no JSON, as a network gives that wants a login first.
-        raise HubError(
-            f"{repo_id} could not be fetched from the Hub: {type(error).__name__}: {error}. "
-            "Check the network, any proxy and HF_ENDPOINT."
-        ) from None
+        folder = Path(hf_hub_download(repo_id, "card.json", revision=revision)).parent
+    except RemoteEntryNotFoundError:
+        names = [file.rfilename for file in about.siblings or []]
+        raise NoModelFolderError(_no_model_folder(repo_id, names)) from None
+    _check_bytes(folder)
+    # A card of a newer version is refused here, before its weights are fetched.
+    read_card(folder)
+    folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=_wanted(folder)))
+    _check_bytes(folder)
+    return folder
+
+
+def _wanted(folder: Path) -> list[str]:
+    """The files of a model folder, as patterns: those of the layout and those that its card lists."""
+    try:
+        listed = read_card(folder).files
+    except CardError:
+        listed = {}
+    return [escape(name) for name in {*KNOWN, *listed} - set(pickles(listed))]
+
+
+def _check_bytes(folder: Path) -> None:
+    if altered := drop_altered(folder):
+        raise _AlteredError(altered)
+
+
+class _AlteredError(Exception):
+    """Files came with other bytes than announced."""
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same question may soon get another answer."""
+    if (retry_after(error) or 0) > LONGEST_PAUSE:
+        return False
+    status = status_of(error)
+    return status == 429 or (status or 0) >= 500 or is_broken_connection(error) or isinstance(error, _AlteredError)
+
+
+def _located(error: Exception, repo_id: str, revision: str | None) -> Exception:
+    if isinstance(error, _AlteredError):
+        return HubError(
+            f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
+            "was removed from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
+        )
+    ours = explain(error, repo_id, revision)
+    if isinstance(ours, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
+        return ModelNotFoundError(
+            f"{ours} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
+        )
+    if isinstance(ours, HubError):
+        return HubError(f"{repo_id} is not, or not whole, in the Hub's cache ({_cache()}), and {ours}")
+    return ours
+
+
+def _cache() -> str:
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_CACHE
 
 
 def _absent(folder: Path) -> list[str]:
@@ -88,3 +184,8 @@ def _absent(folder: Path) -> list[str]:
     except CardError:
         return []  # whoever reads the card next says what is wrong with it
     return [name for name in files if not (folder / name).is_file()]
+
+
+def _no_model_folder(repo_id: str, names: list[str]) -> str:
+    message = f"{repo_id} on the Hub is no model folder of this zoo: it has no card.json."
+    return f"{message}{refusal(pickles(names))}"

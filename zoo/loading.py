@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoo.cards import Card, read_card
+from zoo.config import check_config
+from zoo.contents import check_inside, pickles_in, refusal
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError, UsageError, missing, nearest
 from zoo.files import sha256_of
@@ -26,15 +28,17 @@ def load(
 
     runtime: "torch" (precision fp32, bf16, fp16) or "onnx" (fp32, fp16, int8, as exported), which needs no torch.
     device: torch: cpu, cuda, cuda:N; onnx: cpu, cuda, tensorrt; by default the best that torch sees, or cpu for onnx.
-    revision: a branch, tag or commit of the Hub's repository.
+    revision: a branch, tag or commit of the Hub's repository. Without one a model that is in the Hub's cache is taken
+    from there; with a branch or tag the Hub is asked what it holds now.
 
-    A weight file is used only where the card lists it and its SHA-256 is the card's. Raises `ModelNotFoundError`,
-    `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
+    A weight file is used only where the card lists it, its SHA-256 is the card's and it lies in the folder; pickles
+    never. Raises `ModelNotFoundError`, `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
     """
     if runtime not in RUNTIMES:
         raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
     folder = find(name_or_path, revision)
     card = read_card(folder)
+    check_config(folder, card)
     run, where = (
         _open_torch(folder, card, precision, device)
         if runtime == "torch"
@@ -51,16 +55,21 @@ def weight_files(card: Card) -> tuple[str, ...]:
 def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
     """Raise `ModelFolderError` unless the card lists `files` (default: torch's weights) and their SHA-256 is its."""
     for name in weight_files(card) if files is None else files:
-        path = folder / name
+        path = check_inside(folder, name)
         if not path.is_file():
-            raise ModelFolderError(f"{path} is missing; the model folder of {card.name} is incomplete.")
+            raise ModelFolderError(
+                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal(pickles_in(folder))}"
+            )
         if name not in card.files:
             raise ModelFolderError(
                 f"{path} is not used, because the card of {card.name} does not list it and so cannot vouch for it. "
                 "Get the model folder anew from where it came from, or make the file again (zoo train, zoo export)."
             )
         if sha256_of(path) != card.files[name]:
-            raise ModelFolderError(f"{path} is not the file that the card of {card.name} describes (SHA-256 differs).")
+            raise ModelFolderError(
+                f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). Get the model "
+                "folder anew from where it came from; from the Hub with revision='main'."
+            )
 
 
 def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]

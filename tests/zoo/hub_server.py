@@ -48,7 +48,7 @@ def serving(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
         yield hub.url, hub.paths
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     def __init__(self, status: int, code: str | None = None, message: str | None = None) -> None:
         self.status, self.code, self.message = status, code, message
 
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.fault.status:
                 return self.reply(self.fault.status, self.fault.body or b"", self.refusal(self.fault.code))
             self.route(parts.path)
-        except Refusal as no:
+        except RefusalError as no:
             self.reply(no.status, (no.message or "").encode(), self.refusal(no.code, no.message))
 
     def read(self) -> bytes:
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         for method, pattern, function in ROUTES:
             if self.command in method and (found := re.fullmatch(pattern, path)):
                 return function(self, *(unquote(group) for group in found.groups("")))
-        raise Refusal(404, "NoSuchRoute")
+        raise RefusalError(404, "NoSuchRoute")
 
     def refusal(self, code: str | None, message: str | None = None) -> dict[str, str]:
         named = {"X-Error-Code": code, "X-Error-Message": message, "X-Repo-Commit": COMMIT}
@@ -133,19 +133,19 @@ class _Handler(BaseHTTPRequestHandler):
     def repository(self, name: str, file: bool = False) -> Repository:
         """The repository that may be read; what may not be seen is said not to be there, as the real Hub does."""
         if self.token not in (None, self.hub.token, self.hub.reader):
-            raise Refusal(401, message="Invalid credentials in Authorization header")
+            raise RefusalError(401, message="Invalid credentials in Authorization header")
         repository = self.hub.repositories.get(name)
         if repository is None or (repository.private and self.token != self.hub.token):
-            raise Refusal(404 if self.token else 401, "RepoNotFound")
+            raise RefusalError(404 if self.token else 401, "RepoNotFound")
         if file and repository.gated and self.token != self.hub.token:
-            raise Refusal(403 if self.token else 401, "GatedRepo")
+            raise RefusalError(403 if self.token else 401, "GatedRepo")
         return repository
 
     def revision(self, name: str, revision: str, file: bool = False) -> tuple[str, dict[str, bytes]]:
         repository = self.repository(name, file)
         sha = repository.sha(revision or "main")
         if sha is None:
-            raise Refusal(404, "RevisionNotFound")
+            raise RefusalError(404, "RevisionNotFound")
         return sha, repository.files(sha)
 
     def info(self, name: str, revision: str) -> None:
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     def resolve(self, name: str, revision: str, file: str) -> None:
         sha, files = self.revision(name, revision, file=True)
         if file not in files:
-            raise Refusal(404, "EntryNotFound")
+            raise RefusalError(404, "EntryNotFound")
         data = files[file]
         if not is_lfs(file):
             return self.content(data, {"X-Repo-Commit": sha, "ETag": f'"{git_sha1(data)}"'})
@@ -189,35 +189,34 @@ class _Handler(BaseHTTPRequestHandler):
         if not asked:
             return self.reply(200, data, headers)
         start = int(asked.removeprefix("bytes=").rstrip("-"))
-        return self.reply(
-            206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-        )
+        return self.reply(206, data[start:], {**headers, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"})
 
     # Writing
 
     def writable(self, name: str | None = None) -> None:
         if self.token not in (self.hub.token, self.hub.reader):
-            raise Refusal(401, message="Invalid credentials in Authorization header" if self.token else "Log in")
+            raise RefusalError(401, message="Invalid credentials in Authorization header" if self.token else "Log in")
         if name is not None and name not in self.hub.repositories:
-            raise Refusal(404, "RepoNotFound")
+            raise RefusalError(404, "RepoNotFound")
         if self.token == self.hub.reader:
-            raise Refusal(403, message="this token may not write")
+            raise RefusalError(403, message="this token may not write")
 
     def create(self) -> None:
         asked = json.loads(self.body)
         name = f"{asked['organization']}/{asked['name']}"
         self.writable()
         if name in self.hub.repositories:
-            raise Refusal(409, message="You already created this model repo")
+            answer = {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"}
+            return self.reply(409, json.dumps(answer).encode())
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
         self.hub.add(name, {".gitattributes": b"*.safetensors filter=lfs\n"}, private=private)
-        self.json({"url": f"{self.hub.url}/{name}"})
+        return self.json({"url": f"{self.hub.url}/{name}"})
 
     def branch(self, name: str, branch: str) -> None:
         self.writable(name)
         repository = self.hub.repositories[name]
         if branch in repository.branches:
-            raise Refusal(409, message="Reference already exists")
+            raise RefusalError(409, message="Reference already exists")
         repository.branches[branch] = repository.branches["main"]
         self.json({})
 
@@ -250,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def upload(self, oid: str) -> None:
         if sha256(self.body) != oid:
-            raise Refusal(400, message="not the object that was announced")
+            raise RefusalError(400, message="not the object that was announced")
         self.hub.objects[oid] = self.body
         self.reply(200, b"")
 

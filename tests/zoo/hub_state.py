@@ -1,4 +1,4 @@
-"""What the loopback Hub of `tests.zoo.hub_server` knows: its repositories, who asked for what, and the faults to come."""
+"""What the Hub on loopback (`tests.zoo.hub_server`) knows: repositories, who asked for what, the faults to come."""
 
 from __future__ import annotations
 

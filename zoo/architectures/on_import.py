@@ -1,0 +1,47 @@
+"""The project's own backbones become known to timm as soon as both packages are imported, in whichever order.
+
+So `timm.create_model("hf-hub:org/name", pretrained=True)` builds them after a mere `import zoo`, which loads no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def register_beside_timm() -> None:
+    """Register now where timm is imported already, else right after its import."""
+    if sys.modules.get("timm") is not None:
+        _register()
+    elif not any(isinstance(finder, _AfterTimm) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterTimm())
+
+
+class _AfterTimm(MetaPathFinder):
+    """Answers for timm alone, once: its ordinary loader, followed by the registration."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "timm":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec("timm")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                _register()
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def _register() -> None:
+    # Not the ensemble: it imports zoo.network, which may be what imports timm just now.
+    from zoo.architectures import bn_inception, conv4, googlenet  # noqa: F401

@@ -1,0 +1,66 @@
+"""Which files a model folder may hold, and where they may lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from zoo.cards import Card
+from zoo.errors import ModelFolderError
+
+KNOWN = (
+    "card.json",
+    "config.json",
+    "model.safetensors",
+    "heads.safetensors",
+    "recipe.json",
+    "results.json",
+    "golden.safetensors",
+    "README.md",
+    "onnx/parity.json",
+)
+
+PICKLES = (".bin", ".pth", ".pt", ".pkl", ".pickle", ".ckpt", ".joblib")
+"""Suffixes of formats that may run code when they are read."""
+
+
+def known_files(folder: Path, card: Card) -> list[str]:
+    """The files of a model folder that belong to it, as the card and the layout name them, sorted."""
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return sorted(present & {*KNOWN, *card.files})
+
+
+def pickles(names: Iterable[str]) -> list[str]:
+    """Those of the names that are of formats which are never loaded, sorted."""
+    return sorted(name for name in names if PurePosixPath(name.lower()).suffix in PICKLES)
+
+
+def pickles_in(folder: Path) -> list[str]:
+    """The files of a folder that are of formats which are never loaded, relative to it."""
+    return pickles(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def refusal(found: Sequence[str]) -> str:
+    """A sentence that says why pickles do not do in place of weights; "" where there are none."""
+    if not found:
+        return ""
+    return (
+        f" It holds {', '.join(found)}: pickles, which can run code when they are read and are never loaded. Get the "
+        "weights as safetensors, or convert a published file with: zoo convert"
+    )
+
+
+def check_inside(folder: Path, name: str) -> Path:
+    """The path of a file in the folder. Raises `ModelFolderError` where a link leads out of it.
+
+    In the Hub's cache, where folders hold links, it may lead to anywhere in that cache.
+    """
+    whole = folder.resolve()
+    allowed = whole.parents[2] if whole.parent.name == "snapshots" and len(whole.parents) > 2 else whole
+    path = folder / name
+    if not path.resolve().is_relative_to(allowed):
+        raise ModelFolderError(
+            f"{path} is a link that leads out of the model folder, to {path.resolve()}; it is not followed. "
+            "Put the file itself there."
+        )
+    return path

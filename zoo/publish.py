@@ -1,0 +1,129 @@
+"""A model folder onto the Hugging Face Hub: checked first, its known files only, in one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from zoo import hub
+from zoo.cards import Card, read_card
+from zoo.config import check_config
+from zoo.contents import KNOWN, check_inside, known_files, pickles_in
+from zoo.errors import ModelFolderError, UsageError, ZooError
+from zoo.hub_card import readme
+from zoo.hub_errors import explain
+from zoo.publication import Publication
+from zoo.registry import find
+from zoo.verify import verify
+
+
+def push(
+    model: str | os.PathLike[str],
+    repo_id: str,
+    private: bool | None = None,
+    branch: str | None = None,
+    create_pr: bool = False,
+    licence: str | None = None,
+    message: str | None = None,
+    dry_run: bool = False,
+) -> Publication:
+    """Put a model, by name or path, into the Hub's repository `org/name`; a bare name goes under `ZOO_HUB_ORG`.
+
+    The model must pass every check of `zoo verify`, the golden embeddings among them, and hold no pickle. Sent are the
+    files of a model folder and no others, with a README.md made from the card, the results and the published numbers,
+    as one commit; files of a model folder that are on the Hub and no longer here are removed in it.
+
+    private: whether a repository that has to be made is private (default: the organisation's habit). branch: made where
+    there is none (default: main). create_pr: as a pull request to a repository that is there. licence: in place of the
+    card's. dry_run: check and put together, and send nothing.
+
+    The login is huggingface_hub's own: `hf auth login` or HF_TOKEN. Raises `ModelNotFoundError`, `ModelFolderError`,
+    `UsageError` and, from the Hub, `HubError` or `ModelNotFoundError`.
+    """
+    if create_pr and branch:
+        raise UsageError("a pull request goes to the main branch; give either a branch or a pull request.")
+    if create_pr and private is not None:
+        raise UsageError("a pull request goes to a repository that is there, which is private or not already.")
+    repo_id = _repository(repo_id)
+    planned = prepare(find(model), repo_id, branch or "main", licence)
+    return planned if dry_run else _send(planned, private, create_pr, message)
+
+
+def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = None) -> Publication:
+    """What would be sent of a model folder. Raises `ModelFolderError` where it may not be."""
+    card = read_card(folder)
+    names = known_files(folder, card)
+    _check(folder, card, names)
+    contents: dict[str, Path | bytes] = {name: (folder / name).resolve() for name in names}
+    if licence is not None:
+        card = dataclasses.replace(card, licence=licence)
+        contents["card.json"] = f"{json.dumps(card.to_json(), indent=2, ensure_ascii=False)}\n".encode()
+    contents["README.md"] = readme(folder, card, repo_id, names).encode()
+    others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
+    return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)))
+
+
+def _repository(repo_id: str) -> str:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    repo_id = hub.repository(repo_id)
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError:
+        raise UsageError(f"{repo_id!r} is no valid name of a Hub repository; expected org/name.") from None
+    return repo_id
+
+
+def _check(folder: Path, card: Card, names: list[str]) -> None:
+    """Raise `ModelFolderError` unless the folder is whole, harmless and gives its golden embeddings."""
+    if found := pickles_in(folder):
+        raise ModelFolderError(f"{folder} holds {', '.join(found)}: pickles are not published. Remove them first.")
+    for name in names:
+        check_inside(folder, name)
+    check_config(folder, card)
+    checks = list(verify(folder))
+    if failed := [f"{check.name} ({check.detail})" for check in checks if check.ok is False]:
+        raise ModelFolderError(f"{card.name} does not pass zoo verify, and nothing was sent: {'; '.join(failed)}.")
+    if not any(check.ok and check.name.startswith("golden") for check in checks):
+        raise ModelFolderError(
+            f"the golden embeddings of {card.name} cannot be checked here, with neither torch nor onnxruntime, and "
+            "nothing was sent. Install one: pip install 'dml-zoo[train]' or 'dml-zoo[cpu]'"
+        )
+
+
+def _send(planned: Publication, private: bool | None, create_pr: bool, message: str | None) -> Publication:
+    from huggingface_hub import HfApi
+
+    api, repo_id, revision = HfApi(), planned.repository, planned.revision
+    try:
+        if not create_pr:
+            api.create_repo(repo_id, private=private, exist_ok=True)
+        if private and not api.model_info(repo_id).private:
+            raise UsageError(f"{repo_id} is on the Hub already, and everybody may read it. Nothing was sent.")
+        if revision != "main":
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        done = api.create_commit(
+            repo_id,
+            _operations(planned, api.list_repo_files(repo_id, revision=revision)),
+            commit_message=message or f"{planned.name} by dml-zoo",
+            revision=revision,
+            create_pr=create_pr,
+        )
+    except ZooError:
+        raise
+    except Exception as error:  # the client's own errors, the HTTP library's and those of what stores large files
+        raise explain(error, repo_id, revision) from None
+    return dataclasses.replace(planned, url=done.commit_url, commit=done.oid, pull_request=done.pr_url)
+
+
+def _operations(planned: Publication, remote: list[str]) -> list[Any]:
+    """One commit: every file, and the removal of a model folder's files that are there and no longer here."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    add = [CommitOperationAdd(name, data) for name, data in planned.contents.items()]
+    ours = {name for name in remote if name in KNOWN or (name.startswith("onnx/") and name.endswith(".onnx"))}
+    return [*add, *(CommitOperationDelete(name) for name in sorted(ours - planned.contents.keys()))]
