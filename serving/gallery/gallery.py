@@ -20,7 +20,7 @@ from serving.gallery.generation import Facts
 from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.live import LiveIndex
-from serving.gallery.measuring import Measured
+from serving.gallery.measuring import Measured, recall_of, sample_of
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.cards import Card, card_from_json
@@ -128,14 +128,31 @@ class Gallery:
         Similarities are exact; so is the choice of items, unless the gallery was tuned for an approximate index and
         `exact` is not set. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
         """
+        excluded = set(exclude_ids) if k > 0 else set()
+        similarities, ids = self.neighbours(vectors, k + len(excluded), exact)
+        items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
+        return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+
+    def neighbours(self, vectors: np.ndarray, k: int, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first."""
         if k < 1:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
-        excluded = set(exclude_ids)
-        similarities, ids = self._live.current().search(vectors, k + len(excluded), exact)
-        items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
-        return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+        return self._live.current().search(vectors, k, exact)
+
+    def recall(self, k: int = 10) -> float | None:
+        """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
+        sample = sample_of(*self.vectors(), k)
+        return recall_of(self._live.current(), sample) if sample else None
+
+    def labels(self) -> dict[int, str | None]:
+        """The label of every item by its id, in the order of the ids."""
+        return self._store.labels()
+
+    def ids_by_content(self) -> dict[str, int]:
+        """The id of every item by the SHA-256 (hex) of its file."""
+        return self._store.ids_by_content()
 
     def item(self, item_id: int) -> Item:
         """Raises `ItemNotFoundError`."""

@@ -47,11 +47,18 @@ def sample_of(ids: np.ndarray, vectors: np.ndarray, k: int, queries: int = QUERI
         return None
     chosen = np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False))
     similarities, found = nearest_neighbours(vectors[chosen], vectors, k + 1)
-    own = found == chosen[:, None]
-    # Where a row is not among its own neighbours, k + 1 rows equal to it are: the last of them goes.
-    own[:, -1] |= ~own.any(axis=1)
-    others = similarities[~own].reshape(len(chosen), k)
-    return Sample(ids[chosen], vectors[chosen], others[:, -1], k)
+    kth = without_own(similarities, found, chosen)[:, -1]
+    return Sample(ids[chosen], vectors[chosen], kth, k)
+
+
+def without_own(values: np.ndarray, found: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """`values` [q, k + 1] at all places of `found` but the query's `own` [q]: [q, k].
+
+    Where a query is not among its own neighbours the last one goes: others are equal to it, or the index missed it.
+    """
+    leave = found == own[:, None]
+    leave[:, -1] |= ~leave.any(axis=1)
+    return values[~leave].reshape(len(values), values.shape[1] - 1)
 
 
 def recall_of(index: Index, sample: Sample) -> float:

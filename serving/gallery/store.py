@@ -192,6 +192,14 @@ class Store:
         """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
         return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
 
+    def labels(self) -> dict[int, str | None]:
+        """The label of every item by its id, in the order of the ids."""
+        return dict(self._query("SELECT id, label FROM items ORDER BY id"))
+
+    def ids_by_content(self) -> dict[str, int]:
+        """The id of every item by the SHA-256 (hex) of its file."""
+        return dict(self._query("SELECT content_sha256, id FROM items"))
+
     def count(self, label: str | None = None) -> int:
         where, values = _where(label)
         return int(self._query(f"SELECT count(*) FROM items {where}", *values)[0][0])

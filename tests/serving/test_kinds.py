@@ -9,8 +9,8 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.compaction import Plan, compact
-from serving.gallery.generation import EXACT, IDS
 from serving.gallery.gallery import STORE
+from serving.gallery.generation import EXACT, IDS
 from serving.gallery.index import Frozen, Index
 from serving.gallery.items import Changes
 from serving.gallery.kinds import KINDS, Setting, build, kind_of

@@ -69,7 +69,7 @@ def per_query(
     search = search_of(embeddings, labels, queries, query_labels)
     depth = max(*_check_k(k, len(search.gallery) - search.leave_one_out), int(search.relatives.max()))
     pieces = [
-        _measure(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], k)
+        measure_hits(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], k)
         for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out, exact=False)
     ]
     values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -82,8 +82,12 @@ def per_query_of(values: dict[str, np.ndarray], search: Search) -> PerQuery:
     return PerQuery(values, measured, search.query_codes[measured], len(search.relatives) - len(measured))
 
 
-def _measure(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> dict[str, np.ndarray]:
-    """The metrics of the queries that have relatives, from whether each neighbour is one: hits bool [c, depth]."""
+def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> dict[str, np.ndarray]:
+    """The metrics of the queries that have relatives, float64 [m] each, from what a search has found.
+
+    hits: bool [c, depth], whether each neighbour is a relative, nearest first; relatives: int64 [c], how many there
+    are to find, none of them more than depth. As `retrieval_metrics` defines them, whatever index has searched.
+    """
     hits, relatives = hits[relatives > 0], relatives[relatives > 0]
     rank = np.arange(1, hits.shape[1] + 1)
     within = hits & (rank <= relatives[:, None])

@@ -1,0 +1,211 @@
+"""What retrieval loses on its way into service: torch, each ONNX variant, the gallery's vectors, the gallery's index.
+
+The same measures of zoo.evaluation at every step. The models embed a data set; the gallery's steps search it with its
+own labelled items, once exactly and once through the index that it serves with. Where the data set's images are the
+gallery's items, by the SHA-256 of the files, all steps form one chain over the same images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery import Gallery
+from serving.gallery.measuring import without_own
+from zoo.datasets.dataset import Dataset
+from zoo.embedder import Embedder
+from zoo.errors import EvaluationError, UsageError
+from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.evaluation.inputs import class_codes
+from zoo.evaluation.metrics import measure_hits
+from zoo.images import ImageLike
+from zoo.loading import load
+from zoo.onnx_runtime import FILES
+from zoo.registry import find
+
+METRICS = ("recall_at_1", "map_at_r")
+SERVED_K = 10
+"""The k that a search has by default: R@1 is that of its first result."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the way. of: what is measured, "data set" or "gallery"; measured: the metrics of each query."""
+
+    name: str
+    of: str
+    measured: PerQuery
+
+
+def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
+    """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
+    for embedder in _variants(find(model), with_torch):
+        rows = embedder.embed(dataset.images, batch_size)
+        yield Step(f"{embedder.runtime} {embedder.precision}", "data set", _measured(rows, dataset))
+
+
+def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
+    """The gallery searched by its labelled items, at most so many of them: exactly, then through its index.
+
+    Items without a label are found but do not search. Raises `EvaluationError` where no two items share a label.
+    """
+    ids, vectors = gallery.vectors()
+    labels = gallery.labels()
+    names = [labels.get(item_id) for item_id in ids.tolist()]
+    labelled = np.array([name is not None for name in names], bool)
+    if not labelled.any():
+        raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
+    codes = np.full(len(ids), -1)
+    codes[labelled] = class_codes([name for name in names if name is not None], int(labelled.sum()))[0]
+    relatives = np.bincount(codes[labelled])[codes] - 1
+    if not relatives[labelled].any():
+        raise EvaluationError(f"no two items of {gallery.path} share a label, so nothing can be found right or wrong.")
+    asks = _some(np.flatnonzero(labelled), queries)
+    searched = [_search(gallery, ids, vectors, codes, relatives, asks, exact) for exact in (True, False)]
+    kind = gallery.index_stats().kind
+    return [Step("gallery, exact", "gallery", searched[0]), Step(f"gallery, {kind} index", "gallery", searched[1])]
+
+
+def same_images(dataset: Dataset, gallery: Gallery) -> bool:
+    """Whether the data set's images are exactly the gallery's items, by the SHA-256 of their files, all labelled."""
+    contents = gallery.ids_by_content()
+    if len(dataset) != len(contents) or None in gallery.labels().values():
+        return False
+    hashes = (_content(image) for image in dataset.images)
+    return {content for content in hashes if content} == contents.keys()
+
+
+def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
+    """Each step's metrics with intervals over classes, what it loses since the step before, and since the first.
+
+    A step loses only against steps over the same images. The interval of a loss is of paired differences: the same
+    queries, classes resampled as in `zoo.evaluation.bootstrap_intervals`.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, step in enumerate(steps):
+        before = [one for one in steps[:number] if joined or one.of == step.of]
+        values = {name: step.measured.values[name] for name in METRICS}
+        rows.append(
+            {
+                "step": step.name,
+                "of": step.of,
+                "queries": len(step.measured.rows),
+                "metrics": {name: float(value.mean()) for name, value in values.items()},
+                "intervals": _intervals(values, step.measured.classes),
+                "loss": _loss(before[-1], step) if before else None,
+                "loss_in_all": _loss(before[0], step) if before else None,
+            }
+        )
+    return rows
+
+
+def measure(
+    gallery: Gallery, model: str, dataset: Dataset | None, with_torch: bool | None = None, queries: int = 2000
+) -> dict[str, Any]:
+    """The whole report of `zoo benchmark served`, as JSON. with_torch: None takes torch where it is installed."""
+    torch_too = importlib.util.find_spec("torch") is not None if with_torch is None else with_torch
+    joined = dataset is not None and same_images(dataset, gallery)
+    if dataset is not None and joined:
+        dataset = _as_in(gallery, dataset)
+    steps = list(model_steps(model, dataset, torch_too)) if dataset else []
+    steps += gallery_steps(gallery, max(queries, gallery.count()) if joined else queries)
+    return {
+        "gallery": str(gallery.path),
+        "items": gallery.count(),
+        "model": gallery.card.name,
+        "dataset": dataset.name if dataset else None,
+        "same_images": joined,
+        "index": asdict(gallery.index_stats()),
+        "index_recall_at_10": gallery.recall(SERVED_K),
+        "steps": report(steps, joined),
+    }
+
+
+def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
+    if with_torch:
+        yield load(folder, runtime="torch")
+    for precision, file in FILES.items():
+        if (folder / file).is_file():
+            yield load(folder, runtime="onnx", precision=precision)
+
+
+def _measured(rows: np.ndarray, dataset: Dataset) -> PerQuery:
+    if "query" not in dataset.factors:
+        return per_query(rows, dataset.labels, (1,))
+    asks, labels = dataset.factors["query"].astype(bool), dataset.labels
+    return per_query(rows[~asks], labels[~asks], (1,), rows[asks], labels[asks])
+
+
+def _search(
+    gallery: Gallery,
+    ids: np.ndarray,
+    vectors: np.ndarray,
+    codes: np.ndarray,
+    relatives: np.ndarray,
+    asks: np.ndarray,
+    exact: bool,
+) -> PerQuery:
+    """The metrics of the rows `asks` of the gallery's vectors, each left out of its own neighbours."""
+    asks = asks[relatives[asks] > 0]
+    nearest = _hits(gallery, ids, vectors, codes, asks, SERVED_K, exact)
+    deep = _hits(gallery, ids, vectors, codes, asks, int(relatives[asks].max()), exact)
+    first, values = measure_hits(nearest, relatives[asks], (1,)), measure_hits(deep, relatives[asks], (1,))
+    return PerQuery({**values, "recall_at_1": first["recall_at_1"]}, asks, codes[asks], 0)
+
+
+def _hits(
+    gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, codes: np.ndarray, asks: np.ndarray, depth: int, exact: bool
+) -> np.ndarray:
+    """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
+    _, found = gallery.neighbours(vectors[asks], min(depth, len(ids) - 1) + 1, exact)
+    others = without_own(found, found, ids[asks])
+    rows = np.minimum(np.searchsorted(ids, others), len(ids) - 1)
+    known = ids[rows] == others  # not so for what was added since the labels were read
+    hits: np.ndarray = known & (codes[rows] == codes[asks][:, None])
+    return hits
+
+
+def _some(rows: np.ndarray, n: int) -> np.ndarray:
+    if n < 1:
+        raise UsageError(f"queries must be at least 1, not {n}.")
+    return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
+
+
+def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
+    """The data set in the order of the gallery's items, with their labels."""
+    by_content = {_content(image): number for number, image in enumerate(dataset.images)}
+    contents = {item_id: content for content, item_id in gallery.ids_by_content().items()}
+    labels = {item_id: label or "" for item_id, label in gallery.labels().items()}
+    images = [dataset.images[by_content[contents[item_id]]] for item_id in labels]
+    classes = tuple(sorted(set(labels.values())))
+    codes = np.searchsorted(classes, list(labels.values())).astype(np.int64)
+    return Dataset(dataset.name, dataset.split, images, codes, classes, [str(item_id) for item_id in labels])
+
+
+def _content(image: ImageLike) -> str | None:
+    """The SHA-256 (hex) of an image file; None for an image that is no file."""
+    if isinstance(image, str | os.PathLike):
+        return hashlib.sha256(Path(image).read_bytes()).hexdigest()
+    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else None
+
+
+def _loss(before: Step, after: Step) -> dict[str, Any]:
+    values = {name: before.measured.values[name] - after.measured.values[name] for name in METRICS}
+    return {
+        "since": before.name,
+        **{name: float(value.mean()) for name, value in values.items()},
+        "intervals": _intervals(values, after.measured.classes),
+    }
+
+
+def _intervals(values: dict[str, np.ndarray], classes: np.ndarray) -> dict[str, list[float]]:
+    if len(np.unique(classes)) < 2:
+        return {}
+    return {name: list(bounds) for name, bounds in bootstrap_intervals(values, classes).items()}

@@ -1,0 +1,148 @@
+"""What retrieval loses on its way into service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from serving.gallery import Gallery
+from serving.gallery.builder import index_folder
+from serving.gallery.gallery import STORE
+from serving.gallery.store import Store
+from serving.served import gallery_steps, measure, report, same_images
+from serving.served_command import COMMAND
+from tests.serving import toys
+from tests.serving.test_gallery import CARD, new_items
+from tests.serving.test_kinds import clustered
+from zoo.cards import read_card
+from zoo.datasets import load as load_dataset
+from zoo.errors import EvaluationError
+from zoo.evaluation import retrieval_metrics
+from zoo.files import sha256_of
+from zoo.loading import load
+
+
+def write_int8(folder: Path) -> None:
+    """A variant whose weights are so coarse that it loses."""
+    model = onnx.load(folder / "onnx" / "model.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name == "projection":
+            values = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(np.sign(values).astype(np.float32), "projection"))
+    path = folder / "onnx" / "model_int8.onnx"
+    onnx.save(model, path)
+    card = read_card(folder)
+    replace(card, files={**card.files, "onnx/model_int8.onnx": sha256_of(path)}).write(folder)
+
+
+@pytest.fixture
+def served(tmp_path: Path, pictures: Path) -> tuple[Path, Path]:
+    """A gallery and its model's folder, which has an int8 variant."""
+    folder = toys.write_model(tmp_path / "m")
+    write_int8(folder)
+    index_folder(load(folder, runtime="onnx"), str(folder), pictures, tmp_path / "g")
+    return tmp_path / "g", folder
+
+
+def test_each_step_is_what_the_evaluation_says(served: tuple[Path, Path], pictures: Path) -> None:
+    path, folder = served
+    dataset = load_dataset("folder", "test", pictures)
+    with Gallery.open(path) as gallery:
+        outcome = measure(gallery, str(folder), dataset, with_torch=False)
+        assert same_images(dataset, gallery)
+    assert outcome["same_images"] is True
+    steps = {step["step"]: step for step in outcome["steps"]}
+    assert list(steps) == ["onnx fp32", "onnx int8", "gallery, exact", "gallery, flat index"]
+    for precision in ("fp32", "int8"):
+        rows = load(folder, runtime="onnx", precision=precision).embed(dataset.images)
+        expected = retrieval_metrics(rows, dataset.labels, (1,))
+        for name, value in steps[f"onnx {precision}"]["metrics"].items():
+            assert value == pytest.approx(expected[name], abs=1e-12)
+    for step in ("gallery, exact", "gallery, flat index"):
+        assert steps[step]["metrics"] == pytest.approx(steps["onnx fp32"]["metrics"])
+    first, int8, exact = steps["onnx fp32"], steps["onnx int8"], steps["gallery, exact"]
+    assert first["loss"] is None
+    assert int8["loss"]["since"] == "onnx fp32"
+    assert int8["loss"]["map_at_r"] == pytest.approx(first["metrics"]["map_at_r"] - int8["metrics"]["map_at_r"])
+    low, high = int8["loss"]["intervals"]["map_at_r"]
+    assert low <= int8["loss"]["map_at_r"] <= high
+    assert exact["loss_in_all"]["since"] == "onnx fp32"
+    assert exact["loss_in_all"]["map_at_r"] == pytest.approx(0, abs=1e-12)
+    assert outcome["index_recall_at_10"] == 1
+    json.dumps(outcome, allow_nan=False)
+
+
+def test_other_images_are_measured_apart(served: tuple[Path, Path], pictures: Path, tmp_path: Path) -> None:
+    path, folder = served
+    other = Path(shutil.copytree(pictures, tmp_path / "other"))
+    (other / "red stripes" / "0.png").unlink()
+    with Gallery.open(path) as gallery:
+        outcome = measure(gallery, str(folder), load_dataset("folder", "test", other), with_torch=False)
+        none = measure(gallery, str(folder), None)
+    assert outcome["same_images"] is False
+    assert [step["loss"] is None for step in outcome["steps"]] == [True, False, True, False]
+    assert [step["queries"] for step in outcome["steps"]] == [23, 23, 24, 24]
+    assert [step["step"] for step in none["steps"]] == ["gallery, exact", "gallery, flat index"]
+
+
+def labelled(tmp_path: Path, n: int = 1500) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(clustered(n)))
+    return tmp_path / "g"
+
+
+def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> None:
+    path = labelled(tmp_path)
+    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+        store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
+        gallery.compact()
+        exact, index = report(gallery_steps(gallery, queries=300), joined=False)
+        assert (exact["queries"], index["queries"]) == (300, 300)
+        recall, stated = gallery.recall(), gallery.index_stats().recall
+        assert stated is not None
+        assert recall == pytest.approx(stated, abs=1e-9)
+        assert 0.2 <= stated < 1
+        every = gallery_steps(gallery, queries=10**6)[0].measured
+        ids, rows = gallery.vectors()
+        labels = [gallery.labels()[item] or "" for item in ids.tolist()]
+        expected = retrieval_metrics(rows, labels, (1,))
+        for name in ("recall_at_1", "map_at_r"):
+            assert every.means()[name] == pytest.approx(expected[name], abs=1e-6)
+
+
+def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        with pytest.raises(EvaluationError, match="no labelled items"):
+            gallery_steps(gallery)
+        items = new_items(clustered(60))
+        gallery.add([replace(item, label=None if i % 2 else item.label) for i, item in enumerate(items)])
+        exact, index = gallery_steps(gallery)
+        assert len(exact.measured.rows) == 30
+        np.testing.assert_array_equal(exact.measured.values["map_at_r"], index.measured.values["map_at_r"])
+        gallery.remove([item.id for item in gallery.items(limit=100) if item.id not in (1, 2, 3)])
+        with pytest.raises(EvaluationError, match="share a label"):
+            gallery_steps(gallery)
+
+
+def test_the_command(
+    served: tuple[Path, Path], pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = ArgumentParser()
+    COMMAND.configure(parser)
+    path = str(served[0])
+    COMMAND.run(parser.parse_args([path, "--dataset", "folder", "--data", str(pictures), "--torch", "no"]))
+    text = capsys.readouterr().out
+    assert "the gallery's own images" in text
+    assert "onnx int8" in text
+    COMMAND.run(parser.parse_args([path, "--torch", "no", "--json"]))
+    outcome = capsys.readouterr()
+    assert json.loads(outcome.out)["dataset"] is None
+    assert "only the gallery is measured" in outcome.err
