@@ -2,31 +2,87 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
+
+if TYPE_CHECKING:
+    from exports.parity import Parity
 
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name or folder")
+    parser.add_argument(
+        "--precision",
+        nargs="+",
+        default=["fp32"],
+        metavar="P",
+        help="fp32, fp16, int8, several of them, or all (default: fp32)",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="NAME",
+        help="int8: calibrate on this data set's training images, or on a folder",
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets lie (default: ZOO_DATA)")
+    parser.add_argument("--no-cost", action="store_true", help="do not measure what fp16 and int8 cost in retrieval")
+    parser.add_argument("--force", action="store_true", help="write a variant that departs too far from torch as well")
     parser.add_argument("--json", action="store_true", help="print the proof of parity as JSON")
 
 
 def _run(args: Namespace) -> int:
-    from exports.export import export
+    from exports.copies import writable
+    from exports.export import Exporter, check_precision
     from zoo.cli.output import print_json
+    from zoo.errors import ExportError
+    from zoo.onnx_runtime import FILES
     from zoo.registry import find
 
-    folder = find(args.model)
-    parity = export(folder)
+    precisions = list(FILES) if args.precision == ["all"] else list(dict.fromkeys(args.precision))
+    for precision in precisions:
+        check_precision(precision)
+    folder = writable(find(args.model), precisions)
+    exporter = Exporter(folder, args.calibration, args.data, args.force, not args.no_cost)
+    done: dict[str, Parity] = {}
+    failed: dict[str, str] = {}
+    for precision in precisions:
+        try:
+            done[precision] = exporter.export(precision)
+        except ExportError as error:
+            failed[precision] = str(error)
+            print(f"zoo: error: {error}", file=sys.stderr)
+            continue
+        if not args.json:
+            print(_line(folder / FILES[precision], done[precision]))
     if args.json:
-        print_json({"folder": str(folder), "parity": {parity.variant: parity.to_json()}})
-    else:
-        print(
-            f"{folder / 'onnx' / 'model.onnx'}: cosine to torch at least {parity.min_cosine:.7f} "
-            f"on {parity.images} images (floor {parity.floor}), largest difference {parity.max_difference:.1e}"
+        print_json(
+            {"folder": str(folder), "parity": {p: parity.to_json() for p, parity in done.items()}, "failed": failed}
         )
-    return 0
+    return 1 if failed else 0
+
+
+def _line(graph: Path, parity: Parity) -> str:
+    lines = [
+        f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {parity.images} images "
+        f"(floor {parity.floor}), largest difference {parity.max_difference:.1e}"
+    ]
+    if parity.forced:
+        lines.append("  below its floor, and written because of --force")
+    if "quantised" in parity.details:
+        lines.append(f"  int8: {parity.details['quantised']}; calibrated on {parity.details['calibrated_on']}")
+    for name in ("recall_at_1", "map_at_r") if parity.cost else ():
+        assert parity.cost is not None
+        row = parity.cost[name]
+        low, high = (100 * bound for bound in row["interval"])
+        verdict = "within" if row["within_target"] else "not shown to be within"
+        lines.append(
+            f"  {name}: {100 * row['difference']:+.2f} points against fp32 (95 % {low:+.2f} to {high:+.2f}) on "
+            f"{parity.cost['dataset']}, {verdict} the target of {-100 * parity.cost['target']:.1f}"
+        )
+    return "\n".join(lines)
 
 
 COMMAND = Command(
@@ -34,6 +90,8 @@ COMMAND = Command(
     configure=_configure,
     run=_run,
     examples="""\
-  zoo export margin-conv4-omniglot          writes onnx/model.onnx into the model's folder
+  zoo export margin-conv4-omniglot                     writes onnx/model.onnx into the model's folder
+  zoo export margin-conv4-glyphs --precision all       fp32, fp16 and int8, and what the last two cost
+  zoo export ./my-model --precision int8 --calibration ./pictures
   zoo export ./my-model --json""",
 )

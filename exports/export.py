@@ -1,42 +1,175 @@
-"""Export a model folder: graph, proof of parity, hash in the card."""
+"""Export a model folder: graphs, proof of parity, hashes in the card."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+import tempfile
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+
+from exports import images
+from exports.cost import Baseline, baseline
 from exports.graph import write_graph
-from exports.parity import Parity, measure
-from zoo import onnx_runtime, paths
-from zoo.cards import read_card
-from zoo.errors import ExportError, UsageError
-from zoo.files import atomic_path, sha256_of, write_json
+from exports.half import write_half
+from exports.parity import Parity, Run, measure
+from zoo import onnx_runtime, paths, torch_runtime
+from zoo.cards import Card, read_card
+from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
+from zoo.files import atomic_path, locked, sha256_of, write_json
 from zoo.loading import check_files
 
 PARITY = "onnx/parity.json"
 
 
-def export(folder: Path, precision: str = "fp32") -> Parity:
-    """Write `onnx/model.onnx` and `onnx/parity.json` into the model folder and the graph's SHA-256 into its card.
+class Exporter:
+    """Exports of one model folder, one precision after another; what they share is made once.
 
-    Raises `ExportError`, leaving the folder as it was, where an embedding is less equal to torch's than the floor.
+    calibration, data, count: of int8's calibration images (`exports.images.sample`); data also holds the data set that
+    the cost is measured on. cost: whether fp16's and int8's cost in retrieval is measured where that data set is at
+    hand. force: write a variant that is under its floor as well.
     """
-    if precision != "fp32":
-        raise UsageError(f"models are exported in fp32 so far, not {precision!r}.")
-    if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
-        raise UsageError(f"{folder.name} is shipped with the package, its ONNX graph too; there is nothing to export.")
-    card = read_card(folder)
-    check_files(folder, card)
-    name = onnx_runtime.FILES[precision]
-    with atomic_path(folder / name) as temporary:
-        write_graph(folder, card, temporary)
-        run, _ = onnx_runtime.open_file(temporary, card)
-        parity = measure(folder, card, run, precision)
-        if not parity.holds:
-            raise ExportError(
-                f"the {precision} graph of {card.name} departs from torch: least cosine {parity.min_cosine:.7f}, "
-                f"floor {parity.floor}; nothing was written."
-            )
-    write_json(folder / PARITY, {precision: parity.to_json()})
-    dataclasses.replace(card, files={**card.files, name: sha256_of(folder / name)}).write(folder)
-    return parity
+
+    def __init__(
+        self,
+        folder: Path,
+        calibration: str | None = None,
+        data: Path | None = None,
+        force: bool = False,
+        cost: bool = True,
+        count: int = images.CALIBRATION,
+    ) -> None:
+        if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
+            raise UsageError(f"{folder.name} is shipped with the package, and nothing is written there.")
+        self.folder, self.card = folder, read_card(folder)
+        self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
+        check_files(folder, self.card)
+
+    def export(self, precision: str) -> Parity:
+        """Write the graph, its entry of `onnx/parity.json` and its SHA-256 in the card.
+
+        Raises `ExportError` where an embedding is less equal to torch's than the floor; it and every other failure
+        leave the folder as it was.
+        """
+        check_precision(precision)
+        with tempfile.TemporaryDirectory() as name:
+            graph = Path(name) / "model.onnx"
+            details = self._write(precision, graph)
+            stamp(graph, self.card, precision)
+            parity = dataclasses.replace(self._parity(graph, precision), details=details)
+            if not parity.holds and not self.force:
+                raise ExportError(_refusal(self.card, parity))
+            parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, precision))
+            publish(self.folder, onnx_runtime.FILES[precision], graph, {precision: parity.to_json()})
+        return parity
+
+    def _write(self, precision: str, graph: Path) -> dict[str, Any]:
+        if precision == "fp32":
+            write_graph(self.folder, self.card, graph)
+            return {}
+        base = self._base(graph.with_name("fp32.onnx"))
+        if precision == "fp16":
+            return write_half(base, graph)
+        from exports.quantize import write_int8
+
+        return {**write_int8(base, self._sample.calibration, graph), "calibrated_on": self._sample.source}
+
+    def _base(self, made: Path) -> Path:
+        """The folder's fp32 graph, or one that is made for the occasion."""
+        name, card = onnx_runtime.FILES["fp32"], read_card(self.folder)
+        try:
+            check_files(self.folder, card, [name])
+            onnx_runtime.open_file(self.folder / name, card)
+        except ModelFolderError:
+            write_graph(self.folder, self.card, made)
+            return made
+        return self.folder / name
+
+    @cached_property
+    def _sample(self) -> images.Sample:
+        return images.sample(self.card, self.calibration, self.data, self.count)
+
+    @cached_property
+    def _torch(self) -> Run:
+        return torch_runtime.open_model(self.folder, self.card, device="cpu")[0]
+
+    @cached_property
+    def _baseline(self) -> Baseline | None:
+        with tempfile.TemporaryDirectory() as name:
+            run, _ = onnx_runtime.open_file(self._base(Path(name) / "fp32.onnx"), self.card)
+            return baseline(self.folder, self.card, run, self.data)
+
+    def _parity(self, graph: Path, precision: str) -> Parity:
+        # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
+        others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)
+        pixels = np.concatenate([images.golden_images(self.folder, self.card), others])
+        expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
+        run, _ = onnx_runtime.open_file(graph, self.card)
+        return measure(expected, run, pixels, precision)
+
+    def _cost(self, graph: Path, precision: str) -> dict[str, Any] | None:
+        if precision == "fp32" or not self.measures_cost or self._baseline is None:
+            return None
+        run, _ = onnx_runtime.open_file(graph, self.card)
+        return self._baseline.cost(self.folder, self.card, run, precision)
+
+
+def export(
+    folder: Path, precision: str = "fp32", calibration: str | None = None, data: Path | None = None, force: bool = False
+) -> Parity:
+    """Export a model folder in one precision. Arguments and errors are those of `Exporter`."""
+    return Exporter(folder, calibration, data, force).export(precision)
+
+
+def check_precision(precision: str) -> None:
+    """Raise `UsageError` for a precision that no graph comes in."""
+    known = onnx_runtime.FILES
+    if precision not in known:
+        raise UsageError(f"models are exported in {', '.join(known)}, not {precision!r}.{nearest(precision, known)}")
+
+
+def stamp(path: Path, card: Card, precision: str) -> None:
+    """Write into a graph which model it is of, so that it is never run as another's."""
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, {onnx_runtime.FINGERPRINT: card.fingerprint, onnx_runtime.PRECISION: precision})
+    onnx.save(model, path)
+
+
+def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> None:
+    """Put a finished graph into the folder, with its entries in parity.json and its hash in the card.
+
+    All three are written under temporary names first and then renamed, the card last: a graph without its hash in the
+    card is never used.
+    """
+    with locked(folder), ExitStack() as stack:
+        card = read_card(folder)
+        own_card = stack.enter_context(atomic_path(folder / "card.json"))
+        parity = stack.enter_context(atomic_path(folder / PARITY))
+        final = stack.enter_context(atomic_path(folder / name))
+        shutil.copyfile(graph, final)
+        write_json(parity, {**_known(folder / PARITY), **entries})
+        write_json(own_card, dataclasses.replace(card, files={**card.files, name: sha256_of(final)}).to_json())
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """The entries so far; a file that cannot be read is made anew."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _refusal(card: Card, parity: Parity) -> str:
+    return (
+        f"the {parity.variant} graph of {card.name} departs from torch: least cosine {parity.min_cosine:.7f}, "
+        f"floor {parity.floor}; nothing was written. To have it nevertheless: "
+        f"zoo export {card.name} --precision {parity.variant} --force"
+    )

@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from zoo.cards import Card
-from zoo.errors import ModelFolderError, UsageError, missing
+from zoo.errors import ModelFolderError, UsageError, missing, nearest
 
 FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
 INPUT, OUTPUT = "pixels", "embeddings"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
+FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
+"""Metadata of a graph: `Card.fingerprint` of the model that it was exported from, and its precision."""
+
 
 def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
     """A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on.
 
-    The function may be called from several threads at once. Raises `ModelFolderError` where the graph's signature is
-    not the card's.
+    device: cpu, cuda, cuda:N or tensorrt. The function may be called from several threads at once. Raises
+    `ModelFolderError` where the graph is of another model or its signature is not the card's, and `UsageError` for a
+    device that this ONNX Runtime cannot use.
     """
-    session = _session(path, device or "cpu")
+    where = device or "cpu"
+    session = _session(path, where)
+    _check_origin(session, card, path)
     _check_signature(session, card)
 
     def run(pixels: np.ndarray) -> np.ndarray:
         out: np.ndarray = session.run([OUTPUT], {INPUT: pixels})[0]
         return out
 
-    return run, device or "cpu"
+    return run, where
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
     """The graph's name in the folder. Raises `ModelFolderError` where there is none of that precision."""
     if precision not in FILES:
-        raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.")
+        raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
     path = folder / FILES[precision]
     if not path.is_file():
-        advice = "Make it with" if precision == "fp32" else "Use precision fp32, the only one that is exported so far"
+        there = [name for name, file in FILES.items() if (folder / file).is_file()]
         raise ModelFolderError(
-            f"{card.name} has no {precision} ONNX variant ({path} is missing). {advice}: zoo export {card.name}"
+            f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(there) or 'none'}. "
+            f"Make it with: zoo export {card.name} --precision {precision}"
         )
     return FILES[precision]
 
@@ -50,20 +60,64 @@ def _session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxru
         import onnxruntime as ort
     except ImportError:
         raise missing("onnxruntime", "cpu") from None
-    if device not in PROVIDERS:
-        raise UsageError(f"device {device!r} is not one of {', '.join(PROVIDERS)}.")
-    if PROVIDERS[device] not in ort.get_available_providers():
-        raise UsageError(f"this onnxruntime has no {PROVIDERS[device]}; install 'dml-zoo[gpu]' or use device cpu.")
+    providers = providers_of(device, ort.get_available_providers())
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    if _saturates():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        return ort.InferenceSession(path, options, providers=[PROVIDERS[device]])
+        session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises a family of its own
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
+    if (wanted := providers[0][0]) not in session.get_providers():
+        # ONNX Runtime goes on without a provider whose libraries it does not find.
+        raise UsageError(f"{wanted} could not be started (a driver or CUDA library is missing); use device cpu.")
+    return session
 
 
-def _check_signature(session, card: Card) -> None:  # type: ignore[no-untyped-def]
+def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """ONNX Runtime's providers for a device, with their options, best first.
+
+    TensorRT leaves what it cannot run to CUDA, and CUDA to the CPU. Raises `UsageError` for a device of another name
+    and for one that the installed ONNX Runtime has no provider for.
+    """
+    kind, colon, number = device.partition(":")
+    if kind not in PROVIDERS or (colon and (kind == "cpu" or not number.isdecimal())):
+        raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{nearest(kind, PROVIDERS)}")
+    if PROVIDERS[kind] not in available:
+        raise UsageError(f"this onnxruntime has no {PROVIDERS[kind]}; install 'dml-zoo[gpu]' or use device cpu.")
+    chain = {"cpu": ("cpu",), "cuda": ("cuda", "cpu"), "tensorrt": ("tensorrt", "cuda", "cpu")}[kind]
+    options = {"device_id": int(number)} if number else {}
+    found = [PROVIDERS[name] for name in chain if PROVIDERS[name] in available]
+    return [(name, {} if name == PROVIDERS["cpu"] else options) for name in found]
+
+
+@cache
+def _saturates() -> bool:
+    """Whether int8 products would overflow here: x86 without VNNI adds pairs of them in 16 bits.
+
+    ONNX Runtime then takes unsigned weights if asked to, which is exact but slower ("Quantize ONNX models", U8S8).
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        return "vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # no Linux
+        return True
+
+
+def _check_origin(session: Any, card: Card, path: Path) -> None:
+    """Graphs of older exports do not say which model they are of."""
+    of = session.get_modelmeta().custom_metadata_map.get(FINGERPRINT)
+    if of not in (None, card.fingerprint):
+        raise ModelFolderError(
+            f"{path} is the ONNX graph of another model than {card.name}: of other weights, architecture or "
+            f"preprocessing. Make it anew with: zoo export {card.name}"
+        )
+
+
+def _check_signature(session: Any, card: Card) -> None:
     inputs, outputs = session.get_inputs(), session.get_outputs()
     got = [(i.name, i.type, list(i.shape)[1:]) for i in inputs], [(o.name, o.type, list(o.shape)[1:]) for o in outputs]
     want = [(INPUT, "tensor(uint8)", list(card.preprocessing.shape))], [(OUTPUT, "tensor(float)", [card.dim])]

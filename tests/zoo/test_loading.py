@@ -19,7 +19,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-import exports.parity
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model

@@ -1,0 +1,98 @@
+"""The images that exports are calibrated on and compared on, through the one preprocessing path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zoo.cards import Card, Preprocessing
+from zoo.datasets import DATASETS
+from zoo.datasets import load as load_dataset
+from zoo.datasets.folder import list_images
+from zoo.errors import ExportError, ZooError, nearest
+from zoo.golden import read_golden
+from zoo.images import ImageLike
+from zoo.paths import expand
+from zoo.preprocessing import to_pixels
+
+CALIBRATION = 128
+HELD_OUT = 61
+NOISE = 60
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Pixels uint8 [n, h, w, c]: training images to calibrate on, and others that calibration never saw."""
+
+    source: str
+    calibration: np.ndarray
+    held_out: np.ndarray
+
+
+def golden_images(folder: Path, card: Card) -> np.ndarray:
+    """The model folder's golden images as pixels."""
+    return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
+
+
+def noise(how: Preprocessing) -> np.ndarray:
+    """Noise from flat to full contrast, so that no range of values goes unseen."""
+    draw = np.random.default_rng(0)
+    contrast = np.linspace(0.05, 1, NOISE).reshape(-1, 1, 1, 1)
+    return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE, *how.shape))).astype(np.uint8)
+
+
+def sample(card: Card, source: str | None = None, data: Path | None = None, count: int = CALIBRATION) -> Sample:
+    """`count` training images and some held out, drawn at random.
+
+    source: a data set's name (its train split calibrates, its test split is held out), or a folder of images, of which
+    a part is held out; by default the data set that the model was trained on. data: where that data set lies.
+    Raises `ExportError` where there are no such images.
+    """
+    name = source or card.dataset
+    if name in DATASETS and not (name == "folder" and data is None):
+        train, test = _split(card, name, "train", data), _split(card, name, "test", data)
+        return Sample(
+            f"{name}, train split",
+            _pixels(train, card.preprocessing, count, 0),
+            _pixels(test, card.preprocessing, HELD_OUT, 1),
+        )
+    if source is None or not expand(source).is_dir():
+        raise ExportError(_no_images(card, source))
+    found = list_images(source)
+    drawn = np.random.default_rng(0).permutation(len(found))
+    if len(drawn) < 2:
+        raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")
+    held = min(HELD_OUT, len(drawn) // 3 or 1)
+    return Sample(
+        f"folder {expand(source).name}",
+        _pixels([found[i] for i in drawn[held:]], card.preprocessing, count, 0),
+        _pixels([found[i] for i in drawn[:held]], card.preprocessing, held, 1),
+    )
+
+
+def _split(card: Card, name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
+    try:
+        return load_dataset(name, split, data).images
+    except ZooError as error:
+        raise ExportError(
+            f"int8 is calibrated on training images, and {name} cannot be had: {error} Or name other images: "
+            f"zoo export {card.name} --precision int8 --calibration DATASET or DIR"
+        ) from None
+
+
+def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int) -> np.ndarray:
+    chosen = np.random.default_rng(seed).permutation(len(images))[:count]
+    return np.stack([to_pixels(images[int(i)], how) for i in chosen])
+
+
+def _no_images(card: Card, source: str | None) -> str:
+    known = f"one of {', '.join(DATASETS)}, or a folder of images"
+    if source is not None:
+        return f"--calibration is {known}, not {source!r}.{nearest(source, DATASETS)}"
+    return (
+        f"int8 is calibrated on training images, and {card.name} does not say which: its data set is {card.dataset!r}. "
+        f"Name some: --calibration with {known}."
+    )

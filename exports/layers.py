@@ -1,0 +1,48 @@
+"""Where a graph's layers with weights begin and end: the parts that are kept in float32 by every precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""The operators that hold nearly all weights and nearly all arithmetic."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Names of nodes. front: before any layer; first and last: layers with none before or after; tail: after all."""
+
+    front: tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    tail: tuple[str, ...]
+
+
+def find_layers(graph: onnx.GraphProto) -> Layers:
+    """The ends of a graph whose nodes are in the order of computation, as ONNX demands."""
+    nodes = list(graph.node)
+    before = _reached(nodes, [node.input for node in nodes], [node.output for node in nodes])
+    after = _reached(nodes[::-1], [node.output for node in nodes[::-1]], [node.input for node in nodes[::-1]])
+    return Layers(
+        front=tuple(n.name for n in nodes if n.op_type not in LAYERS and n.name not in before and n.name in after),
+        first=tuple(n.name for n in nodes if n.op_type in LAYERS and n.name not in before),
+        last=tuple(n.name for n in nodes if n.op_type in LAYERS and n.name not in after),
+        tail=tuple(n.name for n in nodes if n.op_type not in LAYERS and n.name not in after),
+    )
+
+
+def _reached(
+    nodes: Sequence[onnx.NodeProto], entries: Sequence[Iterable[str]], exits: Sequence[Iterable[str]]
+) -> set[str]:
+    """Nodes that a value of some layer reaches, walking from `entries` to `exits`."""
+    values: set[str] = set()
+    names: set[str] = set()
+    for node, entry, leave in zip(nodes, entries, exits, strict=True):
+        if reached := not values.isdisjoint(entry):
+            names.add(node.name)
+        if reached or node.op_type in LAYERS:
+            values.update(name for name in leave if name)
+    return names

@@ -1,0 +1,232 @@
+"""Every precision of one toy: equal to torch as far as its floor, whole or not there, never another model's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import zoo
+from exports.copies import writable
+from exports.export import Exporter, export
+from exports.parity import FLOORS, measure
+from tests.exports.toys import picture, write_pictures
+from tests.models import CARD
+from zoo.cards import Card, read_card
+from zoo.cli.main import main
+from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.onnx_runtime import FILES, open_file, providers_of
+from zoo.paths import SHIPPED
+from zoo.preprocessing import to_pixels
+from zoo.verify import verify
+
+IMAGES = [picture(seed, 33, 27) for seed in range(5000, 5042)]
+
+
+@pytest.mark.parametrize("precision", FILES)
+def test_every_batch_size_gives_torchs_embeddings(exported: Path, precision: str) -> None:
+    expected = zoo.load(exported).embed(IMAGES)
+    model = zoo.load(exported, runtime="onnx", precision=precision)
+    for size in (1, 2, 7, 32):
+        got = model.embed(IMAGES, batch_size=size)
+        assert got.dtype == np.float32
+        assert (got * expected).sum(1).min() >= FLOORS[precision]
+        assert np.abs(np.linalg.norm(got.astype(np.float64), axis=1) - 1).max() < 1e-6
+    # The floors mean something only where images lie further apart than they allow.
+    assert (expected @ expected.T).min() < 0.9
+    if precision != "fp32":
+        assert np.abs(got - expected).max() > 1e-5, "not another precision"
+
+
+def test_parity_says_what_was_measured(exported: Path) -> None:
+    parity = json.loads((exported / "onnx" / "parity.json").read_text())
+    assert list(parity) == list(FILES)
+    for precision, row in parity.items():
+        assert row["holds"]
+        assert not row["forced"]
+        assert row["floor"] == FLOORS[precision] <= row["min_cosine"] <= row["mean_cosine"]
+        assert row["centred_cosine"] > 0.98
+    assert parity["int8"]["details"]["calibrated_on"] == "folder all"
+    assert parity["int8"]["details"]["calibration_images"] == 40
+    assert {check.ok for check in verify(exported)} == {True}
+
+
+def test_int8_holds_integers_and_fp16_halves(exported: Path) -> None:
+    kinds = {name: _weight_types(exported / file) for name, file in FILES.items()}
+    assert kinds == {"fp32": {TensorProto.FLOAT}, "fp16": {TensorProto.FLOAT16}, "int8": {TensorProto.INT8}}
+
+
+def _weight_types(path: Path) -> set[int]:
+    """The types of the tensors with at least two axes that layers multiply with."""
+    graph = onnx.load(path).graph
+    return {t.data_type for t in graph.initializer if len(t.dims) > 1 and np.prod(t.dims) > 64}
+
+
+def test_pixels_and_unit_length_are_computed_in_float32(exported: Path) -> None:
+    rows = zoo.load(exported, runtime="onnx", precision="fp16").embed(IMAGES)
+    assert (rows != rows.astype(np.float16).astype(np.float32)).any(), "the result went through float16"
+
+
+def test_parity_of_a_run_by_hand() -> None:
+    expected = np.eye(3, dtype=np.float32)
+    turned = np.array([[0.6, 0.8, 0], [0, 1, 0], [0, 0, 2]], np.float32)
+    parity = measure(expected, lambda pixels: turned[pixels[:, 0]], np.arange(3).reshape(3, 1), "int8")
+    assert parity.min_cosine == pytest.approx(0.6)
+    assert parity.mean_cosine == pytest.approx(2.6 / 3)
+    assert parity.max_difference == pytest.approx(1.0)
+    assert parity.max_norm_error == pytest.approx(1.0)
+    assert not parity.holds
+    broken = measure(expected, lambda pixels: np.full((len(pixels), 3), np.nan), np.zeros((3, 1), int), "fp32")
+    assert not broken.holds
+    json.dumps(broken.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
+    copy: Path, pictures: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _contents(copy)
+    monkeypatch.setitem(FLOORS, precision, 1.1)
+    with pytest.raises(ExportError, match=r"departs from torch.*floor 1.1.*--force"):
+        export(copy, precision, str(pictures))
+    assert _contents(copy) == before
+    parity = export(copy, precision, str(pictures), force=True)
+    assert parity.forced
+    assert not json.loads((copy / "onnx" / "parity.json").read_text())[precision]["holds"]
+    zoo.load(copy, runtime="onnx", precision=precision)
+
+
+@pytest.mark.parametrize("moment", ["exports.export.stamp", "exports.export.measure", "exports.export.write_json"])
+def test_an_interrupted_export_leaves_the_folder_as_it_was(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = _contents(copy)
+    monkeypatch.setattr(moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(copy, "fp16")
+    assert _contents(copy) == before
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
+    card = read_card(copy)
+    other = dataclasses.replace(card, files={**card.files, "model.safetensors": "0" * 64})
+    for file in FILES.values():
+        with pytest.raises(ModelFolderError, match=r"graph of another model .*zoo export toy-conv4-noise"):
+            open_file(copy / file, other)
+    shutil.copy(copy / FILES["fp32"], copy / FILES["int8"])
+    with pytest.raises(ModelFolderError, match="SHA-256"):
+        zoo.load(copy, runtime="onnx", precision="int8")
+
+
+def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fp16 is made from an fp32 graph of its own where the folder's cannot be vouched for."""
+    made = []
+
+    def write_graph(folder: Path, card: Card, path: Path) -> None:
+        made.append(path)
+        shutil.copy(exported / FILES["fp32"], path)
+
+    monkeypatch.setattr("exports.export.write_graph", write_graph)
+    assert export(copy, "fp16").holds
+    assert not made
+    (copy / FILES["fp32"]).write_bytes(b"cut")
+    assert export(copy, "fp16").holds
+    assert len(made) == 1
+    assert (copy / FILES["fp32"]).read_bytes() == b"cut"
+
+
+def test_precisions_that_are_not_there(copy: Path) -> None:
+    (copy / FILES["int8"]).unlink()
+    with pytest.raises(ModelFolderError, match=r"it has fp32, fp16. Make it with: zoo export \S+ --precision int8"):
+        zoo.load(copy, runtime="onnx", precision="int8")
+    for wrong in (lambda: zoo.load(copy, runtime="onnx", precision="fp61"), lambda: export(copy, "fp61")):
+        with pytest.raises(UsageError, match=r"fp32, fp16, int8, not 'fp61'. Did you mean 'fp16'"):
+            wrong()
+
+
+def test_int8_needs_images(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="--calibration with one of glyphs"):
+        export(copy, "int8")
+    with pytest.raises(ExportError, match="Did you mean 'cifar100'"):
+        export(copy, "int8", "cifra100")
+    with pytest.raises(ExportError, match=r"cifar100 cannot be had: .*not in"):
+        export(copy, "int8", "cifar100", tmp_path)
+    with pytest.raises(ExportError, match="holds 1 images"):
+        export(copy, "int8", str(write_pictures(tmp_path / "one", 1)))
+
+
+def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> None:
+    from exports.images import sample
+
+    drawn = sample(CARD, str(pictures))
+    assert (len(drawn.calibration), len(drawn.held_out)) == (40, 20)
+    seen = {image.tobytes() for image in drawn.calibration}
+    assert not seen & {image.tobytes() for image in drawn.held_out}
+    known = {to_pixels(path, CARD.preprocessing).tobytes() for path in pictures.iterdir()}
+    assert seen < known
+
+
+def test_devices_by_name() -> None:
+    everything = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert providers_of("cpu", everything) == [("CPUExecutionProvider", {})]
+    assert providers_of("cuda:1", everything) == [
+        ("CUDAExecutionProvider", {"device_id": 1}),
+        ("CPUExecutionProvider", {}),
+    ]
+    assert [name for name, _ in providers_of("tensorrt", everything)] == everything
+    for device in ("cuda", "tensorrt"):
+        with pytest.raises(UsageError, match=r"dml-zoo\[gpu\]"):
+            providers_of(device, ["CPUExecutionProvider"])
+    for device in ("gpu", "cuda:", "cuda:x", "cpu:0", "cud"):
+        with pytest.raises(UsageError, match="is not one of"):
+            providers_of(device, everything)
+
+
+def test_a_device_that_is_not_installed_says_so(exported: Path) -> None:
+    with pytest.raises(UsageError, match=r"no TensorrtExecutionProvider; install 'dml-zoo\[gpu\]'"):
+        zoo.load(exported, runtime="onnx", device="tensorrt")
+
+
+def test_a_cpu_without_vnni_gets_the_same_embeddings(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
+    monkeypatch.setattr("zoo.onnx_runtime._saturates", lambda: True)
+    there = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
+    assert (here * there).sum(1).min() > 0.999
+
+
+def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(copy), "--precision", "fp16", "int8", "--calibration", str(pictures), "--json"]) == 0
+    parity = json.loads(capsys.readouterr().out)["parity"]
+    assert list(parity) == ["fp16", "int8"]
+    assert main(["export", str(copy), "--precision", "fp16", "int8"]) == 1
+    out, err = capsys.readouterr()
+    assert "model_fp16.onnx: cosine to torch at least" in out
+    assert "int8 is calibrated on training images" in err
+    assert main(["export", str(copy), "--precision", "int4"]) == 2
+
+
+def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
+    shipped = SHIPPED / "margin-conv4-glyphs"
+    with pytest.raises(UsageError, match="nothing to export"):
+        writable(shipped, ["fp32"])
+    copy = writable(shipped, ["fp16"])
+    assert copy == own_zoo / "models" / "margin-conv4-glyphs"
+    assert Exporter(copy, cost=False).export("fp16").holds
+    assert writable(shipped, ["int8"]) == copy
+    assert len(zoo.load("margin-conv4-glyphs", runtime="onnx", precision="fp16").embed(IMAGES[:1])) == 1
+    dataclasses.replace(read_card(copy), files={}).write(copy)
+    with pytest.raises(UsageError, match="another model of the same name"):
+        writable(shipped, ["fp16"])
