@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
-from training.studies.statistics import FAILS, HOLDS, correlation
+from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
 from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, told
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
-from zoo.report.matrix import correlations
+from zoo.report.matrix import correlations, pearson
 from zoo.report.page import Section, folded, legend, numbered, page, paragraph, picture, table
 
 SVG = "image/svg+xml"
@@ -107,18 +107,12 @@ def _sweeps(report: Report, tables: Mapping[Measure, Values], selection: str) ->
 
 def _together(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
     """How the measures go together over runs (Revisiting, figure 4)."""
-    flat = {name_of(measure): _flat(values) for measure, values in tables.items()}
-    names = list(flat)
-    runs = len(next(iter(flat.values()), {}))
-    if len(names) < 3 or runs < 3:
+    columns = {name_of(measure): [v for _, v in sorted(_flat(values).items())] for measure, values in tables.items()}
+    runs = len(next(iter(columns.values()), []))
+    if len(columns) < 3 or runs < 3:
         return []
-    found = {
-        (a, b): correlation(list(flat[a].values()), list(flat[b].values()))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-    }
     text = f"Pearson's correlation over {runs} runs of all arms. {SELECTED[selection].capitalize()}."
-    return [Section("How the measures go together", correlations(names, found) + paragraph(text))]
+    return [Section("How the measures go together", correlations(columns) + paragraph(text))]
 
 
 def _decay(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
@@ -131,7 +125,7 @@ def _decay(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
     if len(labels) < 3:
         return []
     points = [(across[label], up[label]) for label in labels]
-    found = correlation([x for x, _ in points], [y for _, y in points])
+    found = pearson([x for x, _ in points], [y for _, y in points])
     text = f"Means over seeds; r = {found:+.2f} over arms. {SELECTED[selection].capitalize()}." if found else ""
     image = picture(pictures.scatter([points], name_of(DECAY), name_of(score)), SVG, "A point for each arm")
     return [Section(f"{name_of(score)} against spectral decay", image + numbered(labels) + paragraph(text), "half")]

@@ -11,8 +11,9 @@ import numpy as np
 
 from training.studies.plan import FAILURE, Plan, Run, read
 from training.studies.results import Values, values_of
-from training.studies.statistics import Summary, correlation, holm, p_value, paired, summary, verdict
+from training.studies.statistics import Summary, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
+from zoo.report.matrix import pearson
 
 Result = dict[str, Any]
 
@@ -137,10 +138,10 @@ def _correlations(
         axis = f"{plan.study.x} ({recipe.partition('-$')[0]})"
         for name, column in columns.items():
             on = [(places[label], value) for (label, _), value in column.items() if label in places]
-            found.append((selection, axis, name, correlation([x for x, _ in on], [y for _, y in on])))
+            found.append((selection, axis, name, pearson([x for x, _ in on], [y for _, y in on])))
     names = list(columns) if plan.study.correlate else []
     for i, a in enumerate(names):
-        others = [(b, correlation(list(columns[a].values()), list(columns[b].values()))) for b in names[i + 1 :]]
+        others = [(b, pearson(list(columns[a].values()), list(columns[b].values()))) for b in names[i + 1 :]]
         found += [(selection, a, b, value) for b, value in others]
     return found
 

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from training.studies.study import Claim
 from zoo.comparison.compare import interval_over_seeds
 
@@ -90,10 +88,3 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(known) - rank) * value))
         adjusted[place] = highest
     return adjusted
-
-
-def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Pearson's; None below three pairs, and where one side does not vary."""
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(np.corrcoef(a, b)[0, 1])

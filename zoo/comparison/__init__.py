@@ -2,6 +2,7 @@
 
 from zoo.comparison.compare import Comparison, Ours, compare
 from zoo.comparison.formats import FORMATS
+from zoo.comparison.page import as_html
 from zoo.comparison.runs import Run, find_runs, runs_of
 
-__all__ = ["FORMATS", "Comparison", "Ours", "Run", "compare", "find_runs", "runs_of"]
+__all__ = ["FORMATS", "Comparison", "Ours", "Run", "as_html", "compare", "find_runs", "runs_of"]

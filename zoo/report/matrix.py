@@ -1,17 +1,27 @@
-"""A matrix of correlations as a table whose cells are coloured by sign and size."""
+"""How columns of numbers go together: correlations as a table whose cells are coloured by sign and size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
+import numpy as np
 
-def correlations(names: Sequence[str], found: Mapping[tuple[str, str], float | None]) -> str:
-    """The lower triangle. found: (earlier name, later name) -> -1 to 1, None or absent where there is none."""
+
+def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Pearson's correlation; None below three pairs, and where one side does not vary."""
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def correlations(columns: Mapping[str, Sequence[float]]) -> str:
+    """The lower triangle of the correlations of named columns of one length."""
+    names = list(columns)
     head = "".join(f"<th>{number}</th>" for number in range(1, len(names)))
     rows = []
     for i, name in enumerate(names):
-        cells = "".join(_cell(found.get((other, name))) for other in names[:i])
+        cells = "".join(_cell(pearson(columns[other], columns[name])) for other in names[:i])
         rows.append(f"<tr><th>{i + 1} {escape(name)}</th>{cells}{'<td></td>' * (len(names) - 1 - i)}</tr>")
     table = f'<table class="heat"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     return f'<div class="wide">{table}</div>'

@@ -34,12 +34,20 @@ def report(
     `zoo.evaluate`, `UsageError` for an unknown mapping, `MissingDependencyError` without matplotlib or, for t-SNE,
     scikit-learn.
     """
+    parts = sections(model, dataset, mapping, batch_size, progress)
+    return page(f"{model.card.name} on {dataset.name}, {dataset.split} split", parts)
+
+
+def sections(
+    model: Embedder, dataset: Dataset, mapping: str = "pca", batch_size: int = 64, progress: bool = False
+) -> list[Section]:
+    """The parts of that page, and its errors."""
     _check(mapping)
     rows = model.embed(dataset.images, batch_size, progress)
     measured = dataclasses.replace(
         evaluate(rows, dataset), model=model.card.name, runtime=model.runtime, precision=model.precision
     )
-    sections = [
+    return [
         _scores(measured),
         _model(model),
         _examples(choose_examples(rows, dataset), dataset),
@@ -47,7 +55,6 @@ def report(
         _spectrum(rows, dataset.split),
         *_history(model),
     ]
-    return page(f"{model.card.name} on {dataset.name}, {dataset.split} split", sections)
 
 
 def _check(mapping: str) -> None:

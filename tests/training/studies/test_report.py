@@ -22,7 +22,6 @@ from training.studies.statistics import (
     HOLDS,
     UNDECIDED,
     Summary,
-    correlation,
     holm,
     p_value,
     paired,
@@ -32,6 +31,7 @@ from training.studies.statistics import (
 from training.studies.study import R1, Arm, Claim, Measure
 from zoo.errors import TrainingError
 from zoo.files import write_json
+from zoo.report.matrix import pearson
 
 DRAW = np.random.default_rng(0)
 
@@ -103,9 +103,9 @@ def test_holm_s_correction_by_hand() -> None:
 
 def test_correlations_are_pearson_s() -> None:
     a, b = DRAW.normal(size=(2, 9))
-    assert correlation(a.tolist(), b.tolist()) == pytest.approx(stats.pearsonr(a, b).statistic)
-    assert correlation([1, 2], [1, 2]) is None
-    assert correlation([1, 1, 1], [1, 2, 3]) is None
+    assert pearson(a.tolist(), b.tolist()) == pytest.approx(stats.pearsonr(a, b).statistic)
+    assert pearson([1, 2], [1, 2]) is None
+    assert pearson([1, 1, 1], [1, 2, 3]) is None
 
 
 def finish(run: Run, r1: float, spectrum: list[float]) -> None:

@@ -1,0 +1,51 @@
+"""What people read of a comparison, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from zoo.comparison.compare import Comparison, Ours
+from zoo.published import Table
+from zoo.published.scores import scale
+
+COLUMNS = ("row", "data set", "metric", "published", "ours", "95 %", "seeds", "difference", "how ours came about")
+NUMBERS = ("published", "ours", "seeds", "difference")
+
+
+def by_table(rows: Sequence[Comparison]) -> list[tuple[Table, list[Comparison]]]:
+    grouped = groupby(rows, key=lambda row: row.table.name)
+    return [(group[0].table, group) for _, same in grouped if (group := list(same))]
+
+
+def heading(table: Table) -> str:
+    return f"{table.name}: {table.title}"
+
+
+def source(table: Table) -> str:
+    return f"{table.paper.citation} ({table.paper.source}). Published: {table.protocol}."
+
+
+def cells(row: Comparison) -> list[str]:
+    """What people read of a row: percent where papers print percent."""
+    score, ours = row.score, row.ours
+    published = _number(score.metric, score.value, score.sd)
+    head = [score.row, score.dataset, score.metric, published]
+    if ours is None or row.difference is None:
+        return [*head, row.status, "", "", "", f"zoo train {score.recipe}" if row.status == "not run" else ""]
+    seeds = str(len(ours.runs))
+    difference = _number(score.metric, row.difference, sign="+")
+    return [*head, _number(score.metric, ours.value, ours.sd), _interval(row, ours), seeds, difference, ours.protocol]
+
+
+def _interval(row: Comparison, ours: Ours) -> str:
+    if ours.interval is None:
+        return ""
+    low, high = (_number(row.score.metric, bound) for bound in ours.interval)
+    return f"{low} to {high} over {ours.over}"
+
+
+def _number(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
+    factor, digits = scale(metric), 2 if scale(metric) == 100 else 3
+    text = f"{factor * value:{sign}.{digits}f}"
+    return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"
