@@ -14,8 +14,14 @@ from typing import Any
 from zoo.errors import CardError, nearest
 from zoo.files import write_json
 
-SCHEMA = 1
-"""The version of the model folder's layout that this package writes. Older ones load, newer ones are refused."""
+SCHEMA = 2
+"""The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
+
+1: without `needs`. 2: with it.
+"""
+
+NEEDS = "0.1.0"
+"""The first dml-zoo that reads `SCHEMA`. Every card says it, so that an older dml-zoo can name what to install."""
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -77,7 +83,8 @@ class Card:
     """What a model folder says of itself.
 
     The embedding is the concatenation of the heads' unit vectors, normalised again; without heads it is the
-    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256.
+    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256. `needs`: the first version of
+    dml-zoo that reads this card.
     """
 
     name: str
@@ -93,6 +100,7 @@ class Card:
     licence: str = "apache-2.0"
     sources: tuple[str, ...] = ()
     description: str = ""
+    needs: str = NEEDS
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -146,17 +154,31 @@ def card_from_json(values: Any) -> Card:
     if not isinstance(schema, int) or schema < 1:
         raise CardError("the card has no schema number.")
     if schema > SCHEMA:
-        raise CardError(
-            f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. "
-            "Upgrade: pip install -U dml-zoo"
-        )
+        raise CardError(_too_new(schema, values.get("needs")))
     heads = values.get("heads", [])
     if not isinstance(heads, list):
         raise CardError("heads must be a list.")
-    fields = dict(values)
+    fields = _upgraded(values, schema)
     fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
     fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
     return _build(Card, fields, "card")
+
+
+def _upgraded(values: dict[str, Any], schema: int) -> dict[str, Any]:
+    """The same card in today's schema. Each version differs from the one before by what its line here says."""
+    fields = dict(values)
+    if schema < 2 and "needs" in fields:
+        raise CardError("card has an unknown key 'needs': schema 1 had none.")
+    return {**fields, "needs": NEEDS, "schema": SCHEMA}
+
+
+def _too_new(schema: int, needs: Any) -> str:
+    # The text goes into a command that people copy, so it is nothing but a version.
+    known = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
+    install = (
+        f"It needs dml-zoo {needs} or newer: pip install 'dml-zoo>={needs}'" if known else "pip install -U dml-zoo"
+    )
+    return f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {install}"
 
 
 def _build(cls: type[Any], values: Any, where: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageDraw
 from safetensors.numpy import load_file, save_file
 
 from zoo.cards import Card
@@ -24,6 +25,23 @@ def write_golden(
     tensors = {f"image_{i}": np.ascontiguousarray(image) for i, image in enumerate(images)}
     with atomic_path(folder / FILE) as temporary:
         save_file({**tensors, "embeddings": run(pixels)}, temporary)
+
+
+def pictures(count: int = 4, seed: int = 0) -> list[np.ndarray]:
+    """Drawn pictures uint8 [H, W, 3] of several shapes, for models that come without images."""
+    draw = np.random.default_rng(seed)
+    return [_picture(160 + 32 * (i % 3), 192 - 16 * (i % 2), draw) for i in range(count)]
+
+
+def _picture(width: int, height: int, draw: np.random.Generator) -> np.ndarray:
+    corners = draw.integers(0, 256, (2, 2, 3), dtype=np.uint8)
+    image = Image.fromarray(corners).resize((width, height), Image.Resampling.BILINEAR)
+    pen = ImageDraw.Draw(image)
+    for _ in range(12):
+        (x, y), size = draw.uniform(0, (width, height)), draw.uniform(6, 40)
+        pen.ellipse((x - size, y - size, x + size, y + size), fill=tuple(int(v) for v in draw.integers(0, 256, 3)))
+    noise = draw.normal(0, 6, (height, width, 3))
+    return np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
 
 
 def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:

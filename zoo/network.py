@@ -22,6 +22,9 @@ from zoo.pretrained import WEIGHTS as TRUNK
 
 HEADS = "heads.safetensors"
 
+RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
+"""Arguments of timm's factory that a card or a config.json must not set: they would read other files, or pickles."""
+
 
 class Network(nn.Module):
     """Normalised float images [n, c, h, w] to unit embeddings [n, dim].
@@ -87,6 +90,8 @@ def check_architecture(architecture: str) -> None:
 
 def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights: Weights | None) -> nn.Module:
     """The model of `create_trunk`, from weights that have been read."""
+    if refused := sorted(set(args) & {*RESERVED, "num_classes", "in_chans"}):
+        raise RecipeError(f"the architecture {architecture!r} takes no argument {', '.join(refused)} here.")
     try:
         trunk = timm.create_model(
             architecture,

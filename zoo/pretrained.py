@@ -58,11 +58,11 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
     """
     if pretrained is True:
         path = _timms_own(architecture)
-        return Weights(_read(path), {}, str(path))
+        return Weights(read_state(path), {}, str(path))
     if not isinstance(pretrained, str) or not pretrained:
         raise RecipeError(f"backbone.pretrained is true, false, a path or a Hub repository, not {pretrained!r}.")
     path, images = _local(architecture, expand(pretrained)) or _repository(architecture, pretrained)
-    return Weights(_read(path), images, str(path))
+    return Weights(read_state(path), images, str(path))
 
 
 def _timms_own(architecture: str) -> Path:
@@ -74,7 +74,7 @@ def _timms_own(architecture: str) -> Path:
     if cfg is None or not cfg.hf_hub_id:
         raise RecipeError(_unpublished(architecture))
     file = (cfg.hf_hub_filename or WEIGHTS).replace("pytorch_model.bin", WEIGHTS)
-    return _fetch(cfg.hf_hub_id, None, file)
+    return fetch(cfg.hf_hub_id, None, file)
 
 
 def _unpublished(architecture: str) -> str:
@@ -119,45 +119,48 @@ def _repository(architecture: str, name: str) -> tuple[Path, dict[str, Any]]:
             "a .safetensors file or a repository of the Hub, org/name."
         )
     repository, revision = found["name"], found["revision"]
-    images = _images(architecture, _fetch(repository, revision, CONFIG))
-    return _fetch(repository, revision, WEIGHTS), images
+    images = _images(architecture, fetch(repository, revision, CONFIG))
+    return fetch(repository, revision, WEIGHTS), images
 
 
-def _fetch(repository: str, revision: str | None, file: str) -> Path:
-    """A file of a Hub repository, from the Hub's cache or downloaded into it."""
+def fetch(repository: str, revision: str | None, file: str, instead: str = INSTEAD) -> Path:
+    """A file of a Hub repository, from the Hub's cache or downloaded into it; `instead`: what else could be done.
+
+    Raises `HubError` where the Hub does not give it, `RecipeError` for a name that no repository can have.
+    """
     if not file.endswith((".safetensors", ".json")):
-        raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {INSTEAD}")
+        raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {instead}")
     try:
         return Path(hf_hub_download(repository, file, revision=revision))
     except HFValidationError:
-        raise RecipeError(f"backbone.pretrained: {repository!r} is no valid name of a Hub repository.") from None
+        raise RecipeError(f"{repository!r} is no valid name of a Hub repository.") from None
     except LocalEntryNotFoundError as error:
-        raise HubError(_out_of_reach(repository, file, error)) from None
+        raise HubError(_out_of_reach(repository, file, error, instead)) from None
     except EntryNotFoundError:
-        raise HubError(f"the Hub's {repository} has no {file}. {_only_safetensors()} {INSTEAD}") from None
+        raise HubError(f"the Hub's {repository} has no {file}. {_only_safetensors()} {instead}") from None
     except RevisionNotFoundError:
         raise HubError(f"the Hub's {repository} has no revision {revision!r}.") from None
     except RepositoryNotFoundError:
         raise HubError(
             f"the Hub has no {repository}, or it is private or wants its terms accepted (log in with: hf auth login). "
-            f"{INSTEAD}"
+            f"{instead}"
         ) from None
     except Exception as error:  # the HTTP library's own errors, a full disk, an answer that is none of the Hub's
-        raise HubError(_out_of_reach(repository, file, error)) from None
+        raise HubError(_out_of_reach(repository, file, error, instead)) from None
 
 
-def _out_of_reach(repository: str, file: str, error: Exception) -> str:
+def _out_of_reach(repository: str, file: str, error: Exception, instead: str) -> str:
     cause = error.__cause__ or error
     reason = shorten(str(cause), 200, placeholder=" ...").rstrip(".")
     return (
         f"the weights of {repository} were wanted, but its {file} is not in the Hub's cache ({constants.HF_HUB_CACHE}) "
         f"and did not come from the Hub ({constants.ENDPOINT}): {type(cause).__name__}: {reason}. "
         "Connect this machine (with HF_HUB_OFFLINE unset), set HF_ENDPOINT to a mirror, or HF_HOME to a folder whose "
-        f"cache has it. {INSTEAD}"
+        f"cache has it. {instead}".rstrip()
     )
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except Exception as error:  # safetensors raises its own type

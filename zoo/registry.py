@@ -4,91 +4,89 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from zoo import hub, paths
-from zoo.cards import Card, read_card
-from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, nearest
+from zoo.baselines import baselines, place, repository_of
+from zoo.baselines import root as baselines_root
+from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
+from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, missing, nearest
+
+__all__ = ["RECIPES", "ModelInfo", "find", "info", "known_names", "list_models", "recipes"]
 
 RECIPES = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    """One line of `zoo list`. `status`: shipped, trained (in the local zoo) or recipe (not trained yet)."""
+def list_models(
+    method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
+) -> list[ModelInfo]:
+    """Every known model, sorted by name: trained here, shipped, on the Hub, or a recipe that waits to be trained.
 
-    name: str
-    status: str
-    dim: int
-    method: str
-    backbone: str
-    dataset: str
-    folder: Path | None = None
-    card: Card | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {
-            key: getattr(self, key) for key in ("name", "status", "dim", "method", "backbone", "dataset")
-        }
-        facts["folder"] = str(self.folder) if self.folder else None
-        facts["card"] = self.card.to_json() if self.card else None
-        facts["results"] = self.results
-        return facts
-
-
-def list_models(method: str | None = None, backbone: str | None = None, dataset: str | None = None) -> list[ModelInfo]:
-    """Every known model, sorted by name: trained here, shipped with the package, or a recipe. Filters are exact."""
-    models: dict[str, ModelInfo] = {name: _from_recipe(name, row) for name, row in recipes().items()}
-    for status, root in (("shipped", paths.SHIPPED), ("trained", paths.local_models())):
-        for folder in sorted(path.parent for path in root.glob("*/card.json")):
-            if folder.name.startswith("."):
-                continue  # what a writer that was killed has left behind
-            try:
-                models[folder.name] = _from_folder(folder, status)
-            except ModelFolderError:
-                continue  # a damaged folder must not hide the others; `zoo info` says what is wrong with it
-    wanted = {"method": method, "backbone": backbone, "dataset": dataset}
-    keep = [m for m in models.values() if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
-    return sorted(keep, key=lambda m: m.name)
+    Filters are exact. Raises `UsageError`, with the nearest ones, for a value that no model has.
+    """
+    models = _models()
+    wanted = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
+    for fact, value in wanted.items():
+        known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
+        if value is not None and value not in known:
+            hint = _like(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
+            raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list")
+    return [m for m in models if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
 
 
 def info(name: str) -> ModelInfo:
-    """What is known of a model, by name or path. Raises `ModelNotFoundError` with the nearest names."""
-    folder = _local(name)
-    if folder is not None:
-        status = "shipped" if folder.parent == paths.SHIPPED else "trained"
-        return _from_folder(folder, status)
+    """What is known of a model, by name or path; of a timm model on the Hub once it was used here.
+
+    Raises `ModelNotFoundError` with the nearest names.
+    """
+    if (folder := _local(name)) is not None:
+        return from_folder(folder, _status(folder), recipes())
     if name in recipes():
-        return _from_recipe(name, recipes()[name])
-    raise ModelNotFoundError(f"there is no model {name!r}.{nearest(name, known_names())} All names: zoo list")
+        return from_recipe(name, recipes()[name])
+    repository = repository_of(name)
+    for baseline in baselines().values():
+        if baseline.repository == repository:
+            return from_baseline(baseline)
+    advice = f" It can be had from the Hub: zoo.load({name!r})" if repository else ""
+    raise ModelNotFoundError(
+        f"there is no model {name!r} here.{_like(name, known_names())}{advice} All names: zoo list"
+    )
 
 
 def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
     """The folder of a model: a path, the local zoo, the shipped checkpoints, the Hub's cache, the Hub, in this order.
 
-    With `revision` only the Hub is asked. Raises `ModelNotFoundError` that says where it looked and what to run.
+    A public backbone (a short name of `zoo.baselines`, timm/ID, or another of timm's models on the Hub) gets its
+    folder on its first use, for which torch and timm must be installed. With `revision` only the Hub is asked.
+    Raises `ModelNotFoundError` that says where it looked and what to run.
     """
     name = os.fspath(name_or_path)
     if revision is None and (folder := _local(name)) is not None:
         return folder
     if _looks_like_path(name):
         raise ModelNotFoundError(f"{name} is no model folder: there is no {Path(name) / 'card.json'}.")
+    if (public := repository_of(name)) is not None:
+        return _baseline_folder(public, revision)
     repo_id = hub.repository(name)
     try:
         return hub.snapshot(repo_id, revision)
     except (ModelNotFoundError, HubError) as error:
+        # Not for other errors: where a download breaks off, timm would take the trunk alone for the model.
+        if isinstance(error, hub.NoModelFolderError) and "/" in name and _is_timm(repo_id, revision):
+            return _baseline_folder(repo_id, revision)
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         kind = type(error) if "/" in name else ModelNotFoundError
         raise kind(_not_found(name, str(error))) from None
 
 
 def known_names() -> list[str]:
-    return [model.name for model in list_models()]
+    return [model.name for model in _models()]
 
 
 @cache
@@ -97,10 +95,49 @@ def recipes() -> dict[str, dict[str, Any]]:
     return rows
 
 
+def _models() -> list[ModelInfo]:
+    """Every known model by name; what has a folder here comes before what could be had."""
+    models = {name: from_recipe(name, row) for name, row in recipes().items()}
+    models |= {name: from_baseline(baseline) for name, baseline in baselines().items()}
+    for folder in _folders():
+        try:
+            model = from_folder(folder, _status(folder), recipes())
+        except ModelFolderError:
+            continue  # a damaged folder must not hide the others; `zoo info` says what is wrong with it
+        models[model.name] = model
+    return sorted(models.values(), key=lambda model: model.name)
+
+
+def _folders() -> Iterator[Path]:
+    """Model folders on this machine; those that `find` takes first come last."""
+    yield from _cached()
+    for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
+        for card in sorted(root.glob("*/card.json")):
+            if not card.parent.name.startswith("."):  # what a writer that was killed has left behind
+                yield card.parent
+
+
+def _cached() -> Iterator[Path]:
+    """The model folders in the Hub's cache that a bare name means."""
+    from huggingface_hub import constants
+
+    organisation = escape(hub.repository("x").removesuffix("/x"))
+    for ref in sorted(Path(constants.HF_HUB_CACHE).glob(f"models--{organisation}--*/refs/main")):
+        folder = ref.parent.parent / "snapshots" / ref.read_text(encoding="utf-8").strip()
+        if (folder / "card.json").is_file():
+            yield folder
+
+
+def _status(folder: Path) -> str:
+    if folder.parent.name == "snapshots":
+        return "hub"
+    return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
+
+
 def _local(name: str) -> Path | None:
     candidates = [paths.expand(name)]
     if not _looks_like_path(name):
-        candidates += [paths.local_models() / name, paths.SHIPPED / name]
+        candidates += [paths.local_models() / name, paths.SHIPPED / name, place(name)]
     return next((folder for folder in candidates if _exists(folder / "card.json")), None)
 
 
@@ -115,25 +152,37 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def _is_timm(repository: str, revision: str | None) -> bool:
+    try:
+        from zoo.baselines.folder import is_timm
+    except ModuleNotFoundError:
+        return False
+    return is_timm(repository, revision)
+
+
+def _baseline_folder(repository: str, revision: str | None) -> Path:
+    try:
+        from zoo.baselines.folder import make_folder
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "timm", "torchvision"):
+            raise
+        raise missing(error.name, "train") from None
+    return make_folder(repository, revision)
+
+
+def _like(name: str, known: list[str]) -> str:
+    """ " It could be ..." for the beginning of several names, else the nearest names."""
+    begun = [each for each in known if each.startswith(name.lower())] if name else []
+    if not begun:
+        return nearest(name, known) or nearest(name.lower(), known)
+    more = f" and {len(begun) - 5} more" if len(begun) > 5 else ""
+    return f" It is the beginning of {', '.join(begun[:5])}{more}."
+
+
 def _not_found(name: str, hub_says: str) -> str:
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
-    hint = "" if name in recipes() else nearest(name, known_names())
+    hint = "" if name in recipes() else _like(name, known_names())
     return (
         f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}), "
         f"among the shipped models and on the Hub ({hub_says}) {advice}"
-    )
-
-
-def _from_recipe(name: str, row: dict[str, Any]) -> ModelInfo:
-    return ModelInfo(name, "recipe", row["dim"], row["method"], row["backbone"], row["dataset"])
-
-
-def _from_folder(folder: Path, status: str) -> ModelInfo:
-    from zoo.results import read_results
-
-    card = read_card(folder)
-    # A copy under another name is loaded by that name; elsewhere than among the models, the folder's name is nothing.
-    name = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
-    return ModelInfo(
-        name, status, card.dim, card.method, card.backbone, card.dataset, folder, card, read_results(folder)
     )

@@ -10,7 +10,7 @@ import torch
 
 from zoo.cards import Card
 from zoo.errors import UsageError
-from zoo.network import PixelNetwork, load_network
+from zoo.network import Network, PixelNetwork, load_network
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,6 +31,21 @@ def open_model(
             return out
 
     return run, str(chosen)
+
+
+def open_trunk(network: Network, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from pixels uint8 [n, h, w, c] to the trunk's pooled features float32 [n, f], before any head."""
+    chosen = choose_device(device)
+    normalised = PixelNetwork(network, card.preprocessing).eval().to(chosen)
+
+    def run(pixels: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            images = torch.from_numpy(pixels).to(chosen).permute(0, 3, 1, 2).float()
+            features = network.trunk((images - normalised.mean) / normalised.std)
+            out: np.ndarray = features.float().cpu().numpy()
+            return out
+
+    return run
 
 
 def choose_device(name: str | None = None) -> torch.device:

@@ -159,12 +159,15 @@ def test_list(capsys, toy):
         "method": "none",
         "backbone": "pool",
         "dataset": "toys",
+        "size": sum(file.stat().st_size for file in toy.rglob("*") if file.is_file()),
+        "parameters": None,
+        "published_recall_at_1": None,
         "recall_at_1": None,
     }
     assert "margin-conv4-glyphs" in rows
     assert main(["list", "--backbone", "pool"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["toy-pool"]
-    assert main(["list", "--dataset", "none-such"]) == 0
+    assert main(["list", "--backbone", "pool", "--status", "recipe"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "no model matches" in err

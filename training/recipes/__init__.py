@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from training.recipe import Ensemble, Recipe
 from training.recipes import diva, group, reality, revisiting, sharing, small
+from training.recipes.summary import summary
 
 RECIPES: dict[str, Callable[[], Recipe | Ensemble]] = {
     name: make for paper in (revisiting, sharing, diva, group, reality, small) for name, make in paper.recipes()
@@ -18,10 +19,11 @@ FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d
 def catalogue() -> dict[str, dict[str, object]]:
     """What `zoo list` shows of each recipe: the content of `zoo/recipes.json`."""
     recipes = {name: make() for name, make in sorted(RECIPES.items())}
-    return {
+    names = {
         name: {"dim": dim_of(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
         for name, r in recipes.items()
     }
+    return {name: {**names[name], **summary(recipe)} for name, recipe in recipes.items()}
 
 
 def dim_of(recipe: Recipe | Ensemble) -> int:

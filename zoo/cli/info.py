@@ -9,7 +9,8 @@ from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from zoo.registry import ModelInfo
+    from zoo.cards import Card
+    from zoo.catalogue import ModelInfo
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -28,18 +29,30 @@ def _run(args: Namespace) -> int:
     for result in model.results:
         print(f"\nmeasured on {_subject(result)}")
         print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
-    if model.status == "recipe":
-        print(f"Not trained yet. Train it with: zoo train {model.name}")
+    if model.published:
+        print("\npublished")
+        print_table(("data set", "metric", "value", "dim", "source"), _published(model), numbers=("value", "dim"))
+    for line in _advice(model):
+        print(line)
     return 0
 
 
 def _facts(model: ModelInfo) -> dict[str, str]:
+    from zoo.catalogue import STATUSES
+
     facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
-    if (card := model.card) is None:
-        return facts
+    facts["status"] = STATUSES[model.status]
+    if model.parameters:
+        facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
+    if model.card is not None:
+        return {**facts, **_card(model.card), "folder": str(model.folder), "size": f"{(model.size or 0) / 1e6:.2f} MB"}
+    told = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
+    return {**facts, **told}
+
+
+def _card(card: Card) -> dict[str, str]:
     how = card.preprocessing
     return {
-        **facts,
         "description": card.description or "-",
         "architecture": card.architecture,
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
@@ -48,8 +61,26 @@ def _facts(model: ModelInfo) -> dict[str, str]:
         "licence": card.licence,
         "sources": ", ".join(card.sources) or "-",
         "fingerprint": card.fingerprint,
-        "folder": str(model.folder),
     }
+
+
+def _advice(model: ModelInfo) -> list[str]:
+    """How one comes to have a model that is not here."""
+    from zoo.hub import repository
+
+    if model.folder is not None:
+        return []
+    if model.status == "hub":
+        return [f"\nNot used here yet; the first use fetches it from the Hub: zoo.load({model.name!r})"]
+    return [
+        f"\nNot trained yet. Train it with: zoo train {model.name}",
+        f"Should it be published, zoo.load({model.name!r}) fetches it: https://huggingface.co/{repository(model.name)}",
+    ]
+
+
+def _published(model: ModelInfo) -> list[list[str]]:
+    rows = model.published
+    return [[r["dataset"], r["metric"], f"{r['value']:.4f}", str(r.get("dim", "-")), r["source"]] for r in rows]
 
 
 def _subject(result: dict[str, Any]) -> str:
@@ -64,10 +95,11 @@ def _scores(result: dict[str, Any]) -> list[list[str]]:
 
 
 COMMAND = Command(
-    summary="say what is known of a model: its card, its files, its measured scores",
+    summary="say what is known of a model: its card, its files, its measured and published scores",
     configure=_configure,
     run=_run,
     examples="""\
   zoo info margin-conv4-glyphs
+  zoo info diva-r50-cub                     a recipe: what it would train, and what the paper reports
   zoo info ./my-model --json""",
 )

@@ -10,38 +10,65 @@ from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from zoo.registry import ModelInfo
+    from zoo.catalogue import ModelInfo
 
 FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
+COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
 
 
 def _configure(parser: ArgumentParser) -> None:
     for fact in ("method", "backbone", "dataset"):
         parser.add_argument(f"--{fact}", help=f"only models of this {fact}")
+    parser.add_argument("--status", help="only models that are shipped, trained (here), on the hub, or a recipe")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
 def _run(args: Namespace) -> int:
     from zoo.registry import list_models
 
-    rows = [_row(model) for model in list_models(args.method, args.backbone, args.dataset)]
+    models = list_models(args.method, args.backbone, args.dataset, args.status)
     if args.json:
-        print_json(rows)
-    elif rows:
-        print_table((*FACTS, "R@1"), [list(map(_cell, row.values())) for row in rows], numbers=("dim", "R@1"))
+        print_json([_row(model) for model in models])
+    elif models:
+        print_table(COLUMNS, [_cells(model) for model in models], numbers=("dim", "size", "paper's R@1", "R@1"))
     else:
         print("zoo: no model matches; without filters all are listed: zoo list", file=sys.stderr)
     return 0
 
 
 def _row(model: ModelInfo) -> dict[str, Any]:
-    return {**{fact: getattr(model, fact) for fact in FACTS}, "recall_at_1": _recall_at_1(model)}
+    row = {fact: getattr(model, fact) for fact in FACTS}
+    measured = {"published_recall_at_1": _published(model), "recall_at_1": _recall_at_1(model)}
+    return {**row, "size": model.size, "parameters": model.parameters, **measured}
+
+
+def _cells(model: ModelInfo) -> list[str]:
+    from zoo.catalogue import STATUSES
+
+    row = {**_row(model), "status": STATUSES[model.status]}
+    return [_cell(row[fact]) for fact in FACTS] + [
+        _size(row),
+        *map(_cell, (row["published_recall_at_1"], row["recall_at_1"])),
+    ]
+
+
+def _published(model: ModelInfo) -> float | None:
+    """The first R@1 that a paper prints for it on its own data set."""
+    own = [s["value"] for s in model.published if (s["metric"], s["dataset"]) == ("recall_at_1", model.dataset)]
+    return own[0] if own else None
 
 
 def _recall_at_1(model: ModelInfo) -> float | None:
     """The newest score on the unseen classes of the data set that the model was trained on."""
     own = [r for r in model.results if (r["dataset"], r["split"]) == (model.dataset, "test")]
     return own[-1]["metrics"].get("recall_at_1") if own else None
+
+
+def _size(row: dict[str, Any]) -> str:
+    """Megabytes on disk, else millions of parameters."""
+    if row["size"] is not None:
+        return f"{row['size'] / 1e6:.1f} MB"
+    return f"{row['parameters'] / 1e6:.1f} M" if row["parameters"] else "-"
 
 
 def _cell(value: Any) -> str:
@@ -51,11 +78,14 @@ def _cell(value: Any) -> str:
 
 
 COMMAND = Command(
-    summary="list the models: trained here, shipped with the package, or known as a recipe",
+    summary="list the models: trained here, shipped, on the Hub, or known as a recipe",
     configure=_configure,
     run=_run,
     examples="""\
   zoo list
   zoo list --dataset omniglot
-  zoo list --json""",
+  zoo list --status hub                     strong public backbones that load by name
+  zoo list --json
+
+size: megabytes on disk, or millions of parameters (M) of what is not here yet.""",
 )

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
+
+if TYPE_CHECKING:
+    from zoo.verify import Check
 
 MARKS = {True: "ok", False: "FAILED", None: "not checked"}
 
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name or folder")
+    parser.add_argument("--data", metavar="DIR", help="where the data sets lie (default: ZOO_DATA, else downloaded)")
+    parser.add_argument("--quick", action="store_true", help="hashes and golden images only, no scores")
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
@@ -18,21 +26,37 @@ def _run(args: Namespace) -> int:
     from dataclasses import asdict
 
     from zoo.cli.output import print_json
-    from zoo.registry import find
-    from zoo.verify import verify
 
-    checks = list(verify(find(args.model)))
+    checks = []
+    for check in _checks(args):
+        checks.append(check)
+        if not args.json:
+            print(f"{MARKS[check.ok]:<12}{check.name:<40}{check.detail}", flush=True)
     if args.json:
         print_json([asdict(check) for check in checks])
-    else:
-        for check in checks:
-            print(f"{MARKS[check.ok]:<12}{check.name:<34}{check.detail}")
     return 1 if any(check.ok is False for check in checks) else 0
 
 
+def _checks(args: Namespace) -> Iterator[Check]:
+    from zoo.registry import find
+    from zoo.remeasure import remeasure
+    from zoo.verify import verify, verify_files
+
+    folder = find(args.model)
+    yield from verify(folder)
+    yield from verify_files(folder)
+    if not args.quick:
+        yield from remeasure(folder, args.data, sys.stderr.isatty())
+
+
 COMMAND = Command(
-    summary="check a model folder's hashes and golden embeddings",
+    summary="check a model: hashes, golden embeddings on every runtime, and its scores measured again",
     configure=_configure,
     run=_run,
-    examples="  zoo verify margin-conv4-glyphs        one line a check; the exit status is 1 when any fails",
+    examples="""\
+  zoo verify margin-conv4-glyphs        one line a check; the exit status is 1 when any fails
+  zoo verify diva-r50-cub --data DIR    its scores on CUB200-2011 are measured again
+  zoo verify ./my-model --quick --json
+
+A check that cannot be made here (torch or the data are not at hand) is shown as such and does not fail.""",
 )

@@ -1,0 +1,151 @@
+"""What is listed of each model, from recipes, folders, the Hub's cache, the papers' tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import zoo
+from tests.serving import toys
+from zoo.baselines import baselines
+from zoo.catalogue import STATUSES
+from zoo.cli.main import main
+from zoo.errors import ModelNotFoundError, UsageError
+from zoo.published import tables
+from zoo.registry import find, recipes
+
+
+def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:
+    names = [model.name for model in zoo.list_models()]
+    assert names == sorted(set(names))
+    assert set(names) == {*recipes(), *baselines()}
+    assert {model.status for model in zoo.list_models()} == {"shipped", "hub", "recipe"} < set(STATUSES)
+
+
+def test_filters() -> None:
+    found = zoo.list_models(method="diva", backbone="r50")
+    assert {model.name for model in found} == {f"diva-r50-{dataset}" for dataset in ("cub", "cars", "sop")}
+    assert [m.name for m in zoo.list_models(method="diva", dataset="cub", backbone="ibn")] == ["diva-ibn-cub"]
+    assert {m.name for m in zoo.list_models(status="hub")} == set(baselines())
+    assert zoo.list_models(status="trained") == []
+    assert zoo.list_models(method="diva", status="hub") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"method": "dvia"}, "no model has the method 'dvia'. Did you mean 'diva'"),
+        ({"method": "nope"}, r"The nearest is '\w+'"),
+        ({"backbone": "r5"}, "It is the beginning of r50"),
+        ({"dataset": "CUB"}, "It is the beginning of cub"),
+        ({"status": "shiped"}, "Did you mean 'shipped'"),
+        ({"method": ""}, "no model has the method ''"),
+    ],
+)
+def test_a_filter_that_no_model_fits_is_refused_with_the_nearest(wanted: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        zoo.list_models(**wanted)
+
+
+def test_the_command_fails_for_an_unknown_filter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--method", "nope", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no model has the method 'nope'" in err
+
+
+def test_published_scores_are_those_whose_table_names_the_recipe() -> None:
+    for model in zoo.list_models(status="recipe"):
+        printed = [s.value for t in tables() for s in t.scores if s.recipe == model.name and s.split == "test"]
+        assert [score["value"] for score in model.published] == printed
+    (score,) = zoo.info("diva-r50-cub").published
+    assert (score["dataset"], score["metric"], score["value"], score["dim"]) == ("cub", "recall_at_1", 0.692, 512)
+    assert score["source"].startswith("arXiv:2004.13458, DiVA on two backbones (table 3)")
+
+
+def test_info_of_a_recipe_says_what_it_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "diva-r50-cub"]) == 0
+    out = capsys.readouterr().out
+    for fact in (
+        "recipe only",
+        "method diva (alpha 0.3, rho 1500.0), loss margin (beta 1.2), miner distance-weighted",
+        "resnet50.tv_in1k from public weights, batch norm frozen",
+        "discriminative (128), shared (128), intra (128), dance (128)",
+        "200 epochs, adam at 1e-05",
+        "arXiv:2004.13458",
+        "0.6920",
+        "zoo train diva-r50-cub",
+        "https://huggingface.co/dml-zoo/diva-r50-cub",
+    ):
+        assert fact in out
+    # ResNet-50 without classifier has 23,508,032 parameters; four heads of 128 numbers have (2048 + 1) * 512.
+    assert zoo.info("diva-r50-cub").parameters == 23_508_032 + 2049 * 512
+
+
+def test_info_of_a_public_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "dinov2-s14"]) == 0
+    out = capsys.readouterr().out
+    for fact in ("on the Hub", "384", "518", "apache-2.0", "arXiv:2304.07193", "zoo.load('dinov2-s14')", "AmsterTime"):
+        assert fact in out
+    assert zoo.info("timm/vit_small_patch14_dinov2.lvd142m") == zoo.info("dinov2-s14")
+
+
+def test_the_table_names_status_size_and_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "shipped" in lines["margin-conv4-glyphs"]
+    assert "MB" in lines["margin-conv4-glyphs"]
+    assert "on the Hub" in lines["clip-b32"]
+    assert "87.5 M" in lines["clip-b32"]
+    assert lines["diva-r50-cub"].split()[-2:] == ["0.6920", "-"]
+    assert "recipe only" in lines["diva-r50-cub"]
+
+
+def test_json_has_all_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "margin-conv4-glyphs", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["status"] == "shipped"
+    assert facts["size"] == sum(file.stat().st_size for file in Path(facts["folder"]).rglob("*") if file.is_file())
+    assert facts["parameters"] == recipes()["margin-conv4-glyphs"]["parameters"]
+    assert main(["info", "diva-r50-cub", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["schedule"].startswith("200 epochs")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("diva-r50", "It is the beginning of diva-r50-cars, diva-r50-cub, diva-r50-sop"),
+        ("DINOv2", "It is the beginning of dinov2-b14, dinov2-s14"),
+        ("margin", r"It is the beginning of (margin[\w-]+, ){4}margin[\w-]+ and \d+ more"),
+        ("diva-r50-cup", "Did you mean 'diva-r50-cub'"),
+        ("timm/resnet999.x", "zoo.load"),
+        ("", "no model ''"),
+    ],
+)
+def test_unknown_and_ambiguous_names_get_the_nearest(name: str, says: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=says):
+        zoo.info(name)
+
+
+def test_a_trained_model_takes_its_recipes_place(own_zoo: Path) -> None:
+    toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
+    model = zoo.info("diva-r50-cub")
+    assert (model.status, model.dim) == ("trained", toys.DIM)
+    assert model.published[0]["value"] == 0.692
+    assert [m.status for m in zoo.list_models() if m.name == "diva-r50-cub"] == ["trained"]
+
+
+def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit = "0123456789" * 4
+    for organisation in ("dml-zoo", "others"):
+        repository = tmp_path / f"models--{organisation}--toy-{organisation}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text(commit)
+        toys.write_model(repository / "snapshots" / commit, name=f"toy-{organisation}")
+    (found,) = zoo.list_models(method="none")
+    assert (found.name, found.status) == ("toy-dml-zoo", "hub")
+    assert find(found.name) == found.folder

@@ -1,0 +1,87 @@
+"""A model folder without this package: plain onnxruntime, and onnxruntime-web under Node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zoo.cards import read_card
+from zoo.golden import read_golden
+from zoo.paths import SHIPPED
+from zoo.preprocessing import to_pixels
+from zoo.verify import FLOORS
+
+ROOT = Path(__file__).parent
+FIXTURES = ROOT / "fixtures"
+
+PLAIN = """
+import json, sys
+import numpy as np, onnxruntime as ort
+from PIL import Image
+from safetensors.numpy import load_file
+
+folder = sys.argv[1]
+how, golden = json.load(open(f"{folder}/card.json"))["preprocessing"], load_file(f"{folder}/golden.safetensors")
+def pixels(image):
+    image = Image.fromarray(image).convert(how["mode"])
+    side, crop = min(image.size) * how["crop"] / how["resize"], how["crop"]
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    kind = Image.Resampling[how["interpolation"].upper()]
+    image = image.resize((crop, crop), kind, box=(left, top, left + side, top + side))
+    return np.asarray(image).reshape(crop, crop, -1)
+session = ort.InferenceSession(f"{folder}/onnx/model.onnx")
+batch = np.stack([pixels(golden[f"image_{i}"]) for i in range(len(golden) - 1)])
+print(float((session.run(None, {"pixels": batch})[0] * golden["embeddings"]).sum(1).min()), "zoo" in sys.modules)
+"""
+FOLDERS = sorted(path.parent for path in [*SHIPPED.glob("*/card.json"), *FIXTURES.glob("schema-*/card.json")])
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_plain_onnxruntime_gives_the_golden_embeddings(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(folder)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    cosine, imported = done.stdout.split()
+    assert float(cosine) >= FLOORS["fp32"]
+    assert imported == "False"
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or one from npm."""
+    if not shutil.which("node"):
+        pytest.skip("node is not installed")
+    if given := os.environ.get("ZOO_NODE_MODULES"):
+        return Path(given).parent
+    if not shutil.which("npm"):
+        pytest.skip("npm is not installed; name a node_modules that has onnxruntime-web in ZOO_NODE_MODULES")
+    folder = tmp_path_factory.mktemp("web")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "onnxruntime-web@1.22.0"]
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=220)
+    if done.returncode:
+        pytest.skip(f"onnxruntime-web cannot be had from npm: {done.stderr.strip()[-200:]}")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_onnxruntime_web_gives_the_golden_embeddings(folder: Path, web: Path, tmp_path: Path) -> None:
+    images, expected = read_golden(folder)
+    pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
+    (tmp_path / "pixels").write_bytes(pixels.tobytes())
+    for graph in sorted((folder / "onnx").glob("model.onnx")):
+        command = ["node", str(ROOT / "web" / "embed.mjs"), str(graph), str(tmp_path / "pixels")]
+        done = subprocess.run(
+            [*command, *map(str, pixels.shape)], capture_output=True, text=True, check=False, timeout=120, cwd=web
+        )
+        assert done.returncode == 0, done.stderr
+        got = np.array(json.loads(done.stdout), np.float32).reshape(expected.shape)
+        assert (got * expected).sum(1).min() >= FLOORS["fp32"]

@@ -1,0 +1,126 @@
+"""`zoo verify` beyond hashes and golden images: scores measured again, files beside the weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import toys
+from zoo.cli.main import main
+from zoo.paths import SHIPPED
+from zoo.remeasure import remeasure
+from zoo.results import read_results
+from zoo.verify import Check, verify_files
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
+    """A toy model whose scores on the pictures are in its results.json."""
+    folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
+    command = ["evaluate", str(folder), "--runtime", "onnx", "--dataset", "folder", "--data", str(pictures)]
+    assert main([*command, "--metrics", "all", "--save"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(measured: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(measured, tmp_path / "toy-pool"))
+
+
+def one(folder: Path, data: Path | None) -> Check:
+    (check,) = remeasure(folder, data)
+    return check
+
+
+def change(folder: Path, **values: Any) -> None:
+    (result,) = read_results(folder)
+    (folder / "results.json").write_text(json.dumps([{**result, **values}]))
+
+
+def test_scores_that_are_true_pass(copy: Path, pictures: Path) -> None:
+    check = one(copy, pictures)
+    assert check.name == "scores folder test onnx fp32"
+    assert check.ok is True
+    assert check.detail.startswith("recall_at_1 ")
+
+
+def test_a_score_outside_its_interval_fails(copy: Path, pictures: Path) -> None:
+    (result,) = read_results(copy)
+    change(copy, metrics={**result["metrics"], "map_at_r": 0.0}, intervals={"map_at_r": [0.0, 0.1]})
+    check = one(copy, pictures)
+    assert check.ok is False
+    assert "map_at_r" in check.detail
+    assert "not -0.0020 to 0.1000" in check.detail
+
+
+def test_without_an_interval_the_score_itself_counts(copy: Path, pictures: Path) -> None:
+    change(copy, intervals={})
+    assert one(copy, pictures).ok is True
+    (result,) = read_results(copy)
+    change(copy, metrics={**result["metrics"], "recall_at_1": result["metrics"]["recall_at_1"] - 0.01})
+    assert one(copy, pictures).ok is False
+
+
+def test_what_cannot_be_measured_here_is_left_open(copy: Path, tmp_path: Path, pictures: Path) -> None:
+    assert one(copy, None).ok is None  # a folder that nobody names
+    change(copy, dataset="cub")
+    assert one(copy, tmp_path).ok is None
+    change(copy, dataset=None)
+    assert one(copy, pictures).ok is None
+    change(copy, dataset="folder", queries=7)
+    assert "other images" in one(copy, pictures).detail
+    assert one(copy, pictures).ok is None
+
+
+def test_a_variant_that_is_gone_and_scores_that_nobody_can_check_fail(copy: Path, pictures: Path) -> None:
+    change(copy, precision="int8")
+    assert one(copy, pictures).ok is False
+    change(copy, precision="fp32", metrics={"nmi": 0.5})
+    assert one(copy, pictures).ok is False
+
+
+def test_no_results_no_checks(tmp_path: Path) -> None:
+    assert list(remeasure(toys.write_model(tmp_path / "toy-pool"))) == []
+
+
+def test_pickles_and_a_config_that_contradicts_the_card(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(SHIPPED / "margin-conv4-glyphs", tmp_path / "model"))
+    assert [check.ok for check in verify_files(folder)] == [True, True]
+    (folder / "onnx" / "weights.pth").write_bytes(b"")
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"]["input_size"] = [3, 33, 33]
+    (folder / "config.json").write_text(json.dumps(config))
+    pickles, about = verify_files(folder)
+    assert (pickles.ok, pickles.detail, about.ok) == (False, "onnx/weights.pth", False)
+    assert "33" in about.detail
+    (folder / "config.json").write_text("{}")
+    assert [check.ok for check in verify_files(folder)] == [False, False]
+    (folder / "config.json").unlink()
+    assert [check.ok for check in verify_files(folder)] == [False, None]
+
+
+def test_the_command_ends_with_1_when_any_check_fails(
+    copy: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["verify", str(copy), "--data", str(pictures), "--json"]
+    main(command)
+    checks = {check["name"]: check["ok"] for check in json.loads(capsys.readouterr().out)}
+    assert checks["scores folder test onnx fp32"] is True
+    assert checks["no pickles"] is True
+    (result,) = read_results(copy)
+    change(copy, metrics={"recall_at_1": 0.0}, intervals={})
+    assert main(["verify", str(copy), "--data", str(pictures)]) == 1
+    line = next(line for line in capsys.readouterr().out.splitlines() if "scores" in line)
+    assert line.startswith("FAILED")
+    assert f"recall_at_1 {result['metrics']['recall_at_1']:.4f}, not" in line
+    main(["verify", str(copy), "--quick"])
+    assert "scores" not in capsys.readouterr().out

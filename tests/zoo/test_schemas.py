@@ -1,0 +1,67 @@
+"""Model folders of every version that there was: they load, give their embeddings, and are written in today's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.cards import SCHEMA, card_from_json, read_card
+from zoo.errors import CardError
+from zoo.verify import verify
+
+FIXTURES = Path(__file__).parent / "fixtures"
+FOLDERS = sorted(FIXTURES.glob("schema-*"))
+
+
+def test_there_is_a_folder_of_every_version() -> None:
+    assert [folder.name for folder in FOLDERS] == [f"schema-{number}" for number in range(1, SCHEMA + 1)]
+    for number, folder in enumerate(FOLDERS, 1):
+        assert json.loads((folder / "card.json").read_text())["schema"] == number
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_loads_and_passes_every_check(folder: Path) -> None:
+    assert {check.name: check.ok for check in verify(folder)} == {
+        "sha256 model.safetensors": True,
+        "sha256 heads.safetensors": True,
+        "sha256 onnx/model.onnx": True,
+        "golden torch fp32": True,
+        "golden onnx fp32": True,
+    }
+    assert zoo.info(str(folder)).card == read_card(folder)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_is_written_again_in_todays_version(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / folder.name))
+    card = read_card(copy)
+    card.write(copy)
+    assert json.loads((copy / "card.json").read_text())["schema"] == SCHEMA
+    assert read_card(copy) == card
+    assert read_card(copy).fingerprint == read_card(folder).fingerprint
+    assert all(check.ok for check in verify(copy))
+
+
+@pytest.mark.parametrize(
+    ("needs", "says"),
+    [
+        ("9.2.0", r"needs dml-zoo 9\.2\.0 or newer: pip install 'dml-zoo>=9\.2\.0'"),
+        (None, "Upgrade. pip install -U dml-zoo$"),
+        ("1'; rm -rf ~ #", "Upgrade. pip install -U dml-zoo$"),
+        (["1.0"], "Upgrade. pip install -U dml-zoo$"),
+    ],
+)
+def test_a_newer_one_is_refused_with_the_version_to_install(needs: object, says: str) -> None:
+    newer = {"schema": SCHEMA + 1, "needs": needs, "something": "of the future"}
+    with pytest.raises(CardError, match=says):
+        card_from_json(newer)
+
+
+def test_schema_1_had_no_needs() -> None:
+    values = json.loads((FOLDERS[0] / "card.json").read_text())
+    with pytest.raises(CardError, match="unknown key 'needs'"):
+        card_from_json({**values, "needs": "0.1.0"})

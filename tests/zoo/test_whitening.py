@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from zoo.errors import UsageError
+from zoo.whitening import fit_whitening
+
+
+def correlated(count: int = 200, width: int = 12, seed: int = 0) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(count, width)) * np.linspace(3, 0.1, width) @ draw.normal(size=(width, width))
+    return (rows + draw.normal(size=width)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dim", [None, 12, 5, 1])
+def test_the_same_as_scikit_learn_up_to_the_directions_signs(dim: int | None) -> None:
+    rows = correlated()
+    weight, bias = fit_whitening(rows, dim)
+    expected = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(rows.astype(np.float64))
+    got = rows @ weight.T + bias
+    signs = np.sign((got * expected).sum(0))
+    np.testing.assert_allclose(got * signs, expected, atol=2e-4)
+
+
+def test_the_mean_is_zero_and_the_covariance_one() -> None:
+    weight, bias = fit_whitening(correlated(), 8)
+    white = (correlated().astype(np.float64) @ weight.T.astype(np.float64)) + bias
+    np.testing.assert_allclose(white.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(8), atol=1e-3)
+
+
+def test_two_rows_vary_along_the_line_between_them() -> None:
+    weight, bias = fit_whitening(np.array([[0, 0], [3, 4]], np.float32), 1)
+    # The distance is 5, so the two lie at +-2.5 of the mean; n - 1 = 1 degree of freedom: variance 12.5.
+    np.testing.assert_allclose(np.abs(weight[0]), np.array([0.6, 0.8]) / np.sqrt(12.5), rtol=1e-6)
+    np.testing.assert_allclose(weight @ [1.5, 2.0] + bias, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "says"),
+    [
+        (correlated(), 13, "keeps 1 to 12"),
+        (correlated(), 0, "keeps 1 to 12"),
+        (correlated(6), 6, "6 images vary along 5 directions"),
+        (correlated(6), None, "smaller --dim or more images"),
+        (np.ones((9, 3), np.float32), 1, "9 images vary along 0 directions"),
+        (np.empty((0, 3), np.float32), 1, "0 images vary along 0"),
+        (correlated(1), 1, "1 images vary along 0"),
+        (np.repeat(correlated(50, 2), 2, axis=1), 3, "along 2 directions"),
+        (np.full((5, 2), np.nan, np.float32), 1, "not finite"),
+    ],
+)
+def test_what_does_not_determine_the_directions_is_refused(rows: np.ndarray, dim: int | None, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        fit_whitening(rows, dim)

@@ -1,0 +1,88 @@
+"""Plain pretrained backbones as models: a dozen by short names, and any timm model of the Hub by its repository.
+
+`baselines.toml` holds the short names. `zoo.baselines.folder` makes a model folder of one on its first use.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from zoo import paths
+
+FILE = Path(__file__).parent / "baselines.toml"
+METHOD = "pretrained"
+"""The method of every baseline, in cards and lists."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A public backbone: its repository on the Hub is timm/`timm`. size: of the input in pixels.
+
+    scores: published retrieval scores, each a mapping with dataset, metric, value (a fraction) and source.
+    """
+
+    name: str
+    timm: str
+    dim: int
+    size: int
+    parameters: int
+    licence: str
+    source: str
+    description: str
+    scores: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
+
+    @property
+    def repository(self) -> str:
+        return f"timm/{self.timm}"
+
+    @property
+    def backbone(self) -> str:
+        return self.timm.partition(".")[0]
+
+    @property
+    def dataset(self) -> str:
+        """What it was trained on, as timm's tag says it."""
+        return self.timm.partition(".")[2]
+
+
+@cache
+def baselines() -> dict[str, Baseline]:
+    """The curated baselines by short name."""
+    rows = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return {name: _baseline(name, row) for name, row in rows.items()}
+
+
+def repository_of(name: str) -> str | None:
+    """The Hub's repository that a short name, `timm/ID` or `hf-hub:timm/ID` means; None for all other names."""
+    if name in baselines():
+        return baselines()[name].repository
+    repository = name.removeprefix("hf-hub:")
+    return repository if re.fullmatch(r"timm/[\w.-]+", repository) else None
+
+
+def short_name(repository: str) -> str:
+    """The model's name: the curated one, else `org--name` in what letters a card allows."""
+    curated = {baseline.repository: name for name, baseline in baselines().items()}
+    return curated.get(repository) or re.sub(r"[^a-z0-9._-]", "-", repository.lower().replace("/", "--"))
+
+
+def root() -> Path:
+    """Where the model folders of baselines lie once they were used."""
+    return paths.home() / "baselines"
+
+
+def place(name: str) -> Path:
+    """Where the model folder of a baseline lies if it was used before, by any of its names."""
+    repository = repository_of(name) or (name.removeprefix("hf-hub:") if "/" in name else None)
+    return root() / (short_name(repository) if repository else name)
+
+
+def _baseline(name: str, row: dict[str, Any]) -> Baseline:
+    scores = tuple({**score, "value": round(score["value"] / 100, 6)} for score in row.pop("scores", ()))
+    return Baseline(name=name, scores=scores, **row)

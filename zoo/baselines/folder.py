@@ -1,0 +1,94 @@
+"""A timm model of the Hub as a model folder, made on its first use: whatever takes a model takes a baseline then."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from zoo.baselines import METHOD, baselines, root, short_name
+from zoo.baselines.config import TimmModel, read_config
+from zoo.cards import Card
+from zoo.errors import HubError, ModelFolderError, RecipeError
+from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.golden import pictures, write_golden
+from zoo.network import Network, build_trunk, check_architecture, save_network
+from zoo.pretrained import CONFIG, WEIGHTS, Weights, fetch, read_state
+from zoo.torch_runtime import open_model
+
+
+def is_timm(repository: str, revision: str | None = None) -> bool:
+    """Whether the Hub's cache, or the Hub, has a config.json of timm's kind in that repository."""
+    try:
+        values = json.loads(fetch(repository, revision, CONFIG).read_text(encoding="utf-8"))
+    except (HubError, RecipeError, OSError, ValueError):
+        return False
+    return (
+        isinstance(values, dict)
+        and "architecture" in values
+        and {"pretrained_cfg", "input_size"} & values.keys() != set()
+    )
+
+
+def make_folder(repository: str, revision: str | None = None) -> Path:
+    """The model folder of the Hub's timm model, from weights in the Hub's cache or downloaded into it.
+
+    The embedding is timm's pooled features (what the classifier would get), normalised to unit length. A revision has
+    a folder of its own, by its commit. Raises `HubError` where the Hub does not give the files, and
+    `ModelFolderError` for files that are no timm model of square images.
+    """
+    try:
+        config = fetch(repository, revision, CONFIG, "")
+        folder = root() / _folder_name(repository, revision, config)
+        if (folder / "card.json").is_file():
+            return folder
+        model = read_config(config)
+        weights = fetch(repository, revision, WEIGHTS, "")
+        check_architecture(model.architecture)
+        state = Weights(read_state(weights), {}, f"{repository} ({weights})")
+        trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
+    except RecipeError as error:
+        raise ModelFolderError(f"the Hub's {repository} is no timm model that can be used: {error}") from None
+    with atomic_folder(folder) as temporary:
+        _write(temporary, _card(folder.name, repository, model, trunk), trunk)
+        made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
+        write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
+    return folder
+
+
+def _folder_name(repository: str, revision: str | None, config: Path) -> str:
+    name = short_name(repository)
+    return name if revision is None else f"{name}--{config.parent.name[:12]}"
+
+
+def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:
+    curated = baselines().get(name)
+    about = curated.description if curated else f"timm's {model.architecture} {model.tag}".strip()
+    return Card(
+        name=name,
+        method=METHOD,
+        backbone=model.architecture,
+        dataset=model.tag or "unknown",
+        architecture=model.architecture,
+        architecture_args=dict(model.args),
+        dim=int(trunk.num_features),  # type: ignore[arg-type]
+        preprocessing=model.preprocessing,
+        licence=curated.licence if curated else model.licence,
+        sources=(*((curated.source,) if curated else ()), f"https://huggingface.co/{repository}"),
+        description=" ".join([f"{about}: pooled features, not trained further.", model.remark]).strip(),
+    )
+
+
+def _write(folder: Path, card: Card, trunk: nn.Module) -> None:
+    files = save_network(Network(trunk, nn.ModuleDict()), card, folder)
+    card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
+    card.write(folder)
+    write_golden(folder, card, pictures(), open_model(folder, card, device="cpu")[0])
+
+
+def _versions() -> dict[str, str]:
+    return {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}

@@ -1,0 +1,123 @@
+"""A baseline under a name of one's own in the local zoo, whitened on one's own images if wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from zoo import paths
+from zoo.cards import NAME, Card, Head, read_card
+from zoo.errors import UsageError
+from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.golden import read_golden, write_golden
+from zoo.images import ImageLike
+from zoo.loading import check_files
+from zoo.network import Network, load_network, save_network
+from zoo.preprocessing import batches
+from zoo.torch_runtime import open_model, open_trunk
+from zoo.whitening import fit_whitening
+
+HEAD = "whitening"
+
+
+def save_as(
+    source: Path,
+    name: str,
+    images: Sequence[ImageLike] | None = None,
+    dim: int | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+    device: str | None = None,
+) -> Card:
+    """Write the model in `source` to the local zoo as `name`; its card.
+
+    images: PCA whitening is fitted on their pooled features, and kept as a linear head of `dim` numbers (default: as
+    many as there are features). Without images the weights are copied as they are.
+
+    Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, and where the
+    images do not determine `dim` directions; `ImageError` for an image that cannot be read.
+    """
+    out = paths.local_models() / _free(name)
+    card = read_card(source)
+    if card.heads:
+        raise UsageError(f"{card.name} has heads of its own; only a plain backbone is saved or whitened by this.")
+    if images is None and dim is not None:
+        raise UsageError("a dimension is chosen by whitening, so it needs images to fit that on: --whiten DIR.")
+    check_files(source, card)
+    network = load_network(card, source)
+    if images is not None:
+        head = _whitening(network, card, images, dim, batch_size, progress, device)
+        network = Network(network.trunk, nn.ModuleDict({HEAD: head})).eval()
+        card = _whitened(card, head.out_features, len(images))
+    return _write(out, network, dataclasses.replace(card, name=name), source)
+
+
+def pooled_features(
+    network: Network,
+    card: Card,
+    images: Iterable[ImageLike],
+    batch_size: int = 64,
+    progress: bool = False,
+    device: str | None = None,
+) -> np.ndarray:
+    """What the trunk gives before any head or normalisation, float32 [n, f]."""
+    from tqdm.auto import tqdm
+
+    run = open_trunk(network, card, device)
+    with tqdm(unit="image", desc="whitening", disable=not progress) as bar:
+        rows = []
+        for pixels in batches(images, card.preprocessing, batch_size):
+            rows.append(run(pixels))
+            bar.update(len(pixels))
+    return np.concatenate(rows) if rows else np.empty((0, int(network.trunk.num_features)), np.float32)  # type: ignore[arg-type]
+
+
+def _free(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UsageError(f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.")
+    if (paths.local_models() / name).exists():
+        raise UsageError(
+            f"there is a model {name} in the local zoo ({paths.local_models()}) already; choose another name."
+        )
+    return name
+
+
+def _whitening(
+    network: Network,
+    card: Card,
+    images: Sequence[ImageLike],
+    dim: int | None,
+    batch_size: int,
+    progress: bool,
+    device: str | None,
+) -> nn.Linear:
+    features = pooled_features(network, card, images, batch_size, progress, device)
+    weight, bias = fit_whitening(features, dim)
+    head = nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(weight))
+        head.bias.copy_(torch.from_numpy(bias))
+    return head
+
+
+def _whitened(card: Card, dim: int, images: int) -> Card:
+    about = f"{card.description} PCA whitening to {dim}, fitted on {images} images."
+    return dataclasses.replace(card, dim=dim, heads=(Head(HEAD, dim),), description=about.strip())
+
+
+def _write(out: Path, network: Network, card: Card, source: Path) -> Card:
+    pictures, _ = read_golden(source)
+    made_of = {"name": read_card(source).name, "fingerprint": read_card(source).fingerprint}
+    with atomic_folder(out) as folder:
+        weights = save_network(network.cpu(), card, folder)
+        card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in weights})
+        card.write(folder)
+        write_json(folder / "recipe.json", {"baseline": made_of, "date": datetime.now(UTC).date().isoformat()})
+        write_golden(folder, card, pictures, open_model(folder, card, device="cpu")[0])
+    return card

@@ -1,0 +1,123 @@
+"""What is known of one model, from whatever is at hand: its folder, its recipe, or the list of public baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo import paths
+from zoo.baselines import METHOD, Baseline, baselines
+from zoo.cards import Card, read_card
+from zoo.published import tables
+from zoo.results import read_results
+
+STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
+"""Status, and how it is put for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One line of `zoo list`. `status`: a key of `STATUSES`.
+
+    folder, card: None where no file of it is on this machine. results: own measurements, as in results.json.
+    published: scores that papers print for it: source, dataset, metric, value (a fraction), dim. parameters: of the
+    network; None where it is not known without loading. facts: what else its recipe or the baselines' list says.
+    """
+
+    name: str
+    status: str
+    dim: int
+    method: str
+    backbone: str
+    dataset: str
+    folder: Path | None = None
+    card: Card | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    published: list[dict[str, Any]] = field(default_factory=list)
+    parameters: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the model folder's files; None where there is none."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file()) if self.folder else None
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("name", "status", "dim", "method", "backbone", "dataset")
+        facts: dict[str, Any] = {key: getattr(self, key) for key in names}
+        facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
+        facts["facts"] = dict(self.facts)
+        facts["folder"] = str(self.folder) if self.folder else None
+        facts["card"] = self.card.to_json() if self.card else None
+        facts["results"] = self.results
+        return facts
+
+
+def from_folder(folder: Path, status: str, recipes: Mapping[str, Mapping[str, Any]]) -> ModelInfo:
+    """A model that has a folder. Raises `ModelFolderError` where its card or its results cannot be read."""
+    card = read_card(folder)
+    # A copy under another name is loaded by that name; elsewhere than among the models, the folder's name is nothing.
+    name = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
+    known: Mapping[str, Any] = recipes.get(card.name, {})
+    listed = baselines().get(name) if card.method == METHOD else None
+    return ModelInfo(
+        name,
+        status,
+        card.dim,
+        card.method,
+        card.backbone,
+        card.dataset,
+        folder,
+        card,
+        read_results(folder),
+        list(map(dict, listed.scores)) if listed else published_scores(card.name),
+        listed.parameters if listed else known.get("parameters"),
+    )
+
+
+def from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
+    """A model that nobody has trained here, as recipes.json has it."""
+    facts = dict(row)
+    dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
+    parameters, published = facts.pop("parameters", None), published_scores(name)
+    return ModelInfo(
+        name, "recipe", dim, method, backbone, dataset, published=published, parameters=parameters, facts=facts
+    )
+
+
+def from_baseline(baseline: Baseline) -> ModelInfo:
+    """A public backbone that was not used here yet."""
+    facts = {
+        "description": f"{baseline.description}: pooled features, not trained further.",
+        "architecture": baseline.backbone,
+        "input": f"RGB, {baseline.size} pixels",
+        "licence": baseline.licence,
+        "sources": [baseline.source, f"https://huggingface.co/{baseline.repository}"],
+    }
+    return ModelInfo(
+        baseline.name,
+        "hub",
+        baseline.dim,
+        METHOD,
+        baseline.backbone,
+        baseline.dataset,
+        published=list(map(dict, baseline.scores)),
+        parameters=baseline.parameters,
+        facts=facts,
+    )
+
+
+def published_scores(recipe: str) -> list[dict[str, Any]]:
+    """The papers' scores of the model that a recipe is to make again."""
+    return list(_scores_of(recipe))
+
+
+def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
+    for table in tables():
+        for score in table.scores:
+            if score.recipe == recipe and score.split == "test":
+                source = f"{table.paper.source}, {table.title}: {score.row}"
+                facts = {"dataset": score.dataset, "metric": score.metric, "value": score.value, "dim": score.dim}
+                yield {**facts, "source": source}

@@ -1,0 +1,89 @@
+"""`zoo baseline`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from zoo.cli.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zoo.images import ImageLike
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("name", help="a public backbone (zoo list --status hub), timm/ID, or a folder of one")
+    parser.add_argument("--as", dest="own", required=True, metavar="OWN", help="the name it gets in the local zoo")
+    parser.add_argument("--whiten", metavar="DIR", help="fit PCA whitening on all images in this folder")
+    parser.add_argument("--whiten-on", metavar="DATASET", help="or on the training split of this data set")
+    parser.add_argument("--data", metavar="DIR", help="where that data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument("--dim", type=int, metavar="N", help="dimensions that whitening keeps (default: all)")
+    parser.add_argument("--limit", type=int, metavar="N", help="fit on so many of the images, drawn evenly")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def _run(args: Namespace) -> int:
+    from zoo import paths
+    from zoo.cli.output import print_json
+    from zoo.registry import find
+
+    images = _images(args)
+    folder = find(args.name)
+    from zoo.baselines.own import save_as  # torch, not before the arguments were looked at
+
+    card = save_as(folder, args.own, images, args.dim, args.batch_size, sys.stderr.isatty(), args.device)
+    out = paths.local_models() / args.own
+    if args.json:
+        print_json({"folder": str(out), "card": card.to_json()})
+    else:
+        fitted = f", whitened on {len(images):,} images" if images is not None else ""
+        print(f"{args.own}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}")
+    return 0
+
+
+def _images(args: Namespace) -> Sequence[ImageLike] | None:
+    """The images to fit whitening on; None where it isn't wanted."""
+    from zoo.errors import UsageError
+
+    if args.whiten and args.whiten_on:
+        raise UsageError("whitening is fitted on a folder (--whiten) or on a data set (--whiten-on), not on both.")
+    if args.limit is not None and args.limit < 2:
+        raise UsageError(f"--limit is 2 or more, not {args.limit}.")
+    if args.batch_size < 1:
+        raise UsageError(f"--batch-size is 1 or more, not {args.batch_size}.")
+    images = _listed(args)
+    if images is None or args.limit is None or args.limit >= len(images):
+        return images
+    return [images[i * len(images) // args.limit] for i in range(args.limit)]
+
+
+def _listed(args: Namespace) -> Sequence[ImageLike] | None:
+    from zoo.datasets import load
+    from zoo.datasets.folder import list_images
+    from zoo.errors import DatasetError
+
+    if args.whiten_on:
+        return load(args.whiten_on, "train", args.data).images
+    if not args.whiten:
+        return None
+    images: Sequence[ImageLike] = list_images(args.whiten)
+    if not images:
+        raise DatasetError(f"{args.whiten} holds no images to fit whitening on.")
+    return images
+
+
+COMMAND = Command(
+    summary="save a public backbone as a model of one's own, whitened on one's own images if wanted",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo baseline dinov2-s14 --as photos --whiten ~/Pictures --dim 128
+  zoo baseline timm/resnet50.a1_in1k --as r50-plain
+  zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
+  zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify""",
+)
