@@ -50,14 +50,16 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
         return cached
     try:
         folder = _download(repo_id, revision)
-    except HubError as error:
-        if cached is not None and not isinstance(error, NoModelFolderError):
+    except NoModelFolderError:
+        raise
+    except HubError:
+        if cached is not None:
             return cached
         if _is_known_to_be_none(repo_id, revision):
             raise NoModelFolderError(_no_model_folder(repo_id, [])) from None
         raise
     if absent := _absent(folder):
-        raise HubError(f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(absent)}.")
+        raise HubError(_lacks(repo_id, revision, absent))
     return folder
 
 
@@ -188,4 +190,15 @@ def _absent(folder: Path) -> list[str]:
 
 def _no_model_folder(repo_id: str, names: list[str]) -> str:
     message = f"{repo_id} on the Hub is no model folder of this zoo: it has no card.json."
+    return f"{message}{refusal(pickles(names))}"
+
+
+def _lacks(repo_id: str, revision: str | None, absent: list[str]) -> str:
+    from huggingface_hub import HfApi
+
+    message = f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(absent)}."
+    try:
+        names = HfApi().list_repo_files(repo_id, revision=revision)
+    except Exception:  # this only words an error
+        names = []
     return f"{message}{refusal(pickles(names))}"

@@ -22,12 +22,15 @@ from tests.zoo.hub_state import Fault, Hub, Repository, Request, git_sha1, is_lf
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64  # else connections beside one another are refused, and made again a second later
+
+
 @contextmanager
 def running() -> Iterator[Hub]:
     """An empty Hub that listens at its `url`."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     hub.url = f"http://127.0.0.1:{server.server_port}"
     try:
