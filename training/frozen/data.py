@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +48,10 @@ class CachedData:
     @property
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for other features, labels or held-out classes."""
-        total = hashlib.sha256(json.dumps(asdict(self.features.about), sort_keys=True).encode())
-        # The views follow from the plain features, the seed and the augmentation.
+        about = self.features.about
+        made = {"fingerprint": about.fingerprint, "augmentation": dict(about.augmentation), "seed": about.seed}
+        # From these and the images the views follow.
+        total = hashlib.sha256(json.dumps({**made, "views": len(self.features.views)}, sort_keys=True).encode())
         for array in (self.features.plain, self.rows, self.labels):
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)

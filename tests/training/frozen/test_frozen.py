@@ -12,6 +12,7 @@ import torch
 
 import zoo
 from tests.training import toys
+from tests.training.frozen.pictures import CPU, make_model, noise
 from training.api import resolve, train_model
 from training.frozen.data import load
 from training.frozen.extract import Model, Views, extract
@@ -19,34 +20,15 @@ from training.frozen.recipe import on_features
 from training.frozen.trunk import CachedTrunk, draw_views
 from training.frozen.views import USUAL, usual_views
 from training.loop import train
-from training.output import write_model_folder
 from training.recipe import Augmentation, Recipe
-from training.run import Place, Run
+from training.run import Run
 from zoo.cards import Card
 from zoo.cli.main import main
-from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError, RecipeError, UsageError
 from zoo.features import Features, read_features
 from zoo.network import load_network
 
-CPU = Place(torch.device("cpu"))
 SETTINGS = ["schedule.epochs=2", "schedule.steps=4", "batch.size=16", "batch.per_class=4", "data.validation=0.25"]
-
-
-def noise(classes: int = 8, each: int = 6) -> Dataset:
-    """Grey noise; the classes differ in brightness."""
-    draw = np.random.default_rng(0)
-    labels = np.repeat(np.arange(classes), each)
-    images = [draw.integers(20 * k, 20 * k + 60, (26, 30, 3), np.uint8) for k in labels]
-    names = tuple(f"class {k}" for k in range(classes))
-    return Dataset("noise", "train", images, labels, names, [f"noise/{i}" for i in range(len(labels))])
-
-
-def make_model(folder: Path, seed: int = 0) -> Card:
-    """A model folder with a network as it is before training."""
-    recipe = toys.recipe(seed=seed)
-    network = Run(recipe, toys.noise(), 1, CPU).final()
-    return write_model_folder(folder, recipe, network, [], {}, noise().images[:2])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,158 @@
+"""A model made to fit a person's own pictures, and measured before and after on classes that it never saw."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from training.api import Outcome, train_model
+from training.finetune_pictures import Pictures, Split, read_pictures, split_classes
+from training.finetune_recipe import recipe_for
+from training.frozen.extract import Model, Views, extract
+from training.frozen.recipe import on_features
+from training.frozen.views import usual_views
+from training.recipe import Recipe
+from training.run import Place
+from zoo import paths
+from zoo.datasets.dataset import Dataset
+from zoo.embedder import Embedder
+from zoo.errors import UsageError
+from zoo.evaluation import evaluate
+from zoo.evaluation.intervals import bootstrap_intervals
+from zoo.evaluation.metrics import per_query
+from zoo.features import read_features
+from zoo.loading import load
+from zoo.results import Evaluation, add_result
+from zoo.torch_runtime import choose_device
+
+METRICS = ("recall_at_1", "map_at_r")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for. base: the name or folder of the model to start from; head_only: its trunk stays as it is."""
+
+    base: str
+    name: str
+    method: str = "margin"
+    head_only: bool = False
+    settings: Sequence[str] = ()
+    test_share: float = 0.3
+    seed: int = 0
+    views: int = 8
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A metric before and after with 95 % intervals over classes, and the interval of the paired difference."""
+
+    metric: str
+    before: float
+    before_interval: tuple[float, float]
+    after: float
+    after_interval: tuple[float, float]
+    difference: float
+    difference_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The new model's training, the pictures and their split, and the table."""
+
+    outcome: Outcome
+    pictures: Pictures
+    split: Split
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.outcome.to_json(),
+            "split": self.split.to_json(),
+            "unreadable": self.pictures.unreadable,
+            "classes_of_one_image": list(self.pictures.alone),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+        }
+
+
+def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
+    """Train `ZOO_HOME/models/<wish.name>` on some of the classes of `source` and measure it on the others.
+
+    source: a folder with a subfolder for each class, or a CSV file with the columns image and label. The split is
+    written into the model's recipe.json and the measurement into its results.json. Raises what `read_pictures` raises,
+    before anything is trained, and what loading, `recipe_for` and training raise.
+    """
+    base = load(wish.base, device=wish.device)
+    _check_name(wish, base)
+    pictures = read_pictures(source, progress)
+    split = split_classes(pictures.dataset, wish.test_share, wish.seed)
+    model = Model(base.folder, base.card, str(base.folder.resolve()))
+    views = usual_views(base.folder, base.card.preprocessing, wish.views, wish.seed)
+    recipe = recipe_for(
+        wish.method, model, split.train, views, wish.name, wish.settings, wish.seed, head_only=wish.head_only
+    )
+    before = base.embed(split.test.images, progress=progress)
+    if wish.head_only:
+        recipe = _on_heads(recipe, model, split.train, views, wish, progress)
+    facts = {"split": split.to_json()}
+    outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
+    fitted = load(outcome.folder, device=wish.device)
+    after = fitted.embed(split.test.images, progress=progress)
+    add_result(outcome.folder, _evaluation(fitted, after, split.test))
+    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels))
+
+
+def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Row, ...]:
+    """Rows of embeddings [n, d] and [n, e] of the same images: each metric before and after."""
+    first, second = (per_query(rows, labels, k=(1,)) for rows in (before, after))
+    changed = {name: second.values[name] - first.values[name] for name in METRICS}
+    low, high, difference = (
+        bootstrap_intervals(values, first.classes)
+        for values in ({n: first.values[n] for n in METRICS}, {n: second.values[n] for n in METRICS}, changed)
+    )
+    means = first.means(), second.means()
+    return tuple(
+        Row(n, means[0][n], low[n], means[1][n], high[n], means[1][n] - means[0][n], difference[n]) for n in METRICS
+    )
+
+
+def _check_name(wish: Wish, base: Embedder) -> None:
+    if (paths.local_models() / wish.name).resolve() == base.folder.resolve():
+        raise UsageError(f"the new model would take the place of {wish.name}, which it starts from; name it with --as.")
+
+
+def _on_heads(recipe: Recipe, model: Model, train: Dataset, views: Views, wish: Wish, progress: bool) -> Recipe:
+    """The recipe on features that are kept under `ZOO_HOME/cache`, where another method finds them."""
+    file = paths.home() / "cache" / f"features-{_key(model, train, views)}.safetensors"
+    if not file.exists():
+        place = Place(choose_device(wish.device))
+        extract(model, train, file, views, place=place, progress=progress)
+    return on_features(recipe, read_features(file), model.card, model.reference, wish.settings, wish.name)
+
+
+def _key(model: Model, train: Dataset, views: Views) -> str:
+    """Another name for another model, other views or other files (by path, size and time of change)."""
+    total = hashlib.sha256(f"{model.card.fingerprint} {views}".encode())
+    for image in train.images:
+        path = Path(str(image))
+        facts = path.stat()
+        total.update(f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def _evaluation(model: Embedder, rows: np.ndarray, test: Dataset) -> Evaluation:
+    found = evaluate(rows, test, k=(1,))
+    return dataclasses.replace(
+        found, model=model.card.name, runtime=model.runtime, precision=model.precision, versions=_versions(found)
+    )
+
+
+def _versions(found: Evaluation) -> dict[str, str]:
+    return {**found.versions, "torch": torch.__version__}

@@ -1,0 +1,118 @@
+"""`zoo finetune`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from zoo.cli.command import Command
+
+if TYPE_CHECKING:
+    from training.finetune import Fitted
+
+COLUMNS = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help="a folder with a subfolder a class, or a CSV file (image,label)")
+    parser.add_argument("--from", dest="base", required=True, metavar="NAME", help="the model to start from")
+    parser.add_argument("--method", default="margin", help="margin (default), ms, pa, diva, ...: see zoo list")
+    parser.add_argument("--head-only", action="store_true", help="leave the trunk as it is: minutes on a CPU")
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change the recipe; repeatable"
+    )
+    parser.add_argument("--as", dest="rename", metavar="NAME", help="the new model's name (default: NAME-finetuned)")
+    parser.add_argument(
+        "--test-share", type=float, default=0.3, metavar="S", help="the share of classes to measure on (default: 0.3)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of the training (default: 0)")
+    parser.add_argument(
+        "--views", type=int, default=8, metavar="N", help="with --head-only: augmented views of each image (default: 8)"
+    )
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _run(args: Namespace) -> int:
+    from training.finetune import Wish, finetune
+    from zoo.cards import NAME
+    from zoo.cli.output import print_json
+    from zoo.errors import UsageError
+
+    name = args.rename or _name(args.base)
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME."
+        )
+    wish = Wish(
+        args.base,
+        name,
+        args.method,
+        args.head_only,
+        args.settings,
+        args.test_share,
+        args.seed,
+        args.views,
+        args.device,
+    )
+    fitted = finetune(args.source, wish, not args.quiet)
+    if args.json:
+        print_json(fitted.to_json())
+    else:
+        _print(fitted)
+    return 0
+
+
+def _name(base: str) -> str:
+    """The last part of a path or repository, without what a name cannot hold."""
+    return f"{base.rstrip('/').rpartition('/')[2].lower()}-finetuned"
+
+
+def _print(fitted: Fitted) -> None:
+    from zoo.cli.output import print_table
+
+    for note in fitted.pictures.notes():
+        print(f"zoo: {note}", file=sys.stderr)
+    split = fitted.split
+    print(
+        f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
+        f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
+        "that it never saw"
+    )
+    rows = [
+        [
+            row.metric,
+            f"{row.before:.4f}",
+            _interval(row.before_interval),
+            f"{row.after:.4f}",
+            _interval(row.after_interval),
+            f"{row.difference:+.4f}",
+            _interval(row.difference_interval, "+"),
+        ]
+        for row in fitted.rows
+    ]
+    print_table(COLUMNS, rows, numbers=("before", "after", "difference"))
+    print(f"Written to {fitted.outcome.folder}. Index pictures with: zoo index {fitted.outcome.name} DIR --out GALLERY")
+
+
+def _interval(bounds: tuple[float, float], sign: str = "") -> str:
+    low, high = bounds
+    return f"{low:{sign}.4f} to {high:{sign}.4f}"
+
+
+COMMAND = Command(
+    summary="make a model fit your own pictures, and measure it on classes that it never saw",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo finetune pictures/ --from dinov2-s --head-only --as mine         heads on a frozen trunk: minutes on a CPU
+  zoo finetune pictures/ --from margin-conv4-glyphs --method ms        trunk and head
+  zoo finetune shoes.csv --from timm/resnet50.a1_in1k --head-only      a table with the columns image,label
+  zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
+
+Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
+before and after. Which ones is written into the new model's recipe.json. At least four classes of two images are
+needed; what cannot be read and classes of one image are left out and named.""",
+)

@@ -1,0 +1,166 @@
+"""A person's own pictures: a folder for each class, or a table of images and labels; read, checked, split by class."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from training.decoding import in_threads
+from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.folder import load as load_folder
+from zoo.errors import DatasetError, ImageError, UsageError
+from zoo.images import ImageLike, open_image
+from zoo.paths import expand
+
+LEAST_CLASSES = 4
+"""Two to train on and two to measure on."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """dataset: the images that can be read, of classes that have two or more. What was left out, and why: unreadable,
+    image -> reason; alone: classes with a single readable image."""
+
+    dataset: Dataset
+    unreadable: dict[str, str] = field(default_factory=dict)
+    alone: tuple[str, ...] = ()
+
+    def notes(self) -> list[str]:
+        """What was left out, in words."""
+        lines = [f"left out, cannot be read: {source}: {reason}" for source, reason in self.unreadable.items()]
+        return lines + [f"left out, a class of one image: {name}" for name in self.alone]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Classes to train on and classes to measure on; no class is in both."""
+
+    train: Dataset
+    test: Dataset
+    seed: int
+    share: float
+
+    def to_json(self) -> dict[str, object]:
+        """All that is needed to make the split again and to see that it is the same."""
+        sources = [f"{name}\n" for part in (self.train, self.test) for name in part.sources]
+        return {
+            "seed": self.seed,
+            "test_share": self.share,
+            "train_classes": list(self.train.classes),
+            "test_classes": list(self.test.classes),
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+            "images_sha256": hashlib.sha256("".join(sources).encode()).hexdigest(),
+        }
+
+
+def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
+    """The images of a folder of folders, or of a CSV file with the columns image and label; each is decoded once.
+
+    Raises `DatasetError` or `UsageError` where there is nothing that can be split, saying what is missing.
+    """
+    place = expand(path)
+    named = _from_table(place) if place.suffix.lower() == ".csv" else _from_folder(place)
+    unreadable = _unreadable(named, progress)
+    readable = np.array([source not in unreadable for source in named.sources])
+    if not readable.any():
+        first, reason = next(iter(unreadable.items()))
+        raise DatasetError(f"none of the {len(named)} images of {path} can be read; {first}: {reason}")
+    counts = np.bincount(named.labels[readable], minlength=len(named.classes))
+    kept = readable & (counts[named.labels] >= 2)
+    alone = tuple(name for name, count in zip(named.classes, counts, strict=True) if count == 1)
+    found = int((counts >= 2).sum())
+    if found < LEAST_CLASSES:
+        single = f" {len(alone)} classes have a single image ({', '.join(alone[:5])})." if alone else ""
+        broken = f" {len(unreadable)} images cannot be read." if unreadable else ""
+        raise DatasetError(
+            f"{path} holds {found} classes of two or more readable images; {LEAST_CLASSES} are needed, two to train on "
+            f"and two to measure on.{single}{broken} Add classes, or images to those that are there."
+        )
+    return Pictures(subset(named, kept), unreadable, alone)
+
+
+def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
+    """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
+    if not 0 < share < 1:
+        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+    number = len(dataset.classes)
+    count = min(max(2, round(share * number)), number - 2)
+    drawn = np.random.default_rng(seed).choice(number, count, replace=False)
+    tests = np.isin(dataset.labels, drawn)
+    return Split(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
+
+
+def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
+    """The rows of a data set where `kept` [n] is true, and those of its classes that they are of."""
+    rows = np.flatnonzero(kept).tolist()
+    codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
+    return Dataset(
+        dataset.name,
+        split,
+        [dataset.images[row] for row in rows],
+        labels.astype(np.int64),
+        tuple(dataset.classes[code] for code in codes),
+        [dataset.sources[row] for row in rows],
+    )
+
+
+def _from_folder(root: Path) -> Dataset:
+    if all((root / name).is_dir() for name in SPLITS):
+        raise UsageError(
+            f"{root} has the folders train and test. The split is made here, by class: name a folder whose subfolders "
+            "are the classes."
+        )
+    return load_folder("train", root)
+
+
+def _from_table(path: Path) -> Dataset:
+    """A CSV file's images; their paths are relative to its folder."""
+    if not path.is_file():
+        raise DatasetError(f"there is no file {path}.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            if absent := {"image", "label"} - {*(reader.fieldnames or ())}:
+                raise UsageError(f"{path} lacks the column {' and '.join(sorted(absent))}; expected: image,label")
+            rows = [(row["image"], row["label"]) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
+    _check_rows(path, rows)
+    classes, labels = np.unique([label for _, label in rows], return_inverse=True)
+    images = [path.parent / expand(image) for image, _ in rows]
+    names = tuple(str(name) for name in classes)
+    return Dataset("folder", "train", images, labels.astype(np.int64), names, [image for image, _ in rows])
+
+
+def _check_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
+    if not rows:
+        raise DatasetError(f"{path} lists no images.")
+    seen: set[str] = set()
+    for line, (image, label) in enumerate(rows, start=2):
+        if not image or not label:
+            raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
+        if image in seen:
+            raise UsageError(f"{path}, line {line}: {image} is listed twice.")
+        seen.add(image)
+
+
+def _unreadable(dataset: Dataset, progress: bool) -> dict[str, str]:
+    """The images that cannot be decoded, and why."""
+
+    def attempt(image: ImageLike) -> None:
+        open_image(image, draft=64)
+
+    interval = 0.1 if sys.stderr.isatty() else 30
+    found = in_threads(attempt, dataset.images)
+    bar = tqdm(found, "check images", len(dataset), unit="image", disable=not progress, mininterval=interval)
+    checked = zip(dataset.sources, bar, strict=True)
+    return {os.fspath(source): str(error) for source, error in checked if isinstance(error, ImageError)}
