@@ -51,10 +51,10 @@ def explain(error: Exception, repo_id: str, revision: str | None = None) -> ZooE
 
 
 def deepest(error: Exception) -> Exception:
-    """What a report that something is not in the cache was raised from: why the Hub did not give it."""
+    """What a report that a file is not in the cache, or was not sent, was raised from: why not."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    while isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+    while isinstance(error, LocalEntryNotFoundError | RuntimeError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error
 

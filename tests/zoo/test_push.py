@@ -1,0 +1,285 @@
+"""Models onto the Hub: the real client against a Hub on loopback, and the page that goes with a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+import zoo
+from tests.zoo.hub_client import connected
+from tests.zoo.hub_state import Fault, Hub
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
+from zoo.golden import read_golden
+from zoo.hub_card import readme
+from zoo.paths import SHIPPED
+
+# huggingface_hub sends large files in a way that its own HTTP library no longer recommends.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+MODEL = SHIPPED / "margin-conv4-glyphs"
+SENT = {path.relative_to(MODEL).as_posix() for path in MODEL.rglob("*") if path.is_file()} - {"log.jsonl"}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """An empty Hub, and a token that may write to it."""
+    with connected(monkeypatch, tmp_path / "cache") as (hub, _):
+        monkeypatch.setenv("HF_TOKEN", hub.token)
+        # Golden embeddings by torch are verify's own test; here its import would be most of the time.
+        monkeypatch.setattr("importlib.util.find_spec", _without_torch)
+        yield hub
+
+
+def _without_torch(name: str, package: str | None = None) -> object:
+    return None if name == "torch" else object()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The shipped model as a folder that a test may damage."""
+    return Path(shutil.copytree(MODEL, tmp_path / MODEL.name))
+
+
+def writes(hub: Hub) -> list[str]:
+    return [request.path for request in hub.requests if request.method != "GET"]
+
+
+def test_what_was_pushed_loads_and_embeds_as_before(
+    hub: Hub, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
+    done = zoo.load(MODEL.name, runtime="onnx").push_to_hub("org/toy", private=True, message="first")
+    repository = hub.repositories["org/toy"]
+    files = repository.files()
+    assert repository.private
+    assert set(files) - {".gitattributes"} == {*SENT, "README.md"}
+    assert all(files[name] == (MODEL / name).read_bytes() for name in SENT)
+    assert (done.commit, done.left_out) == (repository.branches["main"], ("log.jsonl",))
+    assert len([path for path in writes(hub) if "/commit/" in path]) == 1
+    images, golden = read_golden(MODEL)
+    np.testing.assert_allclose(zoo.load("org/toy", runtime="onnx").embed(images), golden, atol=1e-5)
+    assert hub.token not in caplog.text + "".join(capfd.readouterr()) + repr(done)
+
+
+def test_pushing_again_sends_what_changed_and_removes_what_is_gone(hub: Hub, copy: Path) -> None:
+    first = zoo.push(copy, "org/toy")
+    assert zoo.push(copy, "org/toy").commit == first.commit
+    card = read_card(copy)
+    (copy / "onnx" / "model.onnx").unlink()
+    (copy / "onnx" / "parity.json").unlink()
+    files = {name: sha for name, sha in card.files.items() if not name.startswith("onnx/")}
+    dataclasses.replace(card, files=files).write(copy)
+    hub.repositories["org/toy"].files()["notes.txt"] = b"not ours to remove"
+    uploads = len([path for path in writes(hub) if path.startswith("/lfs/")])
+    with pytest.raises(ModelFolderError, match=r"cannot be checked here"):
+        zoo.push(copy, "org/toy")
+    (copy / "onnx").mkdir(exist_ok=True)
+    shutil.copy(MODEL / "onnx" / "model.onnx", copy / "onnx" / "model.onnx")
+    card.write(copy)
+    second = zoo.push(copy, "org/toy")
+    assert second.commit != first.commit
+    now = hub.repositories["org/toy"].files()
+    assert "onnx/parity.json" not in now
+    assert now["notes.txt"] == b"not ours to remove"
+    assert len([path for path in writes(hub) if path.startswith("/lfs/")]) == uploads
+
+
+def test_a_branch_and_a_pull_request_leave_main_alone(hub: Hub, copy: Path) -> None:
+    zoo.push(copy, "org/toy")
+    repository = hub.repositories["org/toy"]
+    main_commit = repository.branches["main"]
+    branch = zoo.push(copy, "org/toy", branch="v2", licence="cc-by-nc-4.0")
+    assert json.loads(repository.files("v2")["card.json"])["licence"] == "cc-by-nc-4.0"
+    assert repository.branches == {"main": main_commit, "v2": branch.commit}
+    zoo.push(copy, "org/toy", branch="v2", licence="mit")
+    assert zoo.load("org/toy", runtime="onnx", revision="v2").card.licence == "mit"
+    proposed = zoo.push(copy, "org/toy", create_pr=True, licence="mit")
+    assert proposed.pull_request == f"{hub.url}/org/toy/discussions/1"
+    assert json.loads(hub.pull_requests[0]["card.json"])["licence"] == "mit"
+    assert repository.branches["main"] == main_commit
+    assert read_card(copy).licence == "apache-2.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"create_pr": True, "branch": "v2"}, "either a branch or a pull request"),
+        ({"create_pr": True, "private": True}, "is there"),
+        ({"repo_id": "a/b/c"}, "no valid name"),
+    ],
+)
+def test_arguments_that_contradict_one_another(hub: Hub, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        zoo.push(MODEL, **{"repo_id": "org/toy", **arguments})
+    assert writes(hub) == []
+
+
+def test_private_weights_do_not_go_where_everybody_reads(hub: Hub) -> None:
+    hub.add("org/open", {"README.md": b""})
+    with pytest.raises(UsageError, match="everybody may read it"):
+        zoo.push(MODEL, "org/open", private=True)
+    assert set(hub.repositories["org/open"].files()) == {"README.md"}
+
+
+def test_a_pull_request_needs_a_repository(hub: Hub) -> None:
+    with pytest.raises(ModelNotFoundError, match="has no org/none"):
+        zoo.push(MODEL, "org/none", create_pr=True)
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize(
+    ("token", "error", "says"),
+    [
+        ("", HubError, r"wants a login for org/toy: hf auth login"),
+        ("reader", HubError, r"refuses org/toy.*write access to org.*settings/tokens"),
+        ("hf_wrong_wrong", HubError, r"does not accept the token"),
+    ],
+)
+def test_a_login_that_may_not_write(
+    hub: Hub, token: str, error: type[ZooError], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", hub.reader if token == "reader" else token)
+    with pytest.raises(error, match=says) as caught:
+        zoo.push(MODEL, "org/toy")
+    assert hub.repositories == {}
+    assert not token or hub.reader not in str(caught.value)
+
+
+def test_an_upload_that_breaks_off_leaves_the_repository_as_it_was(hub: Hub) -> None:
+    hub.add("org/toy", {"README.md": b"before"})
+    hub.fail(Fault("/lfs/", method="PUT", status=400))
+    with pytest.raises(HubError, match=r"answered 400 for org/toy"):
+        zoo.push(MODEL, "org/toy")
+    assert hub.repositories["org/toy"].files() == {"README.md": b"before"}
+    arrived = set(hub.objects)
+    assert arrived
+    zoo.push(MODEL, "org/toy")
+    assert zoo.load("org/toy", runtime="onnx").card.name == MODEL.name
+    puts = [path.removeprefix("/lfs/") for path in writes(hub) if path.startswith("/lfs/")]
+    assert all(puts.count(oid) == 1 for oid in arrived)
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: _flip(folder / "model.safetensors"), r"zoo verify.*sha256 model\.safetensors"),
+        (lambda folder: _flip(folder / "onnx/model.onnx"), r"zoo verify.*onnx/model\.onnx"),
+        (lambda folder: (folder / "heads.safetensors").unlink(), r"heads\.safetensors \(the file is missing\)"),
+        (lambda folder: (folder / "golden.safetensors").write_bytes(b"{}"), r"golden"),
+        (lambda folder: (folder / "golden.safetensors").unlink(), r"golden"),
+        (lambda folder: (folder / "more.safetensors").write_bytes(b""), r"more\.safetensors \(the card does not list"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json.*cut off"),
+        (lambda folder: (folder / "results.json").write_text("["), r"results\.json"),
+        (lambda folder: (folder / "pytorch_model.bin").write_bytes(b""), r"pytorch_model\.bin: pickles"),
+        (lambda folder: (folder / "sub").mkdir() or (folder / "sub/x.PKL").touch(), r"sub/x\.PKL: pickles"),
+    ],
+)
+def test_what_is_not_whole_or_could_run_code_is_not_sent(hub: Hub, copy: Path, damage: Any, says: str) -> None:
+    damage(copy)
+    with pytest.raises(ModelFolderError, match=says):
+        zoo.push(copy, "org/toy")
+    assert writes(hub) == []
+
+
+def test_a_link_out_of_the_folder_is_neither_sent_nor_followed(hub: Hub, copy: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text("[]")
+    (copy / "results.json").unlink()
+    (copy / "results.json").symlink_to(secret)
+    with pytest.raises(ModelFolderError, match="leads out of the model folder"):
+        zoo.push(copy, "org/toy")
+    graph = (copy / "onnx" / "model.onnx").rename(tmp_path / "model.onnx")
+    (copy / "onnx" / "model.onnx").symlink_to(graph)
+    with pytest.raises(ModelFolderError, match="leads out of the model folder"):
+        zoo.load(copy, runtime="onnx")
+    assert writes(hub) == []
+
+
+def test_unknown_files_stay_here(hub: Hub, copy: Path) -> None:
+    for name in (".env", "notes.md", "state/optimizer.safetensors"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("HF_TOKEN=secret")
+    done = zoo.push(copy, "org/toy")
+    assert done.left_out == (".env", "log.jsonl", "notes.md", "state/optimizer.safetensors")
+    assert set(hub.repositories["org/toy"].files()) == {".gitattributes", *SENT, "README.md"}
+
+
+def test_a_dry_run_sends_nothing_and_writes_what_would_be_sent(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["push", MODEL.name, "org/toy", "--dry-run", "--licence", "mit", "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["commit"] is None
+    assert {path.relative_to(out).as_posix(): path.stat().st_size for path in out.rglob("*") if path.is_file()} == told[
+        "contents"
+    ]
+    assert (out / "README.md").read_text() == told["readme"]
+    assert zoo.load(out, runtime="onnx").card.licence == "mit"
+    assert hub.requests == []
+    assert main(["push", MODEL.name, "org/toy", "--out", str(out)]) == 2
+    assert main(["push", MODEL.name, "org/toy", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "nothing was sent to org/toy (main)" in printed
+    assert "not sent: log.jsonl" in printed
+
+
+def test_the_command_pushes(hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_HUB_ORG", "team")
+    assert main(["push", MODEL.name, "toy", "--private", "--message", "v1"]) == 0
+    assert f"sent to team/toy (main): {hub.url}/team/toy/commit/" in capsys.readouterr().out
+    assert hub.repositories["team/toy"].private
+    assert main(["push", MODEL.name, "toy", "--revision", "v2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["revision"] == "v2"
+
+
+def test_the_page_says_what_was_measured_and_what_the_paper_prints(copy: Path) -> None:
+    """Read back by huggingface_hub's own parser."""
+    card = dataclasses.replace(read_card(copy), name="diva-r50-cub", architecture="resnet50", licence="my licence")
+    results = json.loads((copy / "results.json").read_text())[:1]
+    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.6812, "map_at_r": 0.25, "precision_at_1": 0.6812}}
+    results[0]["intervals"] = {"recall_at_1": [0.66, 0.7]}
+    (copy / "results.json").write_text(json.dumps(results))
+    text = readme(copy, card, "org/toy", ["golden.safetensors", "onnx/model.onnx"])
+    data = ModelCard(text).data
+    assert (data.library_name, data.license, data.license_name) == ("timm", "other", "my licence")
+    assert {"dml-zoo", card.method, card.dataset, "onnx"} <= set(data.tags)
+    recall, precision = data.eval_results
+    assert (recall.dataset_type, recall.dataset_split, recall.metric_type) == ("cub", "test", "recall_at_1")
+    assert recall.metric_value == 0.6812
+    assert recall.metric_args["interval_95"] == [0.66, 0.7]
+    # Milbich, Roth et al. 2020, DiVA, table 3: ResNet-50 on CUB.
+    assert recall.metric_args["published"][0]["value"] == 0.692
+    assert "arXiv:2004.13458" in recall.metric_args["published"][0]["source"]
+    assert (precision.metric_type, precision.metric_value) == ("map_at_r", 0.25)
+    assert "| cub | test | torch fp32 | R@1 | 68.1 | 66.0 to 70.0 | 69.2 [1] |" in text
+    assert "| cub | test | torch fp32 | MAP@R | 25.0 |  |  |" in text
+    assert 'zoo.load("org/toy", runtime="onnx")' in text
+    assert 'timm.create_model("hf-hub:org/toy", pretrained=True, num_classes=0)' in text
+
+
+def test_the_page_of_a_model_that_was_never_measured(copy: Path) -> None:
+    (copy / "results.json").unlink()
+    text = readme(copy, read_card(copy), "org/toy", [])
+    data = ModelCard(text).data
+    assert (data.library_name, data.license, data.eval_results) == ("dml-zoo", "apache-2.0", None)
+    assert "Nothing was measured yet." in text
