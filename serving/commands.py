@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="name or folder of the model")
     parser.add_argument("folder", type=Path, help="folder of images; the folders inside it are the labels")
+    parser.add_argument(
+        "--labels", type=Path, metavar="CSV", help="labels from a file with the columns path and label instead"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="gallery to make or add to")
     parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images embedded at once, default 64")
@@ -33,7 +36,9 @@ def _index(args: Namespace) -> None:
 
     embedder = load(args.model, runtime=args.runtime)
     progress = sys.stderr.isatty()
-    report = index_folder(embedder, _model_ref(args.model), args.folder, args.out, args.batch_size, progress)
+    report = index_folder(
+        embedder, _model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels
+    )
     if args.json:
         print_json(report.to_json())
     else:
@@ -54,6 +59,11 @@ def _told(report: Report) -> str:
     )
     if report.moved:
         lines.append(f"{report.moved:,} lie elsewhere now: their source and label were updated")
+    if report.labels_unused or report.unlabelled:
+        lines.append(
+            f"{report.unlabelled:,} images have no label in the file; "
+            f"{len(report.labels_unused):,} of its rows name no image here"
+        )
     if report.not_in_folder:
         lines.append(f"{len(report.not_in_folder):,} are not in the folder indexed now: they stay in the gallery")
     return "\n".join(lines)
@@ -111,7 +121,8 @@ INDEX = Command(
     "index a folder of images into a gallery that can be searched",
     _configure_index,
     _index,
-    "zoo index margin-conv4-glyphs photos/ --out gallery/",
+    "zoo index margin-conv4-glyphs photos/ --out gallery/\n"
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv",
 )
 SEARCH = Command(
     "find the images of a gallery nearest to an image",

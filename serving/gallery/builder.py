@@ -1,4 +1,4 @@
-"""Index a folder of images: decode and embed in batches, labels from the folders' names.
+"""Index images: decode and embed in batches, labels from the folders' names or a CSV file.
 
 What is in the gallery already, by the SHA-256 of the file, is passed over before it is decoded; so a run that
 was broken off, or a folder that has changed, is simply indexed again. An image that lies elsewhere now gets its new
@@ -21,12 +21,12 @@ import numpy as np
 from tqdm import tqdm
 
 from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.image_files import ImageFile, find_images, read_labels, with_labels
 from serving.gallery.items import Item, NewItem
 from serving.gallery.thumbnails import SIDE, Thumbnail, make_thumbnail
-from zoo.datasets.folder import list_images
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError
-from zoo.images import DEFAULT_LIMITS, SUFFIXES, open_image
+from zoo.images import DEFAULT_LIMITS, open_image
 from zoo.preprocessing import to_pixels
 
 
@@ -36,7 +36,8 @@ class Report:
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
     source or label; `unreadable`: source and reason of every image that was left out; `not_in_folder`: sources of the
-    gallery's items whose content the folder does not hold.
+    gallery's items whose content the folder does not hold. Of labels from a file: `unlabelled`: images that it does not
+    name; `labels_unused`: the paths that it names and the folder does not hold.
     """
 
     gallery: str
@@ -46,19 +47,12 @@ class Report:
     moved: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
+    unlabelled: int = 0
+    labels_unused: list[str] = field(default_factory=list)
     items: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """`source`: path below the folder that is indexed; `label`: the folder part of it, None at the top."""
-
-    path: Path
-    source: str
-    label: str | None
 
 
 @dataclass(frozen=True)
@@ -81,23 +75,32 @@ class _Known:
 
 
 def index_folder(
-    embedder: Embedder, model_ref: str, folder: Path, out: Path, batch_size: int = 64, progress: bool = False
+    embedder: Embedder,
+    model_ref: str,
+    folder: Path,
+    out: Path,
+    batch_size: int = 64,
+    progress: bool = False,
+    labels: Path | None = None,
 ) -> Report:
     """Add all images below `folder` to the gallery `out`, which is made if it is not there.
 
-    Each batch is one transaction. Images that cannot be read are left out and listed in the report.
-    Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images,
+    Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
+    file with the columns path (below the folder) and label, in place of the folders' names.
+    Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
     files = find_images(folder)
     report = Report(str(out), len(files))
+    if labels is not None:
+        files = _labelled(files, labels, report)
+    _check_batch_size(batch_size)
     made_here = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card)
-        _fill(gallery, embedder, files, report, batch_size, progress)
+        run = _fill(gallery, embedder, files, report, batch_size, progress)
+        run.follow()
         report.items = gallery.count()
     if report.items == 0:
         if made_here:
@@ -107,29 +110,36 @@ def index_folder(
     return report
 
 
-def find_images(folder: Path) -> list[ImageFile]:
-    """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder)."""
-    folder = folder.expanduser()
-    found = [_image_file(folder, path) for path in list_images(folder)]
-    if not found:
-        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
-    return found
+def add_files(
+    gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], batch_size: int = 64, progress: bool = False
+) -> Report:
+    """Add single files; of content that is there already the older item stays as it is."""
+    gallery.check_model(embedder.card)
+    _check_batch_size(batch_size)
+    report = Report(str(gallery.path), len(files))
+    _fill(gallery, embedder, files, report, batch_size, progress)
+    report.items = gallery.count()
+    return report
 
 
-def _image_file(folder: Path, path: Path) -> ImageFile:
-    below = path.relative_to(folder)
-    label = below.parent.as_posix()
-    return ImageFile(path, _text(below.as_posix()), None if label == "." else _text(label))
+def _labelled(files: Sequence[ImageFile], path: Path, report: Report) -> list[ImageFile]:
+    labels, sources = read_labels(path), {file.source for file in files}
+    report.unlabelled = len(sources - labels.keys())
+    report.labels_unused = sorted(labels.keys() - sources)
+    if report.unlabelled == len(files):
+        example = files[0].source
+        raise UsageError(f"{path} names none of the {len(files)} images; paths are below the folder, as {example}.")
+    return with_labels(files, labels)
 
 
-def _text(name: str) -> str:
-    """A file name as text that can be stored, also where its bytes are no UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
 
 
 def _fill(
     gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], report: Report, batch_size: int, progress: bool
-) -> None:
+) -> _Run:
     def decode(file: ImageFile) -> _Decoded | _Known:
         return _decode(file, gallery, embedder)
 
@@ -144,6 +154,7 @@ def _fill(
                 run.take(file, image)
             bar.update()
     run.finish()
+    return run
 
 
 class _Run:
@@ -170,6 +181,9 @@ class _Run:
     def finish(self) -> None:
         if self.batch:
             self._add()
+
+    def follow(self) -> None:
+        """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
         if self.places:
             self.gallery.move(self.places)
         self.report.moved = len(self.places)
@@ -184,7 +198,9 @@ class _Run:
     def _add(self) -> None:
         vectors = self.embedder.embed_pixels(np.stack([image.pixels for image in self.batch]))
         items = [
-            NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label)
+            NewItem(
+                image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata
+            )
             for image, vector in zip(self.batch, vectors, strict=True)
         ]
         added = self.gallery.add(items)

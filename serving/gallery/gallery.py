@@ -72,7 +72,7 @@ class Gallery:
         path = Path(path)
         if not is_gallery(path):
             raise GalleryError(f"{path} is no gallery. Make one with: zoo index MODEL DIR --out {path}")
-        card, model_ref = _read_model(path / MODEL)
+        card, model_ref = read_model(path / MODEL)
         store = Store(path / STORE)
         try:
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
@@ -224,7 +224,8 @@ def is_gallery(path: Path) -> bool:
     return (path / STORE).is_file()
 
 
-def _read_model(path: Path) -> tuple[Card, str]:
+def read_model(path: Path) -> tuple[Card, str]:
+    """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return card_from_json(values["card"]), str(values["ref"])

@@ -44,6 +44,16 @@ CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
 """
 
+_CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
+_PROBLEMS = {
+    "items without a thumbnail": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM thumbnails)",
+    "thumbnails without an item": "SELECT count(*) FROM thumbnails WHERE item NOT IN (SELECT id FROM items)",
+    "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
+    "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
+    "WHERE change > (SELECT value FROM state WHERE key = 'change')",
+}
+"""What must never be there: how it is called, and the query that counts it."""
+
 _FROM_1_TO_2 = """
 BEGIN IMMEDIATE;
 INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
@@ -77,6 +87,15 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
         )
     if version < SCHEMA:
         _upgrade(db)
+
+
+def problems(db: sqlite3.Connection) -> list[str]:
+    """What is wrong with the file, in words; nothing where all is well."""
+    try:
+        found = [str(line) for (line,) in db.execute("PRAGMA integrity_check") if line != "ok"]
+        return found + [f"{n} {what}" for what, sql in _PROBLEMS.items() if (n := db.execute(sql).fetchone()[0])]
+    except sqlite3.DatabaseError as error:  # damage that SQLite does not get past
+        return [str(error)]
 
 
 def _upgrade(db: sqlite3.Connection) -> None:

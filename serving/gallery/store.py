@@ -209,6 +209,21 @@ class Store:
             items, labels = self._query("SELECT count(*), count(DISTINCT label) FROM items")[0]
             return Stats(items, labels, self.change())
 
+    def problems(self) -> list[str]:
+        """What is wrong with the file, in words; nothing where all is well."""
+        with self._snapshot():
+            return schema.problems(self._db)
+
+    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
+        """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
+        columns = f"{', '.join(f'items.{name}' for name in _ITEM.split(', '))}, embedding, media_type, data"
+        with self._snapshot():
+            cursor = self._db.execute(
+                f"SELECT {columns} FROM items JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
+            )
+            for *item, embedding, media_type, data in cursor:
+                yield _item(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
+
     def _row(self, item: NewItem) -> tuple[Any, ...]:
         vector = np.asarray(item.embedding)
         if vector.dtype != np.float32 or vector.shape != (self.dim,):

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
-from serving.gallery.builder import find_images, index_folder
+from serving.gallery.builder import index_folder
+from serving.gallery.image_files import find_images
 from serving.gallery.thumbnails import make_thumbnail
 from serving.searcher import Searcher
 from tests.serving import toys
@@ -153,6 +154,39 @@ def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Pa
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
     with pytest.raises(UsageError, match="batch_size"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g", batch_size=0)
+    assert not (tmp_path / "g").exists()
+
+
+def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text(
+        "note,label,path\nx,red,red stripes/0.png\n,,./red stripes/1.png\n,none,nowhere.png\n", "utf-8-sig"
+    )
+    report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
+    assert (report.added, report.unlabelled, report.labels_unused) == (24, 22, ["nowhere.png"])
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert {item.source: item.label for item in gallery.items() if item.label} == {"red stripes/0.png": "red"}
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.added, report.moved) == (0, 24), "labels of the folders again"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has: nothing"),
+        ("file,label\n", "it has: file, label"),
+        ("path,label\na.png\n", "line 2: a row needs"),
+        ("path,label\nred stripes/0.png,a\nred stripes/0.png,b\n", "line 3: red stripes/0.png has another"),
+        ("path,label\nnowhere.png,a\n", "names none of the 24 images"),
+        ('path,label\n"a', "cannot be read as CSV"),
+    ],
+)
+def test_bad_tables_of_labels_are_refused(
+    model: Embedder, pictures: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        index_folder(model, "toy", pictures, tmp_path / "g", labels=tmp_path / "labels.csv")
     assert not (tmp_path / "g").exists()
 
 

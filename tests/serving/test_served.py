@@ -93,7 +93,7 @@ def test_other_images_are_measured_apart(served: tuple[Path, Path], pictures: Pa
     assert [step["step"] for step in none["steps"]] == ["gallery, exact", "gallery, flat index"]
 
 
-def labelled(tmp_path: Path, n: int = 1500) -> Path:
+def labelled(tmp_path: Path, n: int = 1000) -> Path:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(clustered(n)))
     return tmp_path / "g"
@@ -104,8 +104,8 @@ def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> Non
     with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
         store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
         gallery.compact()
-        exact, index = report(gallery_steps(gallery, queries=300), joined=False)
-        assert (exact["queries"], index["queries"]) == (300, 300)
+        exact, index = report(gallery_steps(gallery, queries=200), joined=False)
+        assert (exact["queries"], index["queries"]) == (200, 200)
         recall, stated = gallery.recall(), gallery.index_stats().recall
         assert stated is not None
         assert recall == pytest.approx(stated, abs=1e-9)

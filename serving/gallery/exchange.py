@@ -1,0 +1,130 @@
+"""A gallery as files that open without this package: Parquet and a plain FAISS index; and back again.
+
+items.parquet    id, source, label, metadata (JSON), content_sha256, added_at, embedding, thumbnail, thumbnail_type
+index.faiss      a flat index over inner products whose ids are the items'
+model.json       the model that embedded them: only its galleries take the items back
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, read_model
+from serving.gallery.items import Item, NewItem
+from serving.gallery.store import Store
+from serving.gallery.thumbnails import Thumbnail
+from zoo.errors import GalleryError, UsageError, missing
+from zoo.files import atomic_folder
+
+try:
+    import pyarrow as pa
+    from pyarrow import parquet
+except ImportError:
+    raise missing("pyarrow", "parquet") from None
+
+ITEMS, INDEX = "items.parquet", "index.faiss"
+BATCH = 1000
+
+Row = tuple[Item, np.ndarray, Thumbnail]
+
+
+def export_gallery(path: Path, out: Path) -> int:
+    """Write the gallery's items, of one moment, to a new folder; how many there are.
+
+    Raises `UsageError` where `out` is not a new or empty folder.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
+    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
+        index = faiss.IndexIDMap(faiss.IndexFlatIP(store.dim))
+        with parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer:
+            for rows in _batches(store.rows()):
+                writer.write_table(_table(rows, store.dim))
+                index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows]))
+        faiss.write_index(index, str(made / INDEX))
+        shutil.copyfile(path / MODEL, made / MODEL)
+        return int(index.ntotal)
+
+
+def import_gallery(source: Path, out: Path) -> tuple[int, int]:
+    """Add an export's items to the gallery `out`, which is made if it is not there; how many were read, and new.
+
+    Items get new ids, in the old order; content that is there already is passed over. Raises `GalleryError` for an
+    export that is incomplete or damaged and `ModelMismatchError` for another model's.
+    """
+    card, model_ref = read_model(source / MODEL)
+    file = _open(source / ITEMS)
+    with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
+        gallery.check_model(card)
+        read = new = 0
+        try:
+            for batch in file.iter_batches(BATCH):
+                items = [_new_item(row) for row in batch.to_pylist()]
+                new += gallery.add(items).new
+                read += len(items)
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+            raise GalleryError(f"{source / ITEMS} is damaged; {read} items were read before: {error}.") from None
+    return read, new
+
+
+def _schema(dim: int) -> Any:
+    text = ("source", "label", "metadata", "content_sha256", "added_at")
+    return pa.schema(
+        [
+            pa.field("id", pa.int64()),
+            *(pa.field(name, pa.string()) for name in text),
+            pa.field("embedding", pa.list_(pa.float32(), dim)),
+            pa.field("thumbnail", pa.binary()),
+            pa.field("thumbnail_type", pa.string()),
+        ]
+    )
+
+
+def _table(rows: Sequence[Row], dim: int) -> Any:
+    values = [
+        {
+            "id": item.id,
+            "source": item.source,
+            "label": item.label,
+            "metadata": json.dumps(item.metadata, ensure_ascii=False),
+            "content_sha256": item.content_sha256,
+            "added_at": item.added_at,
+            "embedding": embedding,
+            "thumbnail": thumbnail.data,
+            "thumbnail_type": thumbnail.media_type,
+        }
+        for item, embedding, thumbnail in rows
+    ]
+    return pa.Table.from_pylist(values, _schema(dim))
+
+
+def _new_item(row: dict[str, Any]) -> NewItem:
+    return NewItem(
+        source=row["source"],
+        embedding=np.array(row["embedding"], np.float32),
+        thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
+        content_sha256=row["content_sha256"],
+        label=row["label"],
+        metadata=json.loads(row["metadata"]),
+        added_at=row["added_at"],
+    )
+
+
+def _open(path: Path) -> Any:
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.") from None
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while some := list(islice(rows, BATCH)):
+        yield some

@@ -1,0 +1,90 @@
+"""The image files that a gallery is made of: where each one lies, what it is called, and its label."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zoo.datasets.folder import list_images
+from zoo.errors import UsageError
+from zoo.images import SUFFIXES
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """`source`: what the item is called, for a folder that is indexed the path below it; `label`: None for none."""
+
+    path: Path
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_images(folder: Path) -> list[ImageFile]:
+    """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder).
+
+    The label is the folder part of the path below `folder`, None for what lies at the top.
+    """
+    folder = folder.expanduser()
+    found = [_image_file(folder, path) for path in list_images(folder)]
+    if not found:
+        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
+    return found
+
+
+def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
+    """Image files as they were named, all with one label. Raises `UsageError` for a folder or a missing file."""
+    for path in paths:
+        if not path.is_file():
+            advice = "index a folder with: zoo index" if path.is_dir() else "there is no such file"
+            raise UsageError(f"{path} is no image file; {advice}.")
+    return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+
+
+def read_labels(path: Path) -> dict[str, str | None]:
+    """The labels of a CSV file, by the image's path below the folder; an empty label is none.
+
+    The file is UTF-8 with a header that names the columns `path` and `label`; further columns are not read.
+    Raises `UsageError` that names the line.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            if not {"path", "label"} <= set(reader.fieldnames or ()):
+                found = ", ".join(reader.fieldnames or ()) or "nothing"
+                raise UsageError(f"{path} needs a header with the columns path and label; it has: {found}.")
+            return _labels(path, reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
+
+
+def with_labels(files: Sequence[ImageFile], labels: Mapping[str, str | None]) -> list[ImageFile]:
+    """The files with these labels in place of their folders' names; None for those that are not among them."""
+    return [replace(file, label=labels.get(file.source)) for file in files]
+
+
+def _labels(path: Path, reader: csv.DictReader[str]) -> dict[str, str | None]:
+    labels: dict[str, str | None] = {}
+    for row in reader:
+        source, label = row["path"], row["label"]
+        if source is None or label is None:
+            raise UsageError(f"{path}, line {reader.line_num}: a row needs a path and a label.")
+        source = Path(source).as_posix()
+        if labels.setdefault(source, label or None) != (label or None):
+            raise UsageError(f"{path}, line {reader.line_num}: {source} has another label above.")
+    return labels
+
+
+def _image_file(folder: Path, path: Path) -> ImageFile:
+    below = path.relative_to(folder)
+    label = below.parent.as_posix()
+    return ImageFile(path, _text(below.as_posix()), None if label == "." else _text(label))
+
+
+def _text(name: str) -> str:
+    """A file name as text that can be stored, also where its bytes are no UTF-8."""
+    return os.fsencode(name).decode("utf-8", "replace")

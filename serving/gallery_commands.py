@@ -1,0 +1,185 @@
+"""The subcommands of `zoo gallery` that look after what a gallery holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from zoo.cli.command import Command, CommandGroup
+from zoo.cli.output import print_json, print_table
+from zoo.errors import UsageError
+
+MARKS = {True: "ok", False: "FAILED", None: "not checked"}
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("gallery", type=Path, help="gallery folder")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def _configure_add(parser: ArgumentParser) -> None:
+    _configure(parser)
+    parser.add_argument("images", nargs="+", type=Path, help="image files; for a whole folder use zoo index")
+    parser.add_argument("--label", help="the label of all of them (default: none)")
+    parser.add_argument("--metadata", metavar="JSON", default="{}", help="a JSON object to store with each of them")
+    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+
+
+def _add(args: Namespace) -> int:
+    from serving.gallery import Gallery
+    from serving.gallery.builder import add_files
+    from serving.gallery.image_files import named_images
+    from zoo.loading import load
+
+    files = named_images(args.images, args.label, _metadata(args.metadata))
+    with Gallery.open(args.gallery) as gallery:
+        embedder = load(args.model or gallery.model_ref, runtime=args.runtime)
+        report = add_files(gallery, embedder, files, progress=sys.stderr.isatty())
+    if args.json:
+        print_json(report.to_json())
+    else:
+        for source, reason in report.unreadable:
+            print(f"left out {source}: {reason}")
+        print(f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items")
+    return 1 if report.unreadable else 0
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--metadata is no JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError('--metadata is a JSON object, as {"year": 1908}.')
+    return value
+
+
+def _configure_remove(parser: ArgumentParser) -> None:
+    _configure(parser)
+    parser.add_argument("ids", nargs="+", type=int, metavar="ID", help="ids of items, as zoo gallery list shows them")
+
+
+def _remove(args: Namespace) -> int:
+    from serving.gallery import Gallery
+
+    with Gallery.open(args.gallery) as gallery:
+        removed, items = gallery.remove(args.ids), gallery.count()
+    absent = len(set(args.ids)) - removed
+    if args.json:
+        print_json({"removed": removed, "not_there": absent, "items": items})
+    else:
+        print(f"{removed:,} removed, {absent:,} were not there; {items:,} items")
+    return 1 if absent else 0
+
+
+def _configure_list(parser: ArgumentParser) -> None:
+    _configure(parser)
+    parser.add_argument("--label", help="only items of this label")
+    parser.add_argument("--offset", type=int, default=0, metavar="N", help="leave out the first N")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="show at most N, default 50; 0 for all")
+
+
+def _list(args: Namespace) -> None:
+    from serving.gallery import Gallery
+
+    if args.offset < 0 or args.limit < 0:
+        raise UsageError("--offset and --limit are not negative.")
+    with Gallery.open(args.gallery) as gallery:
+        items, total = gallery.items(args.offset, args.limit or -1, args.label), gallery.count(args.label)
+    if args.json:
+        print_json({"total": total, "items": [asdict(item) for item in items]})
+        return
+    rows = [(str(item.id), item.label or "-", item.source, item.added_at) for item in items]
+    print_table(("id", "label", "source", "added"), rows, numbers=("id",))
+    if len(items) < total:
+        print(f"{len(items):,} of {total:,}")
+
+
+def _stats(args: Namespace) -> None:
+    from serving.gallery import Gallery
+
+    with Gallery.open(args.gallery) as gallery:
+        index, stats = gallery.index_stats(), gallery.stats()
+        facts = {**asdict(stats), "model": gallery.card.name, "fingerprint": gallery.card.fingerprint}
+    if args.json:
+        print_json({**facts, "dim": gallery.card.dim, "metric": "cosine", "index": asdict(index)})
+        return
+    print(f"{stats.items:,} items of {stats.labels:,} labels, at change {stats.change:,}")
+    print(f"embedded by {gallery.card.name} ({gallery.card.fingerprint[:12]}), {gallery.card.dim} numbers, cosine")
+    print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
+    if index.recall is not None:
+        print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms a search when measured")
+    print(
+        f"{index.frozen:,} vectors on disk ({index.bytes / 2**20:,.1f} MiB), {index.waiting:,} changes wait beside it"
+    )
+
+
+def _compact(args: Namespace) -> None:
+    from serving.gallery import Gallery
+
+    with Gallery.open(args.gallery) as gallery:
+        facts = gallery.compact()
+    if args.json:
+        print_json(asdict(facts) if facts else None)
+    elif facts:
+        print(f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s")
+    else:
+        print("the gallery is empty; it needs no index")
+
+
+def _verify(args: Namespace) -> int:
+    from serving.gallery.verification import verify_gallery
+
+    checks = list(verify_gallery(args.gallery))
+    if args.json:
+        print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            print(f"{MARKS[check.ok]:<12}{check.name:<14}{check.detail}")
+    return 1 if any(check.ok is False for check in checks) else 0
+
+
+GALLERY = CommandGroup("look after a gallery: its items, its index, its copies", "zoo.gallery.commands")
+ADD = Command(
+    "add single images to a gallery",
+    _configure_add,
+    _add,
+    """  zoo gallery add gallery/ new.jpg --label wren
+  zoo gallery add gallery/ *.png --metadata '{"year": 1908}'
+The exit status is 1 where an image could not be read.""",
+)
+REMOVE = Command(
+    "remove items from a gallery",
+    _configure_remove,
+    _remove,
+    "  zoo gallery remove gallery/ 17 18        the exit status is 1 where one of them was not there",
+)
+LIST = Command(
+    "list the items of a gallery",
+    _configure_list,
+    _list,
+    "  zoo gallery list gallery/ --label wren\n  zoo gallery list gallery/ --limit 0 --json",
+)
+STATS = Command(
+    "how much a gallery holds, and how it is searched",
+    _configure,
+    _stats,
+    "  zoo gallery stats gallery/",
+)
+COMPACT = Command(
+    "write a gallery's index anew, with all that came and went since",
+    _configure,
+    _compact,
+    "  zoo gallery compact gallery/        searches and writes of other processes go on meanwhile",
+)
+VERIFY = Command(
+    "check a gallery: the database, the index against it, searches against exact search",
+    _configure,
+    _verify,
+    "  zoo gallery verify gallery/        one line a check; the exit status is 1 when any fails",
+)

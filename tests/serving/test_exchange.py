@@ -1,0 +1,85 @@
+"""Galleries out to Parquet and FAISS, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from serving.gallery import Gallery
+from serving.gallery.exchange import INDEX, ITEMS, export_gallery, import_gallery
+from tests.serving.test_gallery import CARD, new_items, unit_rows
+from zoo.errors import GalleryError, ModelMismatchError, UsageError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        items = new_items(unit_rows(1200))
+        gallery.add([replace(items[0], label=None, metadata={"year": 1908, "ä": ["ü"]}), *items[1:]])
+        gallery.remove([5, 7])
+    return tmp_path / "g"
+
+
+def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
+    assert export_gallery(path, tmp_path / "out") == 1198
+    rows = parquet.read_table(tmp_path / "out" / ITEMS).to_pylist()
+    index = faiss.read_index(str(tmp_path / "out" / INDEX))
+    with Gallery.open(path) as gallery:
+        for row in rows[:: len(rows) // 20]:
+            item = gallery.item(row["id"])
+            assert (row["source"], row["label"], row["added_at"]) == (item.source, item.label, item.added_at)
+            assert json.loads(row["metadata"]) == item.metadata
+            np.testing.assert_array_equal(np.array(row["embedding"], np.float32), gallery.embedding(item.id))
+            assert row["thumbnail_type"] == "image/png"
+        queries = unit_rows(5, seed=9)
+        similarities, ids = index.search(queries, 6)
+        hits = gallery.search(queries, 6)
+        assert ids.tolist() == [[hit.id for hit in row] for row in hits]
+        np.testing.assert_allclose(similarities, [[hit.similarity for hit in row] for row in hits], atol=1e-6)
+    with pytest.raises(UsageError, match="not empty"):
+        export_gallery(path, tmp_path / "out")
+
+
+def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
+    export_gallery(path, tmp_path / "out")
+    assert import_gallery(tmp_path / "out", tmp_path / "new") == (1198, 1198)
+    with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
+        assert new.model_ref == old.model_ref
+        for before, after in zip(old.items(limit=2000), new.items(limit=2000), strict=True):
+            assert replace(after, id=before.id, change=before.change) == before
+            np.testing.assert_array_equal(new.embedding(after.id), old.embedding(before.id))
+        assert new.thumbnail(1) == old.thumbnail(1)
+    assert import_gallery(tmp_path / "out", path) == (1198, 0), "all of it is there"
+
+
+def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_path: Path) -> None:
+    export_gallery(path, tmp_path / "out")
+    other = replace(CARD, name="other", files={"model.safetensors": "1" * 64})
+    with Gallery.create(tmp_path / "other", other, "other"):
+        pass
+    with pytest.raises(ModelMismatchError):
+        import_gallery(tmp_path / "out", tmp_path / "other")
+    data = (tmp_path / "out" / ITEMS).read_bytes()
+    (tmp_path / "out" / ITEMS).write_bytes(data[:-50])
+    with pytest.raises(GalleryError, match="cannot be read"):
+        import_gallery(tmp_path / "out", tmp_path / "new")
+    (tmp_path / "out" / ITEMS).unlink()
+    with pytest.raises(GalleryError, match="cannot be read"):
+        import_gallery(tmp_path / "out", tmp_path / "new")
+    with pytest.raises(GalleryError, match="model"):
+        import_gallery(tmp_path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_table_of_something_else_is_refused(path: Path, tmp_path: Path) -> None:
+    export_gallery(path, tmp_path / "out")
+    table = parquet.read_table(tmp_path / "out" / ITEMS)
+    parquet.write_table(table.drop_columns(["embedding"]), tmp_path / "out" / ITEMS)
+    with pytest.raises(GalleryError, match="embedding"):
+        import_gallery(tmp_path / "out", tmp_path / "new")

@@ -1,0 +1,150 @@
+"""`zoo gallery ...`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.exchange_commands import EXPORT, IMPORT
+from serving.gallery import Gallery
+from serving.gallery.gallery import STORE
+from serving.gallery.verification import verify_gallery
+from serving.gallery_commands import ADD, COMPACT, LIST, REMOVE, STATS, VERIFY
+from serving.tune_command import TUNE
+from tests.serving import toys
+from tests.serving.test_commands import run_here
+from tests.serving.test_gallery import damage_one_bit, generation
+from zoo.errors import UsageError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def gallery(gallery_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path / "gallery"))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    for number in range(2):
+        (tmp_path / f"{number}.png").write_bytes(toys.query(number))
+    return [tmp_path / "0.png", tmp_path / "1.png"]
+
+
+def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], capsys: Capture) -> None:
+    run_here(ADD, gallery, *images, "--label", "new", "--metadata", '{"year": 1908}', "--json")
+    assert json.loads(capsys.readouterr().out)["added"] == 2
+    run_here(ADD, gallery, images[0], "--label", "other")
+    assert capsys.readouterr().out == "0 added, 1 were there already; 26 items\n"
+    run_here(LIST, gallery, "--label", "new", "--json")
+    listed = json.loads(capsys.readouterr().out)
+    assert [item["source"] for item in listed["items"]] == [path.as_posix() for path in images]
+    assert listed["items"][0]["metadata"] == {"year": 1908}
+    run_here(LIST, gallery, "--limit", 3)
+    text = capsys.readouterr().out
+    assert text.splitlines()[-1] == "3 of 26"
+    assert len(text.splitlines()) == 6
+    assert REMOVE.run(_parsed(REMOVE, gallery, 25, 26)) == 0
+    assert REMOVE.run(_parsed(REMOVE, gallery, 25)) == 1
+    assert "1 were not there; 24 items" in capsys.readouterr().out
+
+
+def _parsed(command: object, *words: object) -> object:
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser()
+    command.configure(parser)  # type: ignore[attr-defined]
+    return parser.parse_args([str(word) for word in words])
+
+
+def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "bad.png").write_text("no image")
+    assert ADD.run(_parsed(ADD, gallery, images[0], tmp_path / "bad.png")) == 1
+    assert "left out" in capsys.readouterr().out
+    for words, message in (
+        ((gallery, tmp_path), "zoo index"),
+        ((gallery, tmp_path / "none.png"), "no such file"),
+        ((gallery, images[0], "--metadata", "{"), "no JSON"),
+        ((gallery, images[0], "--metadata", "[]"), "JSON object"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run_here(ADD, *words)
+    with pytest.raises(UsageError, match="not negative"):
+        run_here(LIST, gallery, "--offset", -1)
+
+
+def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
+    run_here(STATS, gallery)
+    assert "0 vectors on disk (0.0 MiB), 24 changes wait" in capsys.readouterr().out
+    run_here(COMPACT, gallery)
+    assert "24 vectors in a new flat index" in capsys.readouterr().out
+    run_here(TUNE, gallery, "--recall", 0.9, "-k", 3, "--kind", "flat-fp16")
+    assert "chosen" in capsys.readouterr().out
+    run_here(TUNE, gallery, "--recall", 1, "--kind", "flat", "--json")
+    assert json.loads(capsys.readouterr().out)["chosen"]["setting"]["kind"] == "flat"
+    run_here(STATS, gallery, "--json")
+    stats = json.loads(capsys.readouterr().out)
+    assert (stats["items"], stats["metric"], stats["index"]["recall"]) == (24, "cosine", 1.0)
+    assert stats["index"]["waiting"] == 0
+    run_here(STATS, gallery)
+    assert "finds 1.0000 of the 10 nearest" in capsys.readouterr().out
+
+
+def test_export_and_import(gallery: Path, tmp_path: Path, capsys: Capture) -> None:
+    run_here(EXPORT, gallery, tmp_path / "out")
+    assert capsys.readouterr().out == f"{tmp_path / 'out'}: 24 items\n"
+    run_here(IMPORT, tmp_path / "out", tmp_path / "new", "--json")
+    assert json.loads(capsys.readouterr().out)["added"] == 24
+
+
+def failed(path: Path) -> set[str]:
+    return {check.name for check in verify_gallery(path) if check.ok is False}
+
+
+def test_verify_finds_what_is_wrong(gallery: Path, capsys: Capture) -> None:
+    run_here(COMPACT, gallery)
+    assert VERIFY.run(_parsed(VERIFY, gallery)) == 0
+    assert failed(gallery) == set()
+    damage_one_bit(generation(gallery))
+    assert failed(gallery) == {"generation"}
+    capsys.readouterr()
+    assert VERIFY.run(_parsed(VERIFY, gallery, "--json")) == 1
+    assert {check["name"] for check in json.loads(capsys.readouterr().out)} >= {"database", "index", "search"}
+    run_here(COMPACT, gallery)
+    assert failed(gallery) == set()
+    with closing(sqlite3.connect(gallery / STORE)) as db, db:
+        db.execute("DELETE FROM thumbnails WHERE item = 3")
+    assert failed(gallery) == {"database"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("UPDATE items SET embedding = zeroblob(64) WHERE id = 2", {"embeddings", "index", "search"}),
+        ("UPDATE items SET embedding = zeroblob(9) WHERE id = 2", {"embeddings"}),
+        ("UPDATE items SET change = 99 WHERE id = 24", {"database"}),
+        ("INSERT INTO removals VALUES (4, 1)", {"database"}),
+    ],
+)
+def test_verify_reads_the_whole_store(gallery: Path, sql: str, names: set[str]) -> None:
+    with Gallery.open(gallery) as opened:
+        opened.compact()
+    with closing(sqlite3.connect(gallery / STORE)) as db, db:
+        db.execute(sql)
+    assert failed(gallery) >= names
+
+
+def test_a_damaged_page_is_found(gallery: Path) -> None:
+    with closing(sqlite3.connect(gallery / STORE)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'items_by_label'").fetchone()[0]
+    data = bytearray((gallery / STORE).read_bytes())
+    data[(page - 1) * 4096 + 100 : page * 4096] = bytes(np.random.default_rng(0).integers(0, 256, 3996, np.uint8))
+    (gallery / STORE).write_bytes(data)
+    assert "database" in failed(gallery)
