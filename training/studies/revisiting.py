@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from training.recipes.settings import PAPER_DATASETS, backbone, preprocessing
 from training.studies.claims import TABLE_MEASURES, arm
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 
@@ -103,6 +104,38 @@ def _backbone() -> Study:
     )
 
 
+def _on(short: str, dim: int) -> tuple[str, ...]:
+    """The settings that put a backbone of the papers, with its preprocessing, in the place of another one's."""
+    chosen, shown = backbone(short), preprocessing(short)
+    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", _head(dim))
+    return (*heads, f"preprocessing.mean={list(shown.mean)}", f"preprocessing.std={list(shown.std)}")
+
+
+def _published_backbones() -> Study:
+    dims = {"r50": 128, "gn": 512, "ibn": 512}
+    methods = ("margin", "ms", "softmax")
+    return Study(
+        "revisiting/figure-2-published",
+        "R@1 by backbone: ResNet-50, GoogLeNet and Inception with batch norm",
+        "Revisiting, figure 2",
+        tuple(arm(m, *_on(short, dim), label=f"{m} {short}") for m in methods for short, dim in dims.items()),
+        (R1, DECAY),
+        datasets=PAPER_DATASETS,
+        note="Embeddings of 128 numbers with ResNet-50, of 512 with the others.",
+    )
+
+
+def _untrained_backbones() -> Study:
+    return Study(
+        "revisiting/table-1-published",
+        "ImageNet's weights and a random layer of 128",
+        "Revisiting, table 1",
+        tuple(arm("margin", "schedule.epochs=0", *_on(s, 128), label=s) for s in ("gn", "ibn", "r50")),
+        (R1, Measure("nmi")),
+        datasets=PAPER_DATASETS,
+    )
+
+
 SAMPLERS = {
     "spc-2": ("spc", 2),
     "spc-4": ("spc", 4),
@@ -180,6 +213,8 @@ STUDIES = (
     _weight_decay(),
     _dimension(),
     _backbone(),
+    _published_backbones(),
+    _untrained_backbones(),
     _samplers(),
     Study(
         "revisiting/figure-4",

@@ -19,7 +19,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 68rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; display: grid; gap: 1rem;
-  grid-template-columns: minmax(0, 1fr); }
+  grid-template-columns: minmax(0, 1fr); grid-auto-flow: dense; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: 1rem; }
@@ -29,6 +29,8 @@ table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td:first-child { white-space: nowrap; }
+.wide td:last-child { min-width: 12rem; }
+.wide .number:last-child, .heat td:last-child { min-width: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .picture { display: block; width: 100%; max-width: 30rem; height: auto; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: .25rem 0; padding: 0;
