@@ -71,15 +71,16 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
         return folder
     if _looks_like_path(name):
         raise ModelNotFoundError(f"{name} is no model folder: there is no {Path(name) / 'card.json'}.")
-    if (public := repository_of(name)) is not None:
-        return _baseline_folder(public, revision)
-    repo_id = hub.repository(name)
+    base, _, at = name.partition("@")
+    if (public := repository_of(base)) is not None:
+        return _baseline_folder(public, revision or at or None)
     try:
-        return hub.snapshot(repo_id, revision)
+        return hub.snapshot(hub.repository(name), revision)
+    except hub.NoModelFolderError:
+        if not _is_timm(hub.repository(base), revision or at or None):
+            raise
+        return _baseline_folder(hub.repository(base), revision or at or None)
     except (ModelNotFoundError, HubError) as error:
-        # Not for other errors: where a download breaks off, timm would take the trunk alone for the model.
-        if isinstance(error, hub.NoModelFolderError) and "/" in name and _is_timm(repo_id, revision):
-            return _baseline_folder(repo_id, revision)
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         kind = type(error) if "/" in name else ModelNotFoundError
         raise kind(_not_found(name, str(error))) from None
@@ -121,7 +122,7 @@ def _cached() -> Iterator[Path]:
     """The model folders in the Hub's cache that a bare name means."""
     from huggingface_hub import constants
 
-    organisation = escape(hub.repository("x").removesuffix("/x"))
+    organisation = escape(hub.organisation())
     for ref in sorted(Path(constants.HF_HUB_CACHE).glob(f"models--{organisation}--*/refs/main")):
         folder = ref.parent.parent / "snapshots" / ref.read_text(encoding="utf-8").strip()
         if (folder / "card.json").is_file():

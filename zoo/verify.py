@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from zoo.cards import Card, read_card
+from zoo.config import FILE as CONFIG
+from zoo.config import check_config
+from zoo.contents import pickles_in
 from zoo.errors import ZooError
 from zoo.files import sha256_of
 from zoo.golden import FILE as GOLDEN
@@ -20,9 +22,6 @@ from zoo.onnx_runtime import FILES
 
 FLOORS = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
 """The least cosine between a golden embedding and the one that a variant gives now."""
-
-PICKLES = frozenset((".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"))
-"""Suffixes of files that readers commonly unpickle."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,17 @@ def verify(folder: Path) -> Iterator[Check]:
 
 def verify_files(folder: Path) -> Iterator[Check]:
     """Of the files beside the weights: nothing that could be unpickled, and a config.json that agrees with the card."""
-    unsafe = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in PICKLES)
+    unsafe = pickles_in(folder)
     yield Check("no pickles", not unsafe, ", ".join(unsafe) or "weights are safetensors and ONNX alone")
-    path, card = folder / "config.json", read_card(folder)
-    if not path.is_file():
-        yield Check("config.json", None, "there is none, so timm cannot load the trunk from here")
+    if not (folder / CONFIG).is_file():
+        yield Check(CONFIG, None, "there is none, so timm cannot load the trunk from here")
         return
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        about = values["pretrained_cfg"]
-        told = (values["architecture"], list(about["input_size"])[1:], list(about["mean"]), list(about["std"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield Check("config.json", False, f"is not as timm writes it ({error!r})")
-        return
-    how = card.preprocessing
-    expected = (card.architecture, [how.crop, how.crop], list(how.mean), list(how.std))
-    yield Check("config.json", told == expected, "agrees with the card" if told == expected else f"says {told}")
+        check_config(folder, read_card(folder))
+    except ZooError as error:
+        yield Check(CONFIG, False, str(error))
+    else:
+        yield Check(CONFIG, True, "agrees with the card")
 
 
 def _weights_in(folder: Path) -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ def files() -> dict[str, bytes]:
         "org/conv4": of_timm("conv4", CONV4),
         "Some-Org/Birds": of_timm("resnet18", RESNET, tag="birds", crop_mode="squash", crop_pct=1.0),
         "org/long": of_timm("resnet18", RESNET, input_size=[3, 64, 32]),
-        "org/evil": of_timm("resnet18", {}, tag=""),
+        "org/evil": of_timm("resnet18", {**RESNET, "channels": [4, 4, 4, 4]}, tag=""),
         "org/wrong": of_timm("resnet18", RESNET),
         "org/unknown": of_timm("resnet18", RESNET),
     }.items():
@@ -131,6 +133,24 @@ def test_the_list_says_what_timm_says(name: str) -> None:
     assert all(0 < score["value"] < 1 and "arXiv" in score["source"] for score in ours.scores)
 
 
+def test_the_list_needs_no_torch_and_the_first_use_says_so() -> None:
+    code = """
+import sys
+import zoo, zoo.cli.baseline, zoo.cli.verify, zoo.remeasure
+zoo.list_models(), zoo.info("dinov2-s14")
+print({"torch", "timm", "sklearn"} & set(sys.modules))
+sys.modules["torch"] = None
+try:
+    zoo.load("dinov2-s14")
+except zoo.ZooError as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines()[0] == "set()"
+    assert "MissingDependencyError" in done.stdout
+    assert "dml-zoo[train]" in done.stdout
+
+
 def test_names() -> None:
     assert repository_of("dinov2-s14") == repository_of("timm/vit_small_patch14_dinov2.lvd142m")
     assert repository_of("hf-hub:timm/resnet50.a1_in1k") == "timm/resnet50.a1_in1k"
@@ -188,6 +208,8 @@ def test_the_card_says_where_it_is_from() -> None:
 @pytest.mark.usefixtures("hub")
 def test_a_revision_has_a_folder_of_its_own() -> None:
     assert find("timm/resnet10t.toy_in1k", revision=COMMIT).name == f"timm--resnet10t.toy_in1k--{COMMIT[:12]}"
+    assert find("timm/resnet10t.toy_in1k@main") == find("timm/resnet10t.toy_in1k", revision="main")
+    assert find("Some-Org/Birds@main").name == f"some-org--birds--{COMMIT[:12]}"
     with pytest.raises(HubError, match="no revision 'nope'"):
         find("timm/resnet10t.toy_in1k", revision="nope")
 
@@ -341,6 +363,25 @@ def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(("name", "size"), [("dinov2-s14", 48), ("timm/resnet10t.toy_in1k", 40)])
+def test_another_input_size_is_what_timm_makes_of_it(name: str, size: int, own_zoo: Path) -> None:
+    assert main(["baseline", name, "--as", "other", "--size", str(size)]) == 0
+    folder = own_zoo / "models" / "other"
+    how = read_card(folder).preprocessing
+    assert (how.crop, how.resize) == (size, round(size * 35 / 32))
+    more = {"img_size": size} if name == "dinov2-s14" else {}
+    theirs = timm.create_model(f"local-dir:{find(name)}", pretrained=True, num_classes=0, **more).eval()
+    pixels = np.stack([to_pixels(image, how) for image in pictures(2)])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (how.mean, how.std))
+    with torch.inference_mode():
+        expected = torch.nn.functional.normalize(theirs((images - mean) / std)).numpy()
+    np.testing.assert_allclose(zoo.load("other").embed(pictures(2)), expected, atol=1e-5)
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).state_dict()
+    assert all(torch.equal(tensor, again[key]) for key, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.usefixtures("hub")
 def test_a_plain_copy_and_a_data_set_to_whiten_on(
     folder_of_pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -368,6 +409,8 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
         (["--as", "x", "--whiten", "EMPTY"], 3, "holds no images"),
         (["--as", "x", "--whiten-on", "foldr"], 3, "Did you mean 'folder'"),
         (["--as", "x", "--batch-size", "0"], 2, "--batch-size"),
+        (["--as", "x", "--size", "0"], 2, "--size"),
+        (["--as", "x", "--size", "5000"], 2, "--size"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(

@@ -14,6 +14,7 @@ import pytest
 
 from zoo.cards import read_card
 from zoo.golden import read_golden
+from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 from zoo.verify import FLOORS
@@ -55,14 +56,18 @@ def test_plain_onnxruntime_gives_the_golden_embeddings(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or one from npm."""
+def web(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or, with -m slow, one from npm."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
     if given := os.environ.get("ZOO_NODE_MODULES"):
         return Path(given).parent
+    if "slow" not in request.config.option.markexpr:
+        pytest.skip(
+            "100 MB from npm: pytest -m slow, or name a node_modules that has onnxruntime-web in ZOO_NODE_MODULES"
+        )
     if not shutil.which("npm"):
-        pytest.skip("npm is not installed; name a node_modules that has onnxruntime-web in ZOO_NODE_MODULES")
+        pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("web")
     install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "onnxruntime-web@1.22.0"]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=220)
@@ -77,11 +82,13 @@ def test_onnxruntime_web_gives_the_golden_embeddings(folder: Path, web: Path, tm
     images, expected = read_golden(folder)
     pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
     (tmp_path / "pixels").write_bytes(pixels.tobytes())
-    for graph in sorted((folder / "onnx").glob("model.onnx")):
-        command = ["node", str(ROOT / "web" / "embed.mjs"), str(graph), str(tmp_path / "pixels")]
+    for precision, file in FILES.items():
+        if not (folder / file).is_file():
+            continue
+        command = ["node", str(ROOT / "web" / "embed.mjs"), str(folder / file), str(tmp_path / "pixels")]
         done = subprocess.run(
             [*command, *map(str, pixels.shape)], capture_output=True, text=True, check=False, timeout=120, cwd=web
         )
         assert done.returncode == 0, done.stderr
         got = np.array(json.loads(done.stdout), np.float32).reshape(expected.shape)
-        assert (got * expected).sum(1).min() >= FLOORS["fp32"]
+        assert (got * expected).sum(1).min() >= FLOORS[precision]

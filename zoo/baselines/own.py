@@ -13,13 +13,14 @@ from torch import nn
 
 from zoo import paths
 from zoo.cards import NAME, Card, Head, read_card
-from zoo.errors import UsageError
+from zoo.errors import CardError, RecipeError, UsageError
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
 from zoo.images import ImageLike
 from zoo.loading import check_files
-from zoo.network import Network, load_network, save_network
+from zoo.network import Network, build_trunk, load_network, save_network, weights_of
 from zoo.preprocessing import batches
+from zoo.pretrained import Weights
 from zoo.torch_runtime import open_model, open_trunk
 from zoo.whitening import fit_whitening
 
@@ -31,6 +32,7 @@ def save_as(
     name: str,
     images: Sequence[ImageLike] | None = None,
     dim: int | None = None,
+    size: int | None = None,
     batch_size: int = 64,
     progress: bool = False,
     device: str | None = None,
@@ -38,10 +40,11 @@ def save_as(
     """Write the model in `source` to the local zoo as `name`; its card.
 
     images: PCA whitening is fitted on their pooled features, and kept as a linear head of `dim` numbers (default: as
-    many as there are features). Without images the weights are copied as they are.
+    many as there are features). Without images the weights are copied as they are. size: of the input in pixels,
+    instead of the backbone's own; position embeddings are resampled as timm does it.
 
-    Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, and where the
-    images do not determine `dim` directions; `ImageError` for an image that cannot be read.
+    Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, for a size that it
+    cannot have, and where the images do not determine `dim` directions; `ImageError` for an image that cannot be read.
     """
     out = paths.local_models() / _free(name)
     card = read_card(source)
@@ -51,6 +54,8 @@ def save_as(
         raise UsageError("a dimension is chosen by whitening, so it needs images to fit that on: --whiten DIR.")
     check_files(source, card)
     network = load_network(card, source)
+    if size is not None:
+        network, card = _resized(network, card, size)
     if images is not None:
         head = _whitening(network, card, images, dim, batch_size, progress, device)
         network = Network(network.trunk, nn.ModuleDict({HEAD: head})).eval()
@@ -86,6 +91,23 @@ def _free(name: str) -> str:
             f"there is a model {name} in the local zoo ({paths.local_models()}) already; choose another name."
         )
     return name
+
+
+def _resized(network: Network, card: Card, size: int) -> tuple[Network, Card]:
+    """The network for images of another size, and its card."""
+    old = card.preprocessing
+    try:
+        how = dataclasses.replace(old, crop=size, resize=round(size * old.resize / old.crop))
+        fixed = bool(network.trunk.pretrained_cfg.get("fixed_input_size"))  # type: ignore[operator, union-attr]
+        args = {**card.architecture_args, **({"img_size": size} if fixed else {})}
+        weights = Weights(weights_of(network.trunk), {}, card.name)
+        trunk = build_trunk(card.architecture, how.channels, args, weights)
+    except (CardError, RecipeError) as error:
+        raise UsageError(f"{card.name} cannot take images of --size {size}: {error}") from None
+    about = f"{card.description} For images of {size} instead of {old.crop} pixels."
+    return Network(trunk, nn.ModuleDict()).eval(), dataclasses.replace(
+        card, preprocessing=how, architecture_args=args, description=about.strip()
+    )
 
 
 def _whitening(
