@@ -141,7 +141,10 @@ def load_network(card: Card, folder: Path) -> Network:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
     except RecipeError as error:
         raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
-    heads = create_heads(card.heads, int(trunk.num_features))  # type: ignore[arg-type]
+    features = int(trunk.num_features)  # type: ignore[arg-type]
+    if not card.heads and features != card.dim:
+        raise ModelFolderError(f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.")
+    heads = create_heads(card.heads, features)
     _load(trunk, folder / TRUNK)
     if card.heads:
         _load(heads, folder / HEADS)

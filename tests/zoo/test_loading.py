@@ -31,6 +31,7 @@ from zoo.errors import (
     RecipeError,
     UsageError,
 )
+from zoo.files import sha256_of
 from zoo.network import create_trunk
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
@@ -232,6 +233,34 @@ def test_a_card_that_lies_of_its_architecture_is_refused(copy: Path) -> None:
     (copy / "config.json").unlink()
     with pytest.raises(ModelFolderError, match="ONNX graph"):
         zoo.load(copy, runtime="onnx")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors"])
+def test_weights_that_are_cut_are_refused_though_the_card_vouches_for_them(copy: Path, file: str) -> None:
+    data, card = (copy / file).read_bytes(), read_card(copy)
+    for end in (0, 7, 8, 9, 100, len(data) // 2, len(data) - 1):
+        (copy / file).write_bytes(data[:end])
+        dataclasses.replace(card, files={**card.files, file: sha256_of(copy / file)}).write(copy)
+        with pytest.raises(ModelFolderError, match=f"{file} does not hold the weights"):
+            zoo.load(copy, device="cpu")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors", "card.json", "golden.safetensors"])
+def test_files_of_two_models_do_not_mix(copy: Path, tmp_path: Path, file: str) -> None:
+    make_model(tmp_path / "other", dataclasses.replace(CARD, name="other"), seed=1)
+    (copy / file).write_bytes((tmp_path / "other" / file).read_bytes())
+    if file == "golden.safetensors":
+        assert outcome(copy)["golden torch fp32"] is False
+    else:
+        with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
+            zoo.load(copy, device="cpu")
+
+
+def test_a_card_that_lies_of_its_dimension_without_heads_is_refused(tmp_path: Path) -> None:
+    card = make_model(tmp_path / "bare", dataclasses.replace(CARD, heads=(), dim=16))
+    dataclasses.replace(card, dim=15).write(tmp_path / "bare")
+    with pytest.raises(ModelFolderError, match="says dim 15; conv4 gives 16"):
+        zoo.load(tmp_path / "bare", device="cpu")
 
 
 def test_unknown_arguments_are_named(exported: Path, copy: Path) -> None:

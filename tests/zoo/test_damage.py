@@ -1,0 +1,139 @@
+"""Model folders that were cut off, mixed up or altered: an error of ours, whatever the byte, and nothing of others'."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.zoo.hub_client import connected
+from zoo.cards import Card, read_card
+from zoo.config import check_config
+from zoo.errors import ModelFolderError
+from zoo.files import sha256_of
+from zoo.golden import read_golden
+from zoo.loading import check_files
+from zoo.paths import SHIPPED
+from zoo.results import read_results
+from zoo.verify import verify
+
+MODEL = SHIPPED / "margin-conv4-glyphs"
+CARD = read_card(MODEL)
+IMAGES, GOLDEN = read_golden(MODEL)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL, tmp_path / MODEL.name))
+
+
+def some(length: int, count: int) -> list[int]:
+    """Places to cut at: the first and last bytes, and others spread over the file."""
+    return sorted({0, 1, 7, 8, 9, length - 2, length - 1, *np.linspace(10, length - 3, count).astype(int).tolist()})
+
+
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        ("card.json", read_card),
+        ("config.json", lambda folder: check_config(folder, CARD)),
+        ("results.json", read_results),
+    ],
+)
+def test_a_text_file_cut_anywhere(copy: Path, file: str, read: Callable[[Path], Any]) -> None:
+    data, whole = (copy / file).read_bytes(), read(copy)
+    for end in range(0, len(data) - 1, 1 + len(data) // 500):  # the last byte ends the line
+        (copy / file).write_bytes(data[:end])
+        with pytest.raises(ModelFolderError, match=file):
+            read(copy)
+    (copy / file).write_bytes(data[:-1])
+    assert read(copy) == whole
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors", "onnx/model.onnx"])
+def test_a_weight_file_cut_anywhere_is_not_the_cards(copy: Path, file: str) -> None:
+    data = (copy / file).read_bytes()
+    for end in some(len(data), 20):
+        (copy / file).write_bytes(data[:end])
+        with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
+            check_files(copy, CARD, [file])
+
+
+def test_golden_embeddings_cut_anywhere(copy: Path) -> None:
+    data = (copy / "golden.safetensors").read_bytes()
+    for end in some(len(data), 40):
+        (copy / "golden.safetensors").write_bytes(data[:end])
+        with pytest.raises(ModelFolderError, match="golden"):
+            read_golden(copy)
+    np.testing.assert_allclose(zoo.load(copy, runtime="onnx").embed(IMAGES), GOLDEN, atol=1e-5)
+
+
+def test_a_graph_cut_anywhere_for_which_the_card_vouches(copy: Path) -> None:
+    graph = copy / "onnx" / "model.onnx"
+    data = graph.read_bytes()
+    for end in some(len(data), 8):
+        graph.write_bytes(data[:end])
+        vouch(copy, "onnx/model.onnx")
+        with pytest.raises(ModelFolderError, match=r"model\.onnx|ONNX graph"):
+            zoo.load(copy, runtime="onnx")
+
+
+def vouch(folder: Path, file: str) -> None:
+    """Make the card list the file as it is."""
+    card = read_card(folder)
+    dataclasses.replace(card, files={**card.files, file: sha256_of(folder / file)}).write(folder)
+
+
+LIES: dict[str, Callable[[Card], Card]] = {
+    "resize": lambda card: how(card, resize=40),
+    "crop": lambda card: how(card, crop=30),
+    "interpolation": lambda card: how(card, interpolation="nearest"),
+    "mean": lambda card: how(card, mean=(0.4, 0.5, 0.5)),
+    "std": lambda card: how(card, std=(0.25, 0.25, 0.3)),
+    "mode": lambda card: how(card, mode="L", mean=(0.5,), std=(0.25,)),
+    "architecture": lambda card: dataclasses.replace(card, architecture="resnet18"),
+    "hash": lambda card: dataclasses.replace(card, files=dict.fromkeys(card.files, "0" * 64)),
+    "dim": lambda card: dataclasses.replace(card, dim=32, heads=(dataclasses.replace(card.heads[0], dim=32),)),
+}
+
+
+def how(card: Card, **changes: Any) -> Card:
+    return dataclasses.replace(card, preprocessing=dataclasses.replace(card.preprocessing, **changes))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_card_that_lies_is_refused(copy: Path, lie: str) -> None:
+    LIES[lie](CARD).write(copy)
+    with pytest.raises(ModelFolderError):
+        zoo.load(copy, runtime="onnx")
+
+
+@pytest.mark.parametrize("lie", ["resize", "interpolation"])
+def test_a_lie_that_nothing_else_contradicts_is_found_by_the_golden_images(
+    copy: Path, lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    LIES[lie](CARD).write(copy)
+    (copy / "config.json").unlink()
+    failed = [check.name for check in verify(copy) if check.ok is False]
+    assert "golden onnx fp32" in failed
+
+
+@pytest.mark.parametrize("file", ["onnx/model.onnx", "card.json", "model.safetensors"])
+def test_a_file_that_was_cut_in_the_hubs_cache_is_refused_and_comes_anew(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path.relative_to(MODEL).as_posix(): path.read_bytes() for path in MODEL.rglob("*") if path.is_file()}
+    with connected(monkeypatch, tmp_path) as (hub, _):
+        hub.add("org/toy", files)
+        folder = zoo.load("org/toy", runtime="onnx").folder
+        (folder / file).resolve().write_bytes(files[file][:-3])
+        with pytest.raises(ModelFolderError):
+            check_files(folder, read_card(folder), [file])
+        assert (zoo.load("org/toy", runtime="onnx", revision="main").folder / file).read_bytes() == files[file]
