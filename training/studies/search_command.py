@@ -59,7 +59,7 @@ def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> i
         print_json({"folder": str(folder), "losses": report})
     else:
         print(as_markdown(search, report))
-        print(f"Written to {folder} (report.md, report.json).", file=sys.stderr)
+        print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
     return 0
 
 

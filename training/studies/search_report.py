@@ -8,24 +8,27 @@ from typing import Any
 from training.studies.crossval import METRICS
 from training.studies.formats import table
 from training.studies.search import Search, best_of, open_trials, reruns_of
+from training.studies.search_page import as_html
+from training.studies.search_words import SHORT, how, values_of
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
 
 KINDS = ("separated", "concatenated")
-SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
 
 
 def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
     """For each loss: its trials, best values, validation score, and a summary of each test score over reruns."""
     found = []
     for loss, trials in open_trials(search, folder).items():
-        best, states = best_of(trials), [trial.state.name.lower() for trial in trials.get_trials(deepcopy=False)]
+        performed = trials.get_trials(deepcopy=False)
+        best, states = best_of(trials), [trial.state.name.lower() for trial in performed]
         runs = [] if best is None else reruns_of(search, loss, best.params, folder)
         found.append(
             {
                 "loss": loss,
                 "trials": {state: states.count(state) for state in dict.fromkeys(states)},
                 "best": best and {"trial": best.number, "values": best.params, "validation_map_at_r": best.value},
+                "validations": [trial.value for trial in performed],
                 "reruns": len(runs),
                 "scores": {kind: _scores(runs, kind) for kind in KINDS} if runs else None,
             }
@@ -42,27 +45,22 @@ def as_markdown(search: Search, report: list[dict[str, Any]]) -> str:
     lines = [
         f"# Search on {search.dataset}",
         "",
-        f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
-        f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
-        "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
-        "the 95 % Student-t interval, in percent.",
+        how(search),
         "",
-        *([f"With {', '.join(search.settings)}.", ""] if search.settings else []),
         *table(head, [_cells(row) for row in report]),
         "",
     ]
     for row in report:
-        best = row["best"]
-        values = ", ".join(f"{k.rpartition('.')[2]} {v:.4g}" for k, v in best["values"].items()) if best else "none yet"
         told = ", ".join(f"{count} {state}" for state, count in row["trials"].items()) or "none"
-        lines.append(f"- {row['loss']}: best values {values} (in Reality's conventions); trials: {told}")
+        lines.append(f"- {row['loss']}: best values {values_of(row)} (in Reality's conventions); trials: {told}")
     return "\n".join([*lines, ""])
 
 
 def write_report(search: Search, report: list[dict[str, Any]], folder: Path) -> None:
-    """Write report.md and report.json."""
+    """Write report.md, report.json and report.html."""
     write_bytes(folder / "report.md", as_markdown(search, report).encode())
     write_json(folder / "report.json", report)
+    write_bytes(folder / "report.html", as_html(search, report).encode())
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from tests.training.studies import toys
 from tests.training.studies.test_arms import data_of
 from tests.training.toys import CPU, noise, recipe
+from tests.zoo.test_report import Reader
 from training.loop import create_sampler, train
 from training.recipe import Schedule
 from training.run import create_parts
@@ -145,6 +146,9 @@ def test_a_killed_search_goes_on_and_is_reported(
     write_report(small, report, folder)
     assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())] == [2, 2]
     assert "| contrastive |" in as_markdown(small, report)
+    text = Reader((folder / "report.html").read_text()).text
+    for says in ("Test scores, %", "contrastive, separated", "Best validation so far", "2 complete"):
+        assert says in text
     assert not list(folder.rglob("checkpoint.safetensors"))
 
 

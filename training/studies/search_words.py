@@ -1,0 +1,28 @@
+"""What reports of a search say in words, on every kind of page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from training.studies.search import Search
+
+SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
+
+
+def how(search: Search) -> str:
+    """The protocol."""
+    settings = f" With {', '.join(search.settings)}." if search.settings else ""
+    return (
+        f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
+        f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
+        "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
+        f"the 95 % Student-t interval, in percent.{settings}"
+    )
+
+
+def values_of(row: dict[str, Any]) -> str:
+    """The best values of a loss."""
+    best = row["best"]
+    if not best:
+        return "none yet"
+    return ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in best["values"].items())
