@@ -44,6 +44,7 @@ def searcher() -> Searcher:
 class ImageSearch:
     def __init__(self) -> None:
         self.searcher = searcher()
+        self.searcher.gallery.compact_in_background()
         # What is alive now stays: the collector need not look at it again, which takes the long pauses away.
         gc.collect()
         gc.freeze()

@@ -1,0 +1,260 @@
+"""Several processes' view of one gallery: writers, readers and compactions at once, full disks, older folders."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery
+from serving.gallery.compaction import DUE_AT_LEAST, BusyError, _alone, compact, is_due
+from serving.gallery.gallery import STORE
+from serving.gallery.generation import EXACT
+from serving.gallery.schema import SCHEMA
+from serving.gallery.store import Store
+from serving.gallery.verification import verify_gallery
+from tests.serving.test_connection import unwritable
+from tests.serving.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
+from zoo.errors import GalleryError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(200)))
+    return tmp_path / "g"
+
+
+def assert_whole(path: Path) -> None:
+    assert [check for check in verify_gallery(path) if check.ok is False] == []
+
+
+def together(*tasks: Callable[[], None]) -> None:
+    """Run the tasks in threads; each opens the gallery for itself, as a process does."""
+    failures: list[BaseException] = []
+
+    def guarded(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_writers_readers_and_compactions_at_once(path: Path) -> None:
+    """Two writers, two readers and two that compact: a reader finds what was acknowledged before it asked."""
+    acknowledged: dict[int, np.ndarray] = {}
+    done = threading.Event()
+
+    def write(start: int) -> None:
+        with Gallery.open(path) as gallery:
+            for step in range(12):
+                vectors = unit_rows(5, seed=start + step)
+                ids = gallery.add(new_items(vectors, start + 5 * step)).ids
+                acknowledged.update(zip(ids, vectors, strict=True))
+                gallery.remove([ids[0]])
+
+    def read() -> None:
+        with Gallery.open(path) as gallery:
+            while not done.is_set():
+                known = dict(acknowledged)
+                for item_id in list(known)[1::5][-2:]:
+                    (hits,) = gallery.search(known[item_id][None], 3)
+                    assert item_id in {hit.id for hit in hits}
+
+    def squeeze() -> None:
+        with Gallery.open(path) as gallery:
+            while not done.is_set():
+                gallery.compact()
+
+    def write_both() -> None:
+        try:
+            together(lambda: write(1000), lambda: write(2000))
+        finally:
+            done.set()
+
+    together(write_both, read, read, squeeze, squeeze)
+    with Gallery.open(path) as gallery:
+        assert gallery.count() == 200 + 2 * 12 * 4
+    assert_whole(path)
+    assert len(list(path.glob("*index-*"))) == 1
+
+
+def test_a_reader_goes_on_with_a_generation_that_was_removed(path: Path) -> None:
+    with Gallery.open(path) as writer, Gallery.open(path) as reader:
+        writer.compact()
+        assert_hits(reader, by_id(unit_rows(200)))
+        index = reader._live.current()
+        writer.add(new_items(unit_rows(1, seed=3), 200))
+        first = generation(path)
+        writer.compact()
+        assert not first.exists()
+        assert len(index) == 200
+        similarities, _ = index.search(unit_rows(3, seed=99), 200)
+        assert np.isfinite(similarities).all()
+        assert_hits(reader, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=3)])))
+        assert reader.index_stats().waiting == 0
+
+
+def test_one_compacts_at_a_time(path: Path) -> None:
+    with Store(path / STORE).closing() as store, _alone(path, wait=True), pytest.raises(BusyError, match="compacted"):
+        compact(path, store, wait=False)
+
+
+def test_a_compaction_is_done_when_it_is_due(tmp_path: Path) -> None:
+    assert not is_due(DUE_AT_LEAST, 0)
+    assert is_due(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST)
+    assert not is_due(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST + 10)
+    vectors = unit_rows(2 * DUE_AT_LEAST + 2)
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(vectors[: DUE_AT_LEAST + 1]))
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.index_stats().frozen == DUE_AT_LEAST + 1, "by the writer, as it ended"
+        gallery.compact_in_background()
+        gallery.add(new_items(vectors[DUE_AT_LEAST + 1 :], DUE_AT_LEAST + 1))
+        gallery.search(unit_rows(1), 3)
+        for _ in range(1000):
+            if gallery.index_stats().frozen == len(vectors):
+                break
+            time.sleep(0.01)
+        assert gallery.index_stats().waiting == 0
+        (hits,) = gallery.search(vectors[-1:], 1)
+        assert hits[0].id == len(vectors)
+
+
+def test_a_gallery_that_is_only_read_is_not_written(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+    generation(tmp_path / "g").rename(tmp_path / "gone")
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert len(gallery.search(unit_rows(1), 5)[0]) == 5
+    assert not list((tmp_path / "g").glob("index-*"))
+
+
+@contextmanager
+def full_disk(largest: int) -> Iterator[None]:
+    """No file grows past `largest` bytes: writes fail as on a full disk, in this process alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_nothing_is_written_and_nothing_lost(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.compact()
+        before, generations = gallery.items(limit=300), list(path.glob("index-*"))
+        largest = max(file.stat().st_size for file in path.iterdir() if file.is_file())
+        with full_disk(largest + 4096):
+            for _ in range(2):
+                with pytest.raises(GalleryError, match=r"full|I/O"):
+                    gallery.add(new_items(unit_rows(300, seed=1), 200))
+            assert gallery.items(limit=300) == before
+            assert_hits(gallery, by_id(unit_rows(200)))
+        assert gallery.items(limit=300) == before
+        assert_whole(path)
+        size = (generations[0] / EXACT).stat().st_size
+        for limit in (size - 1, size // 2, 10):
+            with full_disk(limit), pytest.raises(GalleryError, match="The gallery is as it was"):
+                gallery.compact()
+            assert list(path.glob("*index-*")) == generations
+        gallery.add(new_items(unit_rows(1, seed=1), 200))
+        gallery.compact()
+    assert_whole(path)
+    with Gallery.open(path) as gallery:
+        assert gallery.count() == 201
+
+
+def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.compact_in_background()
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        with full_disk(10):
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            gallery._live.wait()
+        assert "cannot be written" in caplog.text
+        assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+
+
+@contextmanager
+def reachable_copy(path: Path) -> Iterator[Path]:
+    """In a folder that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(shutil.copytree(path, Path(made) / "g", ignore=shutil.ignore_patterns("*-wal", "*-shm")))
+
+
+def test_a_gallery_that_cannot_be_written_to_is_not_compacted(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with reachable_copy(path) as folder:
+        with unwritable(folder), Gallery.open(folder) as gallery:
+            with pytest.raises(GalleryError, match=r"cannot be written|readonly"):
+                gallery.compact()
+            with pytest.raises(GalleryError, match="readonly"):
+                gallery.remove([1])
+            assert_hits(gallery, by_id(unit_rows(200)))
+        assert_whole(folder)
+    assert caplog.messages == []
+
+
+def as_schema_1(path: Path) -> None:
+    """What the first version of this package wrote."""
+    with closing(sqlite3.connect(path / STORE)) as db, db:
+        db.execute("DELETE FROM state WHERE key IN ('generation', 'metric', 'plan')")
+        db.execute("INSERT INTO state VALUES ('mark', '0123456789abcdef')")
+        db.execute("PRAGMA user_version = 1")
+    (path / "index.faiss").write_bytes(b"an index of old")
+    (path / "index.json").write_text("{}")
+
+
+def test_galleries_of_schema_1_open(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    as_schema_1(path)
+    with caplog.at_level(logging.INFO), Gallery.open(path) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
+        gallery.add(new_items(unit_rows(1, seed=4), 200))
+        gallery.compact()
+        assert_hits(gallery, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=4)])))
+    assert caplog.messages == []
+    assert not (path / "index.faiss").exists()
+    with closing(sqlite3.connect(path / STORE)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+    assert_whole(path)
+
+
+def test_galleries_of_schema_1_are_read_where_they_cannot_be_written(path: Path) -> None:
+    as_schema_1(path)
+    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
+
+
+def test_many_changes_are_taken_over_whole(tmp_path: Path) -> None:
+    """Added and removed, before and after a generation: the index equals the store."""
+    vectors = unit_rows(2000)
+    with Gallery.create(tmp_path / "g", CARD, "toy") as writer, Gallery.open(tmp_path / "g") as reader:
+        writer.add(new_items(vectors[:1000]))
+        writer.compact()
+        reader.search(vectors[:1], 1)
+        writer.add(new_items(vectors[1000:], 1000))
+        writer.remove(range(1, 2001, 2))
+        ids, rows = reader.vectors()
+        assert ids.tolist() == list(range(2, 2001, 2))
+        np.testing.assert_array_equal(rows, vectors[1::2])
