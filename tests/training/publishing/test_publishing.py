@@ -1,0 +1,171 @@
+"""A plan of models to publish: its rows, what it costs, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.publishing import throughput
+from training.publishing.estimate import cost, decoded
+from training.publishing.rows import Options, Row, Step, rows_of
+from training.publishing.runner import run_all
+from training.publishing.state import State, held
+from training.publishing.throughput import given, measured
+from training.recipes import RECIPES
+from zoo.cli.main import main
+from zoo.errors import RecipeError, UsageError
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_the_papers_are_all_recipes_but_the_small_twins() -> None:
+    rows = rows_of(["papers"], Options())
+    assert {row.name for row in rows} == {name for name in RECIPES if "-conv4-" not in name}
+    datasets = [row.dataset for row in rows]
+    assert sorted(datasets, key=datasets.index) == datasets  # each in one piece
+
+
+def test_patterns_and_names_are_rows_once_each() -> None:
+    rows = rows_of(["diva-r50-cub", "diva-*-cub", "group2-ibn-cub"], Options())
+    names = [row.name for row in rows]
+    assert names[0] == "diva-r50-cub"
+    assert len(names) == len(set(names)) > 5
+    assert len(rows[-1].recipes) == 2
+    with pytest.raises(UsageError, match="Did you mean 'diva-r50-cub'"):
+        rows_of(["diva-r50-cubs"], Options())
+    with pytest.raises(RecipeError, match="no setting"):
+        rows_of(["diva-r50-cub"], Options(settings=("shedule.epochs=1",)))
+
+
+def test_a_row_is_commands_of_zoo() -> None:
+    options = Options("data", "org", True, "cuda", ("schedule.epochs=1",), (("ibn", "w"),), ("fp32", "int8"))
+    (row,) = rows_of(["group-ibn-cub"], options)
+    assert [(step.name, step.needed) for step in row.steps] == [
+        ("train", True),
+        ("evaluate", True),
+        ("export fp32", True),
+        ("export int8", False),
+        ("verify", True),
+        ("push", True),
+    ]
+    train = " ".join(row.steps[0].command)
+    settings = "--set backbone.pretrained=w --set schedule.epochs=1"
+    assert train == f"train group-ibn-cub --data data --device cuda {settings} --quiet --json"
+    assert row.steps[-1].command == ("push", "group-ibn-cub", "org/group-ibn-cub", "--private", "--json")
+    assert rows_of(["group-ibn-cub"], Options())[0].steps[-1].name == "verify"
+    with pytest.raises(UsageError, match="must hold fp32"):
+        rows_of(["group-ibn-cub"], Options(precisions=("int8",)))
+
+
+def test_costs_by_hand() -> None:
+    rates = {"r50": 1000.0}
+    (margin,) = rows_of(["margin-r50-cub"], Options())
+    recipe = margin.recipes[0]
+    found = cost(margin, rates, ("fp32", "fp16"))
+    steps = 5_864 // recipe.batch.size
+    assert found.images == recipe.schedule.epochs * steps * recipe.batch.size
+    assert found.hours == pytest.approx(found.images / 1000 / 3600)
+    parameters = 23_508_032 + (2048 + 1) * recipe.dim  # torchvision's ResNet-50 without its classifier
+    assert found.disk == parameters * (4 + 4 + 2)
+    assert decoded(margin) == 5_864 * 256 * 256 * 3
+    (diva,) = rows_of(["diva-r50-cub"], Options())
+    passed = 200 * (5_864 // 112) * 112
+    assert cost(diva, rates, ()).images == round(passed * 4 / 3 + 5_864 / 3)
+    (turned,) = rows_of(["diva-rotation-r50-cub"], Options())
+    assert cost(turned, rates, ()).images == 4 * passed
+    (shorter,) = rows_of(["diva-rotation-r50-cub"], Options(settings=("schedule.epochs=2",)))
+    assert cost(shorter, rates, ()).images == 4 * passed // 100
+
+
+def test_rates_are_given_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "SECONDS", 0.1)
+    rows = rows_of(["margin-conv4-glyphs", "margin-r50-cub"], Options())
+    assert given(["5"], rows) == {"conv4": 5, "r50": 5}
+    assert given(["r50=7.5"], rows) == {"r50": 7.5}
+    for wrong in ("fast", "r50=0", "r50=nan", "gn=5", "r50=inf"):
+        with pytest.raises(UsageError, match=r"expected images a second.* \(conv4, r50\)"):
+            given([wrong], rows)
+    said: list[str] = []
+    found = measured(rows, {"r50": 7.5}, torch.device("cpu"), said.append)
+    assert found["r50"] == 7.5
+    assert found["conv4"] > 1
+    assert len(said) == 1
+    assert "this CPU (no GPU)" in said[0]
+
+
+def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> Row:
+    """A row whose steps are quick commands."""
+    (row,) = rows_of(["margin-conv4-glyphs"], Options())
+    steps = tuple(Step(" ".join(command[:2]), command, command[0] != optional) for command in commands)
+    return dataclasses.replace(row, name=name, steps=steps)
+
+
+def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path, own_zoo: Path) -> None:
+    for name in ("one", "two"):
+        (own_zoo / "models" / name).mkdir(parents=True)
+        (own_zoo / "models" / name / "card.json").touch()
+    good, bad = ("list", "--json"), ("info", "margin-conv4-glyfs")
+    rows = [row_of("one", good, bad, ("list", "--dataset", "glyphs")), row_of("two", bad, good, optional="info")]
+    with held(tmp_path):
+        tally = run_all(rows, State(tmp_path), silent)
+    assert list(tally.failed) == ["one"]
+    assert "there is no model 'margin-conv4-glyfs'" in tally.failed["one"]["info margin-conv4-glyfs"]
+    assert list(tally.partly) == ["two"]
+    state = json.loads((tmp_path / "state.json").read_text())["rows"]
+    assert {name: [step["status"] for step in steps.values()] for name, steps in state.items()} == {
+        "one": ["done", "failed"],
+        "two": ["failed", "done"],
+    }
+    assert (tmp_path / "logs" / "one" / "info-margin-conv4-glyfs.log").read_text().startswith("zoo: error:")
+
+    mended = [row_of("one", good, ("list", "--dataset", "glyphs")), row_of("two", good)]
+    first = json.loads((tmp_path / "state.json").read_text())["rows"]["one"]["list --json"]
+    again = run_all(mended[:1], State(tmp_path), silent)
+    assert again.whole == ["one"]
+    now = json.loads((tmp_path / "state.json").read_text())["rows"]["one"]
+    assert now["list --json"] == first  # not made again
+    assert list(now) == ["list --json", "list --dataset"]
+
+
+def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path: Path, own_zoo: Path) -> None:
+    card = own_zoo / "models" / "one" / "card.json"
+    card.parent.mkdir(parents=True)
+    card.touch()
+    row = row_of("one", ("list", "--json"))
+    state = State(tmp_path)
+    state.record(row, row.steps[0], {"status": "done"})
+    assert State(tmp_path).is_done(row, row.steps[0])
+    assert not state.is_done(row, dataclasses.replace(row.steps[0], command=("list",)))
+    assert not state.is_done(dataclasses.replace(row, recipes=(RECIPES["ms-conv4-glyphs"](),)), row.steps[0])
+    card.unlink()
+    assert not state.is_done(row, row.steps[0])
+
+
+def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(UsageError, match="another process publishes"), held(tmp_path):
+        pass
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(UsageError, match=r"state\.json cannot be read"):
+        State(tmp_path)
+
+
+def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zoo: Path) -> None:
+    command = ["publish-all", "--dry-run", "--study", "margin-r50-*", "--throughput", "900", "--org", "o"]
+    assert main([*command, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in plan["rows"]] == [f"margin-r50-{name}" for name in ("cub", "cars", "sop")]
+    assert plan["total"]["throughput"] == {"source": "as given", "images_per_second": {"r50": 900}}
+    assert plan["rows"][0]["steps"][-1]["command"][:3] == ["zoo", "push", "margin-r50-cub"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "3 models" in text
+    assert "GB of decoded images" in text
+    assert not (own_zoo / "publishing").exists()
+    for wrong in (["--precision", "fp8"], ["--weights", "ibn"], ["--study", "nothing-*"]):
+        assert main(["publish-all", "--dry-run", *wrong]) == 2
