@@ -43,13 +43,20 @@ def _resolved(
     recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
 ) -> tuple[Recipe, ...]:
     """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
-    papers = dataset in PAPER_DATASETS
-    words: dict[str, object] = {"dataset": dataset, "backbone": backbone if papers else "conv4"}
-    name = _fill(recipe, words)
+    words, name = _words(dataset, backbone), recipe_name(recipe, dataset, backbone)
     dim = resolve(name).dim
-    words |= {"dim": dim, "half": dim // 2, "batch": 112 if papers else 96}
+    words |= {"dim": dim, "half": dim // 2, "batch": 112 if dataset in PAPER_DATASETS else 96}
     made = resolve(name, [*(_fill(setting, words) for setting in own), *settings])
     return made.members if isinstance(made, Ensemble) else (made,)
+
+
+def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
+    """An arm's recipe on a data set, $dataset and $backbone replaced."""
+    return _fill(recipe, _words(dataset, backbone))
+
+
+def _words(dataset: str, backbone: str) -> dict[str, object]:
+    return {"dataset": dataset, "backbone": backbone if dataset in PAPER_DATASETS else "conv4"}
 
 
 def _select(recipe: Recipe, selection: str) -> Recipe:

@@ -31,7 +31,7 @@ def as_markdown(report: Report) -> str:
         lines += [study.note, ""]
     if plan.settings:
         lines += [f"All arms with {', '.join(plan.settings)}.", ""]
-    lines += [how(report), "", *_claims(report)]
+    lines += [how(report), "", *[f"Published numbers, {text}.\n" for text in report.protocols], *_claims(report)]
     for selection in plan.selections:
         lines += [f"## Scores: {SELECTED[selection]}", ""]
         lines += _values([row for row in report.rows if row.selection == selection], study.x)
@@ -62,10 +62,16 @@ def _values(rows: Sequence[Row], axis: str) -> list[str]:
     """A table for each measure."""
     lines = []
     for measure in dict.fromkeys(row.measure for row in rows):
-        head = ["arm", *([axis] if axis else []), "seeds", str(measure), "95 %", "difference", "95 %"]
-        cells = [_cells(row, axis) for row in rows if row.measure == measure]
+        chosen = [row for row in rows if row.measure == measure]
+        printed = ["published"] if any(row.published is not None for row in chosen) else []
+        head = ["arm", *([axis] if axis else []), "seeds", str(measure), "95 %", "difference", "95 %", *printed]
+        cells = [[*_cells(row, axis), *([_published(row)] if printed else [])] for row in chosen]
         lines += [*table(head, cells), ""]
     return lines
+
+
+def _published(row: Row) -> str:
+    return "" if row.published is None else f"{row.published:.4f}"
 
 
 def _cells(row: Row, axis: str) -> list[str]:
@@ -135,6 +141,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "source": study.source,
         "note": study.note,
         "baseline": study.reference,
+        "published_protocols": report.protocols,
         "values": {
             selection: {str(measure): values for measure, values in tables.items()}
             for selection, tables in report.values.items()

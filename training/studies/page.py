@@ -38,7 +38,8 @@ def _about(report: Report) -> Section:
     settings = [f"All arms with {', '.join(plan.settings)}."] if plan.settings else []
     runs = len(study.arms) * plan.seeds * len(plan.selections)
     state = f"{runs - len(report.missing)} of {runs} runs are finished, of {finished} arms."
-    texts = [f"{study.title} ({study.source}).", study.note, *settings, how(report), state]
+    beside = [f"Published numbers, {text}." for text in report.protocols]
+    texts = [f"{study.title} ({study.source}).", study.note, *settings, how(report), *beside, state]
     return Section("What was compared", "".join(paragraph(text) for text in texts if text))
 
 
@@ -85,7 +86,8 @@ def _arm(row: Row, axis: str) -> Line:
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
     bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
     beside = f"; {difference.mean:+.4f} to the baseline" if difference else ""
-    note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}"
+    printed = f"; published {row.published:.4f}" if row.published is not None else ""
+    note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}{printed}"
     mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")
     return Line(row.arm, value.mean, value.interval, note, mark)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from training.studies.beside import protocols_of, published_of
 from training.studies.plan import FAILURE, Plan, Run, read
 from training.studies.results import Values, values_of
 from training.studies.statistics import Summary, holm, p_value, paired, summary, verdict
@@ -20,7 +21,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One arm by one measure; difference: to the baseline, over common seeds."""
+    """One arm by one measure; difference: to the baseline, over common seeds; published: the paper's own number."""
 
     arm: str
     x: float | None
@@ -28,6 +29,7 @@ class Row:
     measure: Measure
     value: Summary
     difference: Summary | None
+    published: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,13 @@ class Judged:
 class Report:
     """What the finished runs of a plan say. correlations: selection -> pairs of names with their Pearson correlation.
 
-    values: selection -> measure -> the value of each run. missing: titles of runs without a result; failures: title ->
-    message; made_with: hardware, versions, commits: all that the runs were made with.
+    protocols: how published numbers of its arms came about. values: selection -> measure -> the value of each run.
+    missing: titles of runs without a result; failures: title -> message; made_with: hardware, versions, commits: all
+    that the runs were made with.
     """
 
     plan: Plan
+    protocols: list[str]
     values: dict[str, dict[Measure, Values]]
     rows: list[Row]
     claims: list[Judged]
@@ -86,6 +90,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
         correlations += _correlations(plan, selection, tables)
     return Report(
         plan,
+        protocols_of(plan),
         values,
         rows,
         _adjusted(claims),
@@ -110,7 +115,9 @@ def _rows(plan: Plan, selection: str, tables: dict[Measure, Values]) -> list[Row
                 base = values.get(plan.study.reference, {})
                 difference = None if arm.label == plan.study.reference else paired(values[arm.label], base)
                 value = summary(list(values[arm.label].values()))
-                rows.append(Row(arm.label, arm.x, selection, measure, value, difference))
+                found = published_of(plan, arm, measure)
+                published = None if found is None else found[1].value
+                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, published))
     return rows
 
 

@@ -21,6 +21,8 @@ VERDICTS = (
 
 def how(report: Report) -> str:
     """The protocol in a sentence or two."""
+    if report.plan.seeds == 1:
+        return "Seed 0 alone: no interval, and nothing is decided. Give --seeds for more."
     return (
         f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval "
         f"of the mean; differences to {report.plan.study.reference} are paired by seed."

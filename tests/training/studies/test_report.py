@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from tests.training.studies import toys
+from training.studies.beside import published_of
 from training.studies.formats import as_csv, as_markdown, to_json, write_report
 from training.studies.plan import RESULT, Plan, Run
 from training.studies.report import report_of
@@ -28,7 +29,8 @@ from training.studies.statistics import (
     summary,
     verdict,
 )
-from training.studies.study import R1, Arm, Claim, Measure
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure
+from training.studies.table import study_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
 from zoo.report.matrix import pearson
@@ -225,3 +227,22 @@ def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None
     with pytest.raises(TrainingError, match="margin with seed 0 has no test nmi"):
         value_of(result, Measure("nmi"))
     assert value_of(result, R1) == 0.60
+
+
+def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    table_2 = study_of("revisiting/table-2")
+    arms = tuple(arm for arm in table_2.arms if arm.label in ("margin", "r-margin"))
+    study = dataclasses.replace(table_2, arms=arms, claims=(), measures=(R1, MAP_AT_R, DECAY))
+    plan = Plan(study, "cub", 2)
+    for run in plan.runs(tmp_path):
+        finish(run, 0.6, [1.0])
+    report = report_of(plan, tmp_path)
+    found = {(row.arm, str(row.measure)): row.published for row in report.rows}
+    assert found["margin", "test recall_at_1"] == 0.6309
+    assert found["r-margin", "train spectral_decay"] == 0.130
+    assert found["margin", "test map_at_r"] is None
+    markdown = as_markdown(report)
+    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  | 0.6309 |" in markdown
+    assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown
+    changed = dataclasses.replace(plan, settings=("schedule.epochs=1",))
+    assert all(published_of(changed, arm, R1) is None for arm in arms)
