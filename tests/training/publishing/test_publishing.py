@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.zoo.hub_server import running
 from training.publishing import throughput
 from training.publishing.estimate import cost, decoded
 from training.publishing.rows import Options, Row, Step, rows_of
@@ -169,3 +170,30 @@ def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zo
     assert not (own_zoo / "publishing").exists()
     for wrong in (["--precision", "fp8"], ["--weights", "ibn"], ["--study", "nothing-*"]):
         assert main(["publish-all", "--dry-run", *wrong]) == 2
+
+
+@pytest.mark.slow
+def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step as it is, in processes of its own, for a recipe of a few steps; then nothing is left to do."""
+    with running() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", hub.token)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        options = Options(
+            org="org",
+            device="cpu",
+            settings=("schedule.epochs=1", "schedule.steps=2", "data.validation=0"),
+            precisions=("fp32",),
+        )
+        rows = rows_of(["contrastive-conv4-glyphs"], options)
+        tally = run_all(rows, State(tmp_path), silent)
+        assert tally.to_json() == {"done": ["contrastive-conv4-glyphs"], "without_some_variants": {}, "failed": {}}
+        asked = len(hub.requests)
+        assert run_all(rows, State(tmp_path), silent).whole == ["contrastive-conv4-glyphs"]
+        assert len(hub.requests) == asked
+    steps = json.loads((tmp_path / "state.json").read_text())["rows"]["contrastive-conv4-glyphs"]
+    assert list(steps) == ["train", "evaluate", "export fp32", "verify", "push"]
+    folder = own_zoo / "models" / "contrastive-conv4-glyphs"
+    assert (folder / "onnx" / "model.onnx").is_file()
+    assert json.loads((folder / "results.json").read_text())
