@@ -50,6 +50,14 @@ def refusal(found: Sequence[str]) -> str:
     )
 
 
+def refusal_in(folder: Path) -> str:
+    """`refusal` of what lies at the top of a folder; "" for one that is not there or may not be read."""
+    try:
+        return refusal(pickles(path.name for path in folder.iterdir()))
+    except OSError:
+        return ""
+
+
 def check_inside(folder: Path, name: str) -> Path:
     """The path of a file in the folder. Raises `ModelFolderError` where a link leads out of it.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zoo.cards import Card, read_card
 from zoo.config import check_config
-from zoo.contents import check_inside, pickles_in, refusal
+from zoo.contents import check_inside, refusal_in
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError, UsageError, missing, nearest
 from zoo.files import sha256_of
@@ -58,7 +58,7 @@ def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) ->
         path = check_inside(folder, name)
         if not path.is_file():
             raise ModelFolderError(
-                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal(pickles_in(folder))}"
+                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal_in(folder)}"
             )
         if name not in card.files:
             raise ModelFolderError(

@@ -15,6 +15,7 @@ from zoo import hub, paths
 from zoo.baselines import baselines, place, repository_of
 from zoo.baselines import root as baselines_root
 from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
+from zoo.contents import refusal_in
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, missing, nearest
 
 __all__ = ["RECIPES", "ModelInfo", "find", "info", "known_names", "list_models", "recipes"]
@@ -70,7 +71,8 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     if revision is None and (folder := _local(name)) is not None:
         return folder
     if _looks_like_path(name):
-        raise ModelNotFoundError(f"{name} is no model folder: there is no {Path(name) / 'card.json'}.")
+        why = refusal_in(paths.expand(name))
+        raise ModelNotFoundError(f"{name} is no model folder: there is no {Path(name) / 'card.json'}.{why}")
     base, _, at = name.partition("@")
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or at or None)
@@ -183,6 +185,8 @@ def _like(name: str, known: list[str]) -> str:
 def _not_found(name: str, hub_says: str) -> str:
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
     hint = "" if name in recipes() else _like(name, known_names())
+    if "." in name and "/" not in name:
+        hint += f" A model of timm's is loaded as 'timm/{name}'."
     return (
         f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}), "
         f"among the shipped models and on the Hub ({hub_says}) {advice}"

@@ -256,6 +256,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.objects[oid] = self.body
         self.reply(200, b"")
 
+    def xet_token(self, name: str, _: str) -> None:
+        self.writable(name)
+        self.json({"casUrl": f"{self.hub.url}/cas", "exp": int(time.time()) + 3600, "accessToken": "xet_token"})
+
+    def xorb(self, name: str) -> None:
+        self.hub.xorbs[name] = self.body
+        self.json({"was_inserted": True})
+
+    def shards(self) -> None:
+        self.json({"result": 1})
+
     def commit(self, name: str, revision: str) -> None:
         self.writable(name)
         repository = self.hub.repositories[name]
@@ -276,7 +287,9 @@ class _Handler(BaseHTTPRequestHandler):
         if key == "file":
             files[value["path"]] = base64.b64decode(value["content"])
         elif key == "lfsFile":
-            files[value["path"]] = self.hub.objects[value["oid"]]
+            # What came by Xet is there only as its name.
+            named = {value["oid"]: value["oid"].encode()} if self.hub.xorbs else {}
+            files[value["path"]] = {**named, **self.hub.objects}[value["oid"]]
         elif key == "deletedFile":
             del files[value["path"]]
 
@@ -297,5 +310,8 @@ ROUTES: tuple[tuple[tuple[str, ...], str, Callable[..., None]], ...] = (
     (("POST",), rf"/api/models/{NAME}/preupload/([^/]+)", _Handler.preupload),
     (("POST",), rf"/{NAME}\.git/info/lfs/objects/batch", _Handler.batch),
     (("PUT",), r"/lfs/(\w+)", _Handler.upload),
+    (("GET",), rf"/api/models/{NAME}/xet-write-token/([^/]+)", _Handler.xet_token),
+    (("POST",), r"/cas/v1/xorbs/default/(\w+)", _Handler.xorb),
+    (("POST",), r"/cas/v1/shards", _Handler.shards),
     (("POST",), rf"/api/models/{NAME}/commit/([^/]+)", _Handler.commit),
 )

@@ -72,7 +72,10 @@ class Repository:
 
 @dataclass
 class Hub:
-    """`token` may write and read what is private, `reader` may read what is public; objects: what came by LFS."""
+    """`token` may write and read what is private, `reader` may read what is public.
+
+    objects: what came by LFS, by SHA-256; xorbs: what came by Xet, chunks of several files, which are not taken apart.
+    """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     token: str = "hf_writer_0123456789"
@@ -81,6 +84,7 @@ class Hub:
     requests: list[Request] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
+    xorbs: dict[str, bytes] = field(default_factory=dict)
     pull_requests: list[dict[str, bytes]] = field(default_factory=list)
     url: str = ""
     lock: Any = field(default_factory=Lock)

@@ -15,7 +15,7 @@ import zoo
 from tests.zoo.hub_client import connected
 from zoo.cards import Card, read_card
 from zoo.config import check_config
-from zoo.errors import ModelFolderError
+from zoo.errors import ModelFolderError, ModelNotFoundError
 from zoo.files import sha256_of
 from zoo.golden import read_golden
 from zoo.loading import check_files
@@ -63,6 +63,17 @@ def test_a_weight_file_cut_anywhere_is_not_the_cards(copy: Path, file: str) -> N
         (copy / file).write_bytes(data[:end])
         with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
             check_files(copy, CARD, [file])
+
+
+def test_a_pickle_in_place_of_safetensors_is_named(copy: Path) -> None:
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(
+        ModelFolderError, match=r"model\.safetensors is missing.*pytorch_model\.bin: pickles.*zoo convert"
+    ):
+        check_files(copy, CARD)
+    (copy / "card.json").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"card\.json.*pytorch_model\.bin: pickles.*zoo convert"):
+        zoo.load(copy)
 
 
 def test_golden_embeddings_cut_anywhere(copy: Path) -> None:

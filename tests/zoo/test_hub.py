@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import resource
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,6 +211,26 @@ def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(
     assert reading.snapshot("org/toy", "main") == second
     with pytest.raises(HubError, match=r"not whole, in the Hub's cache.*ConnectError"):
         reading.snapshot("org/other")
+
+
+def test_the_environment_says_which_hub_which_cache_and_whether_to_ask(world: World, tmp_path: Path) -> None:
+    """HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, in processes of their own."""
+    world.hub.repositories["org/toy"].private = True
+    code = "import zoo; print(zoo.load('org/toy', runtime='onnx').folder)"
+
+    def run(**more: str) -> subprocess.CompletedProcess[str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        environment = {**kept, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": world.hub.url, **more}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+
+    first = run(HF_TOKEN=world.hub.token)
+    assert first.stdout.startswith(str(tmp_path / "hf" / "hub")), first.stderr
+    assert world.hub.token not in first.stdout + first.stderr
+    asked = len(world.hub.requests)
+    assert run(HF_HUB_OFFLINE="1").stdout == first.stdout
+    assert len(world.hub.requests) == asked
 
 
 def test_no_token_in_what_is_logged_printed_or_raised(

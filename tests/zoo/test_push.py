@@ -20,6 +20,7 @@ from tests.zoo.hub_state import Fault, Hub
 from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
+from zoo.files import sha256_of
 from zoo.golden import read_golden
 from zoo.hub_card import readme
 from zoo.paths import SHIPPED
@@ -94,6 +95,18 @@ def test_pushing_again_sends_what_changed_and_removes_what_is_gone(hub: Hub, cop
     assert "onnx/parity.json" not in now
     assert now["notes.txt"] == b"not ours to remove"
     assert len([path for path in writes(hub) if path.startswith("/lfs/")]) == uploads
+
+
+def test_large_files_go_by_xet_where_its_client_is_installed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As to the real Hub, unless HF_HUB_DISABLE_XET is set: chunks to a store, then one commit that names SHA-256s."""
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    zoo.push(MODEL, "org/toy")
+    files = hub.repositories["org/toy"].files()
+    large = {name: sha256_of(MODEL / name) for name in SENT if name.endswith((".safetensors", ".onnx"))}
+    assert {name: files[name].decode() for name in large} == large
+    assert sum(map(len, hub.xorbs.values())) > sum((MODEL / name).stat().st_size for name in large) / 2
+    assert files["card.json"] == (MODEL / "card.json").read_bytes()
 
 
 def test_a_branch_and_a_pull_request_leave_main_alone(hub: Hub, copy: Path) -> None:
