@@ -92,6 +92,7 @@ def in_fresh_process(code: str) -> str:
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.commands, serving.service, serving.app, serving.client",
         "training.command, training.ensemble_command, training.toy_command, exports.command, zoo.cli.convert",
+        "training.frozen.command, training.finetune_command, training.publishing.command, zoo.features",
     ],
 )
 def test_without_torch(what: str) -> None:

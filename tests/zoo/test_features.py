@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,15 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         save_file({"plain": PLAIN}, tmp_path / "odd.safetensors", {"kind": "dml-zoo features", **metadata})
         with pytest.raises(UsageError, match=says):
             read_features(tmp_path / "odd.safetensors")
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The system itself refuses to make the file larger, as a full disk does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, allowed[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            write(tmp_path / "f.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+    assert not list(tmp_path.iterdir())

@@ -173,6 +173,7 @@ def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step as it is, in processes of its own, for a recipe of a few steps; then nothing is left to do."""
     with running() as hub:
