@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from zoo.cards import Card
-from zoo.published import tables
-from zoo.results import read_results
+from zoo.hub_scores import Score, Variant, scores, variants
 
 OWN_ARCHITECTURES = ("bn_inception", "conv4", "ensemble", "googlenet")
 """Those that timm knows only from this package."""
@@ -25,60 +23,11 @@ LICENCES = frozenset(
 )
 """Identifiers that the Hub takes; any other licence is `other` there, with a name."""
 
-METRICS = {"map_at_r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
-"""What is shown beside recall, by its key in results.json."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One line of the table of scores. metric: as in results.json. Value and bounds are fractions.
-
-    published: (value, source) of papers.
-    """
-
-    dataset: str
-    split: str
-    protocol: str
-    variant: str
-    metric: str
-    title: str
-    value: float
-    interval: tuple[float, float] | None
-    published: tuple[tuple[float, str], ...]
-
 
 def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> str:
     """The text of README.md; files: what lies beside it. Raises `ModelFolderError` for a damaged results.json."""
     found = list(scores(folder, card))
-    return f"---\n{_metadata(card, found, files)}\n---\n\n{_text(card, found, repo_id, files)}"
-
-
-def scores(folder: Path, card: Card) -> Iterator[Score]:
-    """What results.json says of recall and of `METRICS`, each beside the numbers of the papers."""
-    for result in read_results(folder):
-        for metric, value in result["metrics"].items():
-            if (title := _title(metric)) is None:
-                continue
-            bounds = result.get("intervals", {}).get(metric)
-            variant = " ".join(filter(None, (result["runtime"], result["precision"])))
-            dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
-            known = tuple(_published(card.name, dataset, split, metric))
-            interval = (bounds[0], bounds[1]) if bounds else None
-            yield Score(dataset, split, result["protocol"], variant, metric, title, value, interval, known)
-
-
-def _title(metric: str) -> str | None:
-    if metric.startswith("recall_at_"):
-        return f"R@{metric.removeprefix('recall_at_')}"
-    return METRICS.get(metric)
-
-
-def _published(name: str, dataset: str, split: str, metric: str) -> Iterator[tuple[float, str]]:
-    """What papers print for the model of that name."""
-    for table in tables():
-        for score in table.scores:
-            if (score.recipe, score.dataset, score.split, score.metric) == (name, dataset, split, metric):
-                yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
+    return f"---\n{_metadata(card, found, files)}\n---\n\n{_text(card, found, variants(folder), repo_id, files)}"
 
 
 def _metadata(card: Card, found: list[Score], files: Collection[str]) -> str:
@@ -130,8 +79,10 @@ def _eval_result(score: Score) -> Any:
     )
 
 
-def _text(card: Card, found: list[Score], repo_id: str, files: Collection[str]) -> str:
+def _text(card: Card, found: list[Score], graphs: list[Variant], repo_id: str, files: Collection[str]) -> str:
     parts = [f"# {card.name}", _about(card), "## Use", _use(card, repo_id, files), "## Scores", _table(found)]
+    if graphs:
+        parts += ["## ONNX graphs", _graphs(graphs)]
     if card.sources:
         parts += ["## Sources", "\n".join(f"- {source}" for source in card.sources)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -199,3 +150,16 @@ def _note(notes: list[str], source: str) -> int:
     if source not in notes:
         notes.append(source)
     return notes.index(source) + 1
+
+
+def _graphs(graphs: list[Variant]) -> str:
+    rows = ["| file | MB | least cosine to torch | change from fp32 |", "|---|---|---|---|"]
+    for graph in graphs:
+        cosine = "" if graph.cosine is None else f"{graph.cosine:.6f}"
+        changes = "; ".join(
+            f"{title} {100 * change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+            for title, (change, low, high) in graph.losses.items()
+        )
+        rows.append(f"| `{graph.file}` | {graph.size / 1e6:.1f} | {cosine} | {changes} |")
+    about = "uint8 pixels in, unit float32 embeddings out. Changes in points, with 95 % intervals (paired bootstrap)."
+    return "\n".join([*rows, "", about])

@@ -290,6 +290,20 @@ def test_the_page_says_what_was_measured_and_what_the_paper_prints(copy: Path) -
     assert 'timm.create_model("hf-hub:org/toy", pretrained=True, num_classes=0)' in text
 
 
+def test_the_page_says_what_each_graph_costs(copy: Path) -> None:
+    """The keys are those that `zoo export` writes to onnx/parity.json."""
+    (copy / "onnx" / "model_int8.onnx").write_bytes(b"0" * 1_200_000)
+    row = {"fp32": 0.7, "int8": 0.698, "difference": -0.002, "interval": [-0.004, 0.001], "within_target": False}
+    parity = {"int8": {"min_cosine": 0.9876, "cost": {"dataset": "glyphs", "queries": 9, "recall_at_1": row}}}
+    (copy / "onnx" / "parity.json").write_text(json.dumps(parity))
+    text = readme(copy, read_card(copy), "org/toy", [])
+    assert "| `onnx/model_int8.onnx` | 1.2 | 0.987600 | R@1 -0.20 (-0.40 to +0.10) |" in text
+    assert "| `onnx/model.onnx` | 0.6 |  |  |" in text
+    (copy / "onnx" / "parity.json").write_text('{"fp32"')
+    with pytest.raises(ModelFolderError, match=r"parity\.json is not what zoo export writes"):
+        readme(copy, read_card(copy), "org/toy", [])
+
+
 def test_the_page_of_a_model_that_was_never_measured(copy: Path) -> None:
     (copy / "results.json").unlink()
     text = readme(copy, read_card(copy), "org/toy", [])

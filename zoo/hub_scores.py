@@ -1,0 +1,100 @@
+"""What a model folder's results say for its page on the Hub, each number beside those that papers print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.cards import Card
+from zoo.errors import ModelFolderError
+from zoo.onnx_runtime import FILES
+from zoo.published import tables
+from zoo.results import read_results
+
+METRICS = {"map_at_r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
+"""What is shown beside recall, by its key in results.json."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of the table of scores. metric: as in results.json. Value and bounds are fractions.
+
+    published: (value, source) of papers.
+    """
+
+    dataset: str
+    split: str
+    protocol: str
+    variant: str
+    metric: str
+    title: str
+    value: float
+    interval: tuple[float, float] | None
+    published: tuple[tuple[float, str], ...]
+
+
+def scores(folder: Path, card: Card) -> Iterator[Score]:
+    """What results.json says of recall and of `METRICS`, each beside the numbers of the papers."""
+    for result in read_results(folder):
+        for metric, value in result["metrics"].items():
+            if (title := _title(metric)) is None:
+                continue
+            bounds = result.get("intervals", {}).get(metric)
+            variant = " ".join(filter(None, (result["runtime"], result["precision"])))
+            dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
+            known = tuple(_published(card.name, dataset, split, metric))
+            interval = (bounds[0], bounds[1]) if bounds else None
+            yield Score(dataset, split, result["protocol"], variant, metric, title, value, interval, known)
+
+
+def _title(metric: str) -> str | None:
+    if metric.startswith("recall_at_"):
+        return f"R@{metric.removeprefix('recall_at_')}"
+    return METRICS.get(metric)
+
+
+def _published(name: str, dataset: str, split: str, metric: str) -> Iterator[tuple[float, str]]:
+    """What papers print for the model of that name."""
+    for table in tables():
+        for score in table.scores:
+            if (score.recipe, score.dataset, score.split, score.metric) == (name, dataset, split, metric):
+                yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An ONNX graph: its file, bytes, and least cosine to torch's embeddings, where onnx/parity.json says it.
+
+    losses: metric -> (change from fp32, low, high), fractions, where it was measured what the precision costs.
+    """
+
+    file: str
+    size: int
+    cosine: float | None
+    losses: dict[str, tuple[float, float, float]]
+
+
+def variants(folder: Path) -> list[Variant]:
+    """The ONNX graphs of a folder. Raises `ModelFolderError` where onnx/parity.json is not what `zoo export` writes."""
+    path = folder / "onnx" / "parity.json"
+    try:
+        parity = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return [
+            _variant(file, (folder / file).stat().st_size, parity.get(precision, {}))
+            for precision, file in FILES.items()
+            if (folder / file).is_file()
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise ModelFolderError(f"{path} is not what zoo export writes. Export the model anew.") from None
+
+
+def _variant(file: str, size: int, said: dict) -> Variant:
+    cost = said.get("cost") or {}
+    losses = {
+        title: (float(row["difference"]), float(row["interval"][0]), float(row["interval"][1]))
+        for metric, row in cost.items()
+        if isinstance(row, dict) and (title := _title(metric)) is not None
+    }
+    return Variant(file, size, said.get("min_cosine"), losses)
