@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from sklearn.decomposition import PCA
 
 import zoo
 from exports.export import export
-from tests.zoo.hub_server import COMMIT, serving
+from tests.zoo.hub_server import COMMIT, running
+from tests.zoo.hub_state import Fault, Hub, Repository
 from zoo.architectures import register
 from zoo.baselines import baselines, repository_of, short_name
 from zoo.baselines.config import read_config
@@ -81,15 +83,18 @@ FILES = files()
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A Hub with small timm models; the paths that it was asked for."""
-    with serving(FILES) as (url, asked):
-        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub with small timm models."""
+    with running() as server:
+        for path, data in FILES.items():
+            name, _, file = path.rpartition("/")
+            server.repositories.setdefault(name, Repository({"main": COMMIT}, {COMMIT: {}})).files()[file] = data
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-        yield asked
+        yield server
 
 
 @pytest.fixture
@@ -170,15 +175,15 @@ def test_names() -> None:
     ],
 )
 def test_a_timm_model_gives_timms_pooled_features(
-    hub: list[str], name: str, repository: str, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, name: str, repository: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = pictures(3)
     rows = zoo.load(name).embed(images)
     np.testing.assert_allclose(rows, timms_own(repository, images), atol=1e-5)
-    asked = len(hub)
+    asked = len(hub.paths)
     go_offline(monkeypatch)
     np.testing.assert_array_equal(zoo.load(name).embed(images), rows)
-    assert len(hub) == asked
+    assert len(hub.paths) == asked
     folder = find(name)
     assert {check.ok for check in verify(folder)} == {True}
     assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[folder.name] == "hub"
@@ -250,7 +255,7 @@ def test_offline_the_error_says_what_is_missing_and_where_it_would_lie(tmp_path:
 
 
 def test_a_download_that_broke_off_is_taken_up_again(
-    hub: list[str], tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find("timm/resnet10t.toy_in1k")
     import shutil
@@ -265,7 +270,36 @@ def test_a_download_that_broke_off_is_taken_up_again(
         find("timm/resnet10t.toy_in1k")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     assert find("timm/resnet10t.toy_in1k").is_dir()
-    assert hub
+    assert hub.paths
+
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.mark.parametrize("fault", [Fault(WEIGHTS, flip=True), Fault(WEIGHTS, drop=2000)])
+def test_a_fault_that_passes_is_got_over(hub: Hub, fault: Fault) -> None:
+    hub.fail(dataclasses.replace(fault))
+    assert {check.ok for check in verify(find("timm/resnet10t.toy_in1k"))} == {True}
+
+
+def test_weights_of_other_bytes_than_announced_are_never_used(hub: Hub, tmp_path: Path, own_zoo: Path) -> None:
+    hub.fail(Fault(WEIGHTS, times=9, flip=True))
+    with pytest.raises(HubError, match=r"model\.safetensors of timm/resnet10t\.toy_in1k came twice with other bytes"):
+        find("timm/resnet10t.toy_in1k")
+    assert not list((tmp_path / "hub").rglob("snapshots/*/model.safetensors"))
+    assert not list((own_zoo / "baselines").glob("*"))
+    hub.faults.clear()
+    assert find("timm/resnet10t.toy_in1k").is_dir()
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_hub_that_refuses_leaves_nothing_half_made(hub: Hub, status: int, own_zoo: Path) -> None:
+    hub.fail(*(Fault(WEIGHTS, times=99, status=status, method=method) for method in ("GET", "HEAD")))
+    with pytest.raises(HubError, match="timm/resnet10t"):
+        find("timm/resnet10t.toy_in1k")
+    assert not list((own_zoo / "baselines").glob("*"))
+    hub.faults.clear()
+    assert find("timm/resnet10t.toy_in1k").is_dir()
 
 
 def test_the_preprocessing_is_timms(tmp_path: Path) -> None:

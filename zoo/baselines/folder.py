@@ -16,6 +16,7 @@ from zoo.cards import Card
 from zoo.errors import HubError, ModelFolderError, RecipeError
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import pictures, write_golden
+from zoo.hub_cache import drop_altered
 from zoo.network import Network, build_trunk, check_architecture, save_network
 from zoo.pretrained import CONFIG, WEIGHTS, Weights, fetch, read_state
 from zoo.torch_runtime import open_model
@@ -46,8 +47,8 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         folder = root() / _folder_name(repository, revision, config)
         if (folder / "card.json").is_file():
             return folder
+        config, weights = _files(repository, revision)
         model = read_config(config)
-        weights = fetch(repository, revision, WEIGHTS, "")
         check_architecture(model.architecture)
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
@@ -58,6 +59,18 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
         write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
     return folder
+
+
+def _files(repository: str, revision: str | None) -> tuple[Path, Path]:
+    """config.json and the weights, with the bytes that the Hub announced."""
+    for _ in range(2):
+        config, weights = (fetch(repository, revision, name, "") for name in (CONFIG, WEIGHTS))
+        if not (altered := drop_altered(weights.parent)):
+            return config, weights
+    raise HubError(
+        f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
+        "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
+    )
 
 
 def _folder_name(repository: str, revision: str | None, config: Path) -> str:

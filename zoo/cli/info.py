@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
@@ -45,7 +46,14 @@ def _facts(model: ModelInfo) -> dict[str, str]:
     if model.parameters:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:
-        return {**facts, **_card(model.card), "folder": str(model.folder), "size": f"{(model.size or 0) / 1e6:.2f} MB"}
+        files = {"files": ", ".join(_files(model)) or "-"}
+        return {
+            **facts,
+            **_card(model.card),
+            **files,
+            "folder": str(model.folder),
+            "size": f"{(model.size or 0) / 1e6:.2f} MB",
+        }
     told = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
     return {**facts, **told}
 
@@ -57,11 +65,17 @@ def _card(card: Card) -> dict[str, str]:
         "architecture": card.architecture,
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
         "input": f"{how.mode}, short side to {how.resize}, centre square of {how.crop}, {how.interpolation}",
-        "files": ", ".join(card.files) or "-",
         "licence": card.licence,
         "sources": ", ".join(card.sources) or "-",
         "fingerprint": card.fingerprint,
     }
+
+
+def _files(model: ModelInfo) -> Iterator[str]:
+    """The files that the card lists, each with its size."""
+    for name in model.card.files if model.card else ():
+        path = model.folder / name if model.folder else None
+        yield f"{name} ({path.stat().st_size / 1e6:.2f} MB)" if path and path.is_file() else f"{name} (missing)"
 
 
 def _advice(model: ModelInfo) -> list[str]:

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from training.recipe import Ensemble
+from training.recipes import RECIPES
+from training.recipes.summary import summary
+
+RECIPE = RECIPES["margin-conv4-glyphs"]()
+assert not isinstance(RECIPE, Ensemble)
+
+
+def test_the_parameters_of_conv4_by_hand() -> None:
+    # Four 3 x 3 convolutions without bias, each with a scale and a shift of batch norm a channel; a head of 64.
+    trunk = sum(9 * a * b + 2 * b for a, b in pairwise([3, 32, 64, 80, 96]))
+    assert summary(RECIPE)["parameters"] == trunk + 97 * 64
+
+
+def test_the_text_follows_the_recipe() -> None:
+    changed = replace(
+        RECIPE,
+        heads=(),
+        backbone=replace(RECIPE.backbone, pretrained="org/name", freeze_norm="statistics"),
+        schedule=replace(RECIPE.schedule, name="multi-step", epochs=9, steps=0, milestones=(3, 6), gamma=0.5),
+    )
+    facts = summary(changed)
+    assert facts["heads"] == "none: pooled features"
+    assert facts["architecture"] == "conv4 from org/name, batch norm's statistics frozen"
+    assert facts["schedule"].startswith("9 epochs, adamw at 0.003")
+    assert "multi-step rate at 3, 6 by 0.5" in facts["schedule"]
+    assert facts["objective"] == "loss margin (beta 1.2, margin 0.2), miner distance-weighted"
+    assert summary(RECIPE)["parameters"] - facts["parameters"] == 97 * 64
+
+
+def test_an_ensemble_names_its_members_and_adds_up() -> None:
+    recipe = next(made for made in (make() for make in RECIPES.values()) if isinstance(made, Ensemble))
+    facts = summary(recipe)
+    assert facts["members"].split(", ") == [member.name for member in recipe.members]
+    assert facts["parameters"] == sum(summary(member)["parameters"] for member in recipe.members)
