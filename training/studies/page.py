@@ -163,6 +163,9 @@ def _state(report: Report) -> Section:
         parts.append(folded(f"{len(report.missing)} runs are not finished", paragraph("; ".join(report.missing))))
     if report.failures:
         parts.append(table(("run", "failed with"), list(map(list, report.failures.items()))))
+    if not report.curves:
+        text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
+        parts.append(paragraph(text))
     made = [[key, "; ".join(map(told, values))] for key, values in report.made_with.items()]
     parts += [paragraph(f"Training took {report.seconds:,.0f} s in all."), table(("made with", ""), made)]
     return Section("Runs", "".join(parts))
