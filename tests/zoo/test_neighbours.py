@@ -50,6 +50,7 @@ def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclud
     chunk = data.draw(st.sampled_from([None, 1, 2, 3, 100]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbours, "BLOCK", data.draw(st.sampled_from([1, 2, 5, 1024])))
+        patch.setattr(neighbours, "WHOLE", data.draw(st.sampled_from([0, 8192])))
         similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
     expected = oracle(queries, gallery, k, exclude_self)
     np.testing.assert_array_equal(similarities, expected[0])
@@ -172,11 +173,13 @@ def definition(queries, gallery, k, exclude_self):
 
 
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("whole", [0, 8192])
 @pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
-def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, int8):
+def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, int8):
     if int8 and not products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
     monkeypatch.setattr(neighbours, "BLOCK", 64)
+    monkeypatch.setattr(neighbours, "WHOLE", whole)
     monkeypatch.setattr(neighbours, "has_int8", lambda dim: int8)
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries = rows if exclude_self else rows[::-1][:130]

@@ -10,10 +10,13 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.neighbours import as_rows
+from zoo.evaluation.products import Buffer
 
 RESTARTS = 3
 ITERATIONS = 100
-CHUNK_BYTES = 64 * 2**20
+GREEDY = 64
+"""Up to how many clusters the first centres are chosen one by one."""
+CHUNK_BYTES = 8 * 2**20
 """How large one chunk's table of distances, points x centres, may be."""
 
 
@@ -29,8 +32,10 @@ class Clusters(NamedTuple):
 def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> Clusters:
     """The clusters of least inertia of several runs: points float [n, d], k clusters, none of them empty.
 
-    Each run is Lloyd's algorithm from a greedy k-means++ start (Arthur and Vassilvitskii 2007), until no label changes
-    or `iterations` are done. A cluster that runs empty takes the point farthest from its centre. Distances are
+    Each run is Lloyd's algorithm until no label changes or `iterations` are done. Up to `GREEDY` clusters start by
+    greedy k-means++ (Arthur and Vassilvitskii 2007), more of them from points that are drawn by the same squared
+    distances, but in rounds, as in k-means|| (Bahmani et al. 2012, Scalable K-Means++): one by one they would take
+    longer than all that follows. A cluster that runs empty takes the point farthest from its centre. Distances are
     Euclidean; time is about iterations x n x k x d a run, memory beside one copy of the points n + chunk x k.
 
     Raises `EvaluationError` for points that are not 2-D and finite, unless 1 <= k <= n, and for no restart.
@@ -43,20 +48,26 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
     middle = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = rows - middle  # distances from products are exact only near the origin
     rng = np.random.default_rng(seed)
-    runs = (lloyd(rows, rows[_spread(rows, k, rng)], iterations) for _ in range(restarts))
+    start = _spread if k <= GREEDY else _spread_in_rounds
+    runs = (lloyd(rows, rows[start(rows, k, rng)], iterations) for _ in range(restarts))
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=best.centres + middle)
 
 
 def lloyd(points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS) -> Clusters:
     """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat."""
-    labels, moved = _assign(points, centres), centres
+    labels, k = _assign(points, centres), len(centres)
+    sums = _sums(points, labels, k)
     for _ in range(iterations):
-        moved = _means(points, labels, len(centres))
-        last, labels = labels, _assign(points, moved)
-        if np.array_equal(labels, last):
+        last, labels = labels, _assign(points, _means(sums, labels))
+        changed = np.flatnonzero(labels != last)
+        if not len(changed):
             break
-    centres = _means(points, labels, len(centres))
+        # In double precision the others need not be summed again.
+        moved = points[changed]
+        sums += _sums(moved, labels[changed], k)
+        sums -= _sums(moved, last[changed], k)
+    centres = _means(_sums(points, labels, k), labels)
     return Clusters(labels, centres, float(_distances(points, centres, labels).sum()))
 
 
@@ -78,12 +89,45 @@ def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     return chosen
 
 
+def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
+
+    Each round adds an eighth to the rows, so no distance is much out of date. A point of weight w whose exponential
+    variate divided by w is among the m smallest is one of m drawn so (Efraimidis and Spirakis 2006).
+    """
+    lengths = np.einsum("ij,ij->i", points, points)
+    nearest = np.full(len(points), np.inf, np.float32)
+    chosen = rng.integers(len(points), size=1)
+    drawn = chosen
+    while len(chosen) < k:
+        for part, near in _nearness(points, points[drawn]):
+            np.minimum(nearest[part], (lengths[part] - 2 * near.max(axis=1)).clip(min=0), out=nearest[part])
+        nearest[drawn] = 0
+        with np.errstate(divide="ignore"):
+            keys = rng.exponential(size=len(points)) / nearest
+        more = min(1 + len(chosen) // 8, k - len(chosen))
+        drawn = np.argpartition(keys, more - 1)[:more]
+        chosen = np.concatenate([chosen, drawn])
+    return chosen
+
+
 def _assign(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Each point's nearest centre, int64 [n]; then every centre that is nearest to none takes a point."""
-    sizes = np.einsum("ij,ij->i", centres, centres)
-    # |x|^2 is the same for all centres.
-    nearest = [(sizes - 2 * points[part] @ centres.T).argmin(axis=1) for part in _chunks(len(points), len(centres))]
-    return _filled(np.concatenate(nearest), points, centres)
+    labels = np.empty(len(points), np.int64)
+    for part, near in _nearness(points, centres):
+        near.argmax(axis=1, out=labels[part])
+    return _filled(labels, points, centres)
+
+
+def _nearness(points: np.ndarray, centres: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Chunk by chunk, float32 [c, k]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2, largest for the nearest centre."""
+    halves = np.einsum("ij,ij->i", centres, centres) / 2
+    memory = Buffer(np.float32)
+    for part in _chunks(len(points), len(centres)):
+        rows = points[part]
+        near = np.matmul(rows, centres.T, out=memory.of(len(rows), len(centres)))
+        near -= halves
+        yield part, near
 
 
 def _filled(labels: np.ndarray, points: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -99,14 +143,19 @@ def _filled(labels: np.ndarray, points: np.ndarray, centres: np.ndarray) -> np.n
     return labels
 
 
-def _means(points: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+def _means(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    means: np.ndarray = (sums / np.bincount(labels, minlength=len(sums))[:, None]).astype(np.float32)
+    return means
+
+
+def _sums(points: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """The sum of each cluster's points, float64 [k, d]."""
     sums = np.zeros((k, points.shape[1]))
-    for part in _chunks(len(points), points.shape[1]):
+    for part in _chunks(len(points), 8 * points.shape[1]):
         order = np.argsort(labels[part], kind="stable")
         present, starts = np.unique(labels[part][order], return_index=True)
-        sums[present] += np.add.reduceat(points[part][order], starts, axis=0, dtype=np.float64)
-    means: np.ndarray = (sums / np.bincount(labels, minlength=k)[:, None]).astype(np.float32)
-    return means
+        sums[present] += np.add.reduceat(points[part][order].astype(np.float64), starts, axis=0)
+    return sums
 
 
 def _distances(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ of its own, never another result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,16 @@ from zoo.errors import EvaluationError
 from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, Int8Products, has_int8, pairs_in_double, row_norms
 from zoo.evaluation.shortlist import (
     EMPTY,
+    Shortlist,
     as_keys,
     columns_of,
     products_of,
+    shortlist_at_once,
     shortlist_by_rows,
     shortlist_by_symmetry,
     width_of,
 )
+from zoo.evaluation.workers import Workers
 
 CHUNK_BYTES = 64 * 2**20
 """How much memory a part of the work may take: lists of candidates, or a matrix of products."""
@@ -31,6 +34,8 @@ CHUNK_BYTES = 64 * 2**20
 _ENTRIES = 2**20
 BLOCK = 1024
 """How many rows a block of products has at least, where there are as many."""
+WHOLE = 8192
+"""Up to how many rows a gallery is one block: each query's k-th place is known at once, and few others are kept."""
 _LARGEST_PRODUCT = 1e37
 
 
@@ -87,30 +92,42 @@ def _search(
     chunk: int | None,
     exact: bool,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    for rows, lists, overflowed in _shortlists(queries, gallery, k, slack, exclude_self, chunk):
+    def finish(shortlist: Shortlist) -> tuple[slice, np.ndarray, np.ndarray]:
+        rows, lists, overflowed = shortlist
         keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
         similarities, indices = products_of(keys), columns_of(keys)
         for piece in _pieces(rows.start + np.flatnonzero(overflowed), len(gallery)):
             own = piece if exclude_self else None
             found = _nearest(queries[piece], gallery, k, slack[piece], own)
             similarities[piece - rows.start], indices[piece - rows.start] = found
-        yield rows, similarities, indices
+        return rows, similarities, indices
+
+    products, shortlists = _plan(queries, gallery, k, slack, exclude_self, chunk)
+    with products.workers() as workers:
+        yield from workers.ahead(finish, shortlists(workers))
 
 
-def _shortlists(
+def _plan(
     queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+) -> tuple[Float32Products, Callable[[Workers], Iterator[Shortlist]]]:
+    """How to multiply, and how to find the shortlists: at once, by symmetry or by rows."""
+    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * width_of(k))))
     # The lists of all queries may take as much memory as the gallery, or as a chunk.
     affordable = 8 * width_of(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
+    if len(gallery) <= WHOLE:
+        size = min(size, max(1, BLOCK // 4))
+        products = _products(queries, gallery, size, len(gallery))
+        return products, lambda workers: shortlist_at_once(workers, products, k, slack, exclude_self, size)
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
-        return shortlist_by_symmetry(_products(queries, queries, BLOCK, BLOCK), k, slack, BLOCK)
-    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * width_of(k))))
-    columns = max(BLOCK, BLOCK * BLOCK // size)
-    return shortlist_by_rows(_products(queries, gallery, size, columns), k, slack, exclude_self, (size, columns))
+        products = _products(queries, queries, BLOCK, BLOCK)
+        return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, BLOCK)
+    sizes = size, max(BLOCK, BLOCK * BLOCK // size)
+    products = _products(queries, gallery, *sizes)
+    return products, lambda workers: shortlist_by_rows(workers, products, k, slack, exclude_self, sizes)
 
 
 def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
-    if min(row_block, len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
+    if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zoo.evaluation.products import Float32Products
+from zoo.evaluation.products import Float32Products, Pairs
+from zoo.evaluation.workers import Workers
 
 EMPTY = np.iinfo(np.int64).max
 
@@ -26,12 +27,6 @@ class Shortlists:
         self.floors = np.full(n, -np.inf, np.float32)
         self.overflowed = np.zeros(n, np.bool_)
 
-    def start(self, block: slice, products: np.ndarray, skip: int) -> None:
-        """First floors, from the products with some of the gallery: the k-th largest, were `skip` of them to go."""
-        if (place := products.shape[1] - self.k - skip) >= 0:
-            kth = np.partition(products, place, axis=1)[:, place]
-            self.floors[block] = kth - self.slack[block]
-
     def add(self, block: slice, rows: np.ndarray, columns: np.ndarray, products: np.ndarray) -> None:
         """Offer candidates to the queries of a block: rows int64 [p], ascending and counted from the block's start."""
         chosen = np.flatnonzero(products >= self.floors[block][rows])
@@ -48,7 +43,7 @@ class Shortlists:
             self.counts[block] += np.bincount(rows[fits], minlength=len(starts))
             self.raise_floors(block)
             self._give_up(block, np.unique(rows[~fits]))
-            left = ~fits & (keys <= self._highest_keys(block)[rows])
+            left = ~fits & (keys <= _highest_keys(self.floors[block])[rows])
             rows, keys = rows[left], keys[left]
         if self.counts[block].sum() > len(self.counts[block]) * (self.k + self.k // 4 + 4):
             self.raise_floors(block)
@@ -60,11 +55,8 @@ class Shortlists:
         full = self.counts[block] >= self.k
         floors = (products_of(keys[full, self.k - 1]) - self.slack[block][full]).astype(np.float32)
         self.floors[block][full] = np.maximum(self.floors[block][full], floors)
-        keys[keys > self._highest_keys(block)[:, None]] = EMPTY
+        keys[keys > _highest_keys(self.floors[block])[:, None]] = EMPTY
         self.counts[block] = np.count_nonzero(keys != EMPTY, axis=1)
-
-    def _highest_keys(self, block: slice) -> np.ndarray:
-        return as_keys(self.floors[block], np.full(len(self.floors[block]), 2**32 - 1))
 
     def _give_up(self, block: slice, rows: np.ndarray) -> None:
         """Mark those of the rows whose list is full of candidates that no floor parts."""
@@ -88,6 +80,11 @@ def as_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return keys
 
 
+def _highest_keys(floors: np.ndarray) -> np.ndarray:
+    """The largest keys whose products reach the floors, int64."""
+    return as_keys(floors, np.full(len(floors), 2**32 - 1))
+
+
 def products_of(keys: np.ndarray) -> np.ndarray:
     """The products of `as_keys`, float32; NaN for `EMPTY`."""
     bits = ~(keys >> 32).astype(np.int32)
@@ -103,49 +100,102 @@ def blocks_of(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
+Shortlist = tuple[slice, np.ndarray, np.ndarray]
+"""Of a block of queries: the slice, the sorted keys int64 [c, width], and where they overflowed, bool [c]."""
+
+
 def shortlist_by_rows(
-    products: Float32Products, k: int, slack: np.ndarray, leave_out_self: bool, sizes: tuple[int, int]
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """For each block of queries its sorted keys and where they overflowed. sizes: of the blocks, queries first."""
+    workers: Workers,
+    products: Float32Products,
+    k: int,
+    slack: np.ndarray,
+    leave_out_self: bool,
+    sizes: tuple[int, int],
+) -> Iterator[Shortlist]:
+    """The shortlists of each block of queries in turn. sizes: of the blocks, queries first."""
     columns = blocks_of(len(products.gallery), sizes[1])
-    for rows in blocks_of(len(products.queries), sizes[0]):
+
+    def of(rows: slice) -> Shortlist:
         lists = Shortlists(rows.stop - rows.start, k, slack[rows])
         whole = slice(0, len(lists.counts))
-        lists.start(whole, products.all_of(rows, columns[0]), leave_out_self)
         for block in columns:
-            r, c, found = products.reaching(rows, block, lists.floors, None)
-            c += block.start
-            if leave_out_self:
-                other = r + rows.start != c
-                r, c, found = r[other], c[other], found[other]
-            lists.add(whole, r, c, found)
+            if block is columns[0]:
+                floors, pairs = products.highest(rows, block, k + leave_out_self, slack[rows])
+                lists.floors[:] = floors
+            else:
+                pairs = products.reaching(rows, block, lists.floors, None)
+            r, c, found = _others(pairs, block.start - rows.start) if leave_out_self else pairs
+            lists.add(whole, r, c + block.start, found)
         lists.raise_floors(whole)
-        yield rows, lists.keys, lists.overflowed
+        return rows, lists.keys, lists.overflowed
+
+    return workers.ahead(of, blocks_of(len(products.queries), sizes[0]))
+
+
+def shortlist_at_once(
+    workers: Workers, products: Float32Products, k: int, slack: np.ndarray, leave_out_self: bool, size: int
+) -> Iterator[Shortlist]:
+    """The same for a small gallery: a block of products spans it, so each query's k-th place is known at once."""
+
+    def of(rows: slice) -> Shortlist:
+        for doubt in (1.1, 2):
+            gallery = slice(0, len(products.gallery))
+            complete, pairs = products.highest(rows, gallery, k + leave_out_self, slack[rows], doubt)
+            keys = _table(rows.stop - rows.start, k, *(_others(pairs, -rows.start) if leave_out_self else pairs))
+            floors = products_of(keys[:, k - 1]) - slack[rows]
+            if (floors >= complete).all():  # so no pair is missing; with the larger doubt none can be
+                break
+        keys[keys > _highest_keys(floors.astype(np.float32))[:, None]] = EMPTY
+        return rows, keys, np.zeros(len(keys), np.bool_)
+
+    return workers.ahead(of, blocks_of(len(products.queries), size))
+
+
+def _table(queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """The sorted keys of each query's pairs, which come row by row: int64 [queries, k or more]."""
+    counts = np.bincount(rows, minlength=queries)
+    width = np.arange(max(k, counts.max(initial=0)))
+    keys = np.full((queries, len(width)), EMPTY)
+    keys[width < counts[:, None]] = as_keys(products, columns)
+    keys.sort(axis=1)
+    return keys
 
 
 def shortlist_by_symmetry(
-    products: Float32Products, k: int, slack: np.ndarray, size: int
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    workers: Workers, products: Float32Products, k: int, slack: np.ndarray, size: int
+) -> Iterator[Shortlist]:
     """The same where the queries are the gallery and each is left out: every product serves its row and its column.
 
     The blocks on the diagonal come first: where the gallery is ordered by class they hold what is near, and all
-    further blocks meet high floors.
+    further blocks meet high floors. The threads may see floors of a while ago, which only lets more pairs pass.
     """
     lists = Shortlists(len(products.gallery), k, slack)
     blocks = blocks_of(len(products.gallery), size)
-    for rows in blocks:
-        near = products.all_of(rows, rows)
-        lists.start(rows, near, 1)
-        r, c, found = products.where(near, lists.floors[rows])
-        other = r != c
-        lists.add(rows, r[other], c[other] + rows.start, found[other])
+    near = workers.ahead(lambda rows: products.highest(rows, rows, k + 1, slack[rows]), blocks)
+    for rows, (floors, pairs) in zip(blocks, near, strict=True):
+        r, c, found = _others(pairs, 0)
+        lists.floors[rows] = floors
+        lists.add(rows, r, c + rows.start, found)
+
+    def meet(pair: tuple[slice, slice]) -> tuple[Pairs, Pairs]:
+        rows, columns = pair
+        r, c, found = products.reaching(rows, columns, lists.floors[rows], lists.floors[columns])
+        chosen = np.flatnonzero(found >= lists.floors[columns][c])
+        # Of 16 bits, numbers are sorted by radix.
+        order = chosen[np.argsort(c[chosen].astype(np.uint16), kind="stable")]
+        return (r, c + columns.start, found), (c[order], r[order] + rows.start, found[order])
+
+    met = workers.ahead(meet, ((rows, columns) for i, rows in enumerate(blocks) for columns in blocks[i + 1 :]))
     for i, rows in enumerate(blocks):
-        for columns in blocks[i + 1 :]:
-            r, c, found = products.reaching(rows, columns, lists.floors[rows], lists.floors[columns])
-            lists.add(rows, r, c + columns.start, found)
-            chosen = np.flatnonzero(found >= lists.floors[columns][c])
-            # Of 16 bits, numbers are sorted by radix.
-            order = chosen[np.argsort(c[chosen].astype(np.uint16), kind="stable")]
-            lists.add(columns, c[order], r[order] + rows.start, found[order])
+        for columns, (of_rows, of_columns) in zip(blocks[i + 1 :], met, strict=False):
+            lists.add(rows, *of_rows)
+            lists.add(columns, *of_columns)
         lists.raise_floors(rows)
         yield rows, lists.keys[rows], lists.overflowed[rows]
+
+
+def _others(pairs: Pairs, own: int) -> Pairs:
+    """The pairs but those of a row with itself, which stand in the column `own` less than the row's."""
+    rows, columns, products = pairs
+    others = rows != columns + own
+    return rows[others], columns[others], products[others]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.evaluation import nearest_neighbours, neighbours, products
+from zoo.evaluation.workers import Workers
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_come_in_the_order_of_the_tasks(threads):
+    delays = threading.Event()
+
+    def square(number):
+        if number % 3 == 0:
+            delays.wait(0.002)
+        return number * number
+
+    with Workers(threads) as workers:
+        assert list(workers.ahead(square, range(40))) == [number * number for number in range(40)]
+        assert list(workers.ahead(square, [])) == []
+
+
+def test_tasks_without_end_are_taken_as_results_are():
+    taken = []
+    with Workers(2) as workers:
+        results = workers.ahead(lambda task: task, (taken.append(n) or n for n in itertools.count()))
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+    assert len(taken) < 20
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_reaches_whoever_takes_the_result(threads):
+    with Workers(threads) as workers:
+        results = workers.ahead(lambda task: 1 / task, [1, 0, 2])
+        assert next(results) == 1
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+
+
+def test_each_thread_is_prepared_before_the_first_task():
+    prepared, seen = set(), []
+    with Workers(3, lambda: prepared.add(threading.get_ident()), lambda: seen.append(len(prepared))) as workers:
+        assert set(workers.ahead(lambda _: threading.get_ident(), range(9))) <= prepared
+    assert seen == [3]
+
+
+def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(monkeypatch):
+    if not products.has_int8(64):
+        pytest.skip("this processor has no 8-bit products")
+    monkeypatch.setattr(neighbours, "BLOCK", 64)
+    monkeypatch.setattr(neighbours, "WHOLE", 0)
+    rows = np.random.default_rng(0).standard_normal((400, 64), np.float32)
+    before = torch.get_num_threads()
+    expected = nearest_neighbours(rows, rows, 7, exclude_self=True)
+    try:
+        torch.set_num_threads(3)
+        for whole in (0, 8192):
+            monkeypatch.setattr(neighbours, "WHOLE", whole)
+            for queries, own in ((rows, True), (rows[:150], False)):
+                found = nearest_neighbours(queries, rows, 7, own)
+                wanted = expected if own else nearest_neighbours(queries.tolist(), rows, 7)
+                np.testing.assert_array_equal(found[0], wanted[0])
+                np.testing.assert_array_equal(found[1], wanted[1])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    exact = (rows.astype(np.float64) @ rows.astype(np.float64).T).astype(np.float32)
+    np.fill_diagonal(exact, -np.inf)
+    np.testing.assert_array_equal(expected[1], np.argsort(-exact, axis=1, kind="stable")[:, :7])
