@@ -64,7 +64,9 @@ def check_inside(folder: Path, name: str) -> Path:
     In the Hub's cache, where folders hold links, it may lead to anywhere in that cache.
     """
     whole = folder.resolve()
-    allowed = whole.parents[2] if whole.parent.name == "snapshots" and len(whole.parents) > 2 else whole
+    # The cache's layout: models--org--name/snapshots/commit, with links to blobs there or in a store beside it.
+    cached = whole.parent.name == "snapshots" and whole.parents[1].name.startswith("models--")
+    allowed = whole.parents[2] if cached else whole
     path = folder / name
     if not path.resolve().is_relative_to(allowed):
         raise ModelFolderError(

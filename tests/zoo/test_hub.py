@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from zoo import hub as reading
 from zoo.cards import SCHEMA, read_card
 from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
 from zoo.golden import read_golden
+from zoo.hub_errors import explain
 from zoo.paths import SHIPPED, home
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
@@ -153,6 +155,11 @@ def test_a_disk_that_fills_during_a_download(world: World) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert world.parts() == []
     assert_whole(reading.snapshot("org/toy"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_has_other_numbers_too(number: int) -> None:
+    assert "Make room" in str(explain(OSError(number, os.strerror(number)), "org/toy"))
 
 
 @pytest.mark.parametrize(

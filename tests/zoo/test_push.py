@@ -70,7 +70,12 @@ def test_what_was_pushed_loads_and_embeds_as_before(
     assert (done.commit, done.left_out) == (repository.branches["main"], ("log.jsonl",))
     assert len([path for path in writes(hub) if "/commit/" in path]) == 1
     images, golden = read_golden(MODEL)
-    np.testing.assert_allclose(zoo.load("org/toy", runtime="onnx").embed(images), golden, atol=1e-5)
+    fetched = zoo.load("org/toy", runtime="onnx")
+    np.testing.assert_allclose(fetched.embed(images), golden, atol=1e-5)
+    fetched.push_to_hub("other/toy")  # from the cache, where files are links
+    passed_on = hub.repositories["other/toy"].files()
+    assert all(passed_on[name] == files[name] for name in SENT)
+    assert 'zoo.load("other/toy")' in passed_on["README.md"].decode()
     assert hub.token not in caplog.text + "".join(capfd.readouterr()) + repr(done)
 
 
