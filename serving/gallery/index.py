@@ -73,18 +73,23 @@ class Index:
                 self._side.remove(changes.removed)
             self.change = changes.number
 
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False) -> Found:
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
         """The `k` nearest to each of `vectors`, float32 [q, dim]; k is cut to what there is.
 
         Similarities are exact. `exact`: so is the choice of neighbours; else it is as good as the index's setting.
+        among: the ids that may be found, int64, ascending; they are always searched exactly, as an approximate index
+        may find hardly any of a few. Those that are not there leave places that nothing took.
         """
         vectors = np.ascontiguousarray(vectors, np.float32)
         with self._lock.shared():
-            k = min(k, len(self))
-            similarities, rows = self._search_main(vectors, min(k, len(self._main)), exact)
-            new, new_rows = self._search_exactly(self._side, vectors, min(k, len(self._side)))
-            ids = np.concatenate([self._main.ids_of(rows), self._side.ids_of(new_rows)], axis=1)
-        return best_of(np.concatenate([similarities, new], axis=1), ids, k)
+            k = min(k, len(self) if among is None else len(among))
+            similarities, rows = self._search_main(vectors, min(k, len(self._main)), exact, among)
+            ids = self._main.ids_of(rows)
+            if len(self._side):
+                new, new_rows = self._search_exactly(self._side, vectors, min(k, len(self._side)), among)
+                similarities = np.concatenate([similarities, new], axis=1)
+                ids = np.concatenate([ids, self._side.ids_of(new_rows)], axis=1)
+        return best_of(similarities, ids, k)
 
     def content(self) -> tuple[np.ndarray, np.ndarray]:
         """All that is there: ids int64 [n], ascending, and vectors float32 [n, dim], copied."""
@@ -93,14 +98,15 @@ class Index:
             ids = np.concatenate([part.ids[part.alive] for part in parts])
             return ids, np.concatenate([part.vectors()[part.alive] for part in parts])
 
-    def _search_main(self, vectors: np.ndarray, k: int, exact: bool) -> Found:
-        if exact or self._frozen.approximate is None or k > BEYOND * self._frozen.k:
-            return self._search_exactly(self._main, vectors, k)
+    def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Found:
+        """At least k rows for each vector, with their exact similarities, in no order."""
+        if exact or among is not None or self._frozen.approximate is None or k > BEYOND * self._frozen.k:
+            return self._search_exactly(self._main, vectors, k, among)
         similarities, rows = self._search_approximately(vectors, k)
         # Lists that were looked into may hold fewer than k: the search promises k where there are k.
-        short = (rows == NOTHING).any(axis=1)
+        short = (rows != NOTHING).sum(axis=1) < k
         if short.any():
-            similarities[short], rows[short] = self._search_exactly(self._main, vectors[short], k)
+            similarities[short], rows[short] = self._search_exactly(self._main, vectors[short], rows.shape[1])
         return similarities, rows
 
     def _search_approximately(self, vectors: np.ndarray, k: int) -> Found:
@@ -112,10 +118,10 @@ class Index:
             piece = slice(start, start + _PIECE)
             scores[piece] = np.einsum("qd,qkd->qk", vectors[piece], known[rows[piece]])
         scores[rows == NOTHING] = -np.inf
-        return best_of(scores, rows, k)
+        return scores, rows
 
-    def _search_exactly(self, part: Segment, vectors: np.ndarray, k: int) -> Found:
-        return part.search(part.exact, KINDS["flat"], 0, vectors, k)
+    def _search_exactly(self, part: Segment, vectors: np.ndarray, k: int, among: np.ndarray | None = None) -> Found:
+        return part.search(part.exact, KINDS["flat"], 0, vectors, k, among)
 
 
 def best_of(similarities: np.ndarray, ids: np.ndarray, k: int) -> Found:

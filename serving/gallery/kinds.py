@@ -97,6 +97,8 @@ def _ivf_pq(n: int, dim: int) -> faiss.Index:
     coarse = faiss.IndexFlatIP(dim)
     index = faiss.IndexIVFPQ(coarse, dim, _lists(n), _parts(dim), 8, faiss.METRIC_INNER_PRODUCT)
     index.pq.cp.min_points_per_centroid = 1
+    # A few rounds on a few points: what coarser codes miss is made up for by a longer shortlist.
+    index.pq.cp.niter, index.pq.cp.max_points_per_centroid = 10, 64
     return _owning(index, coarse)
 
 

@@ -13,7 +13,7 @@ import json
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.connection import connect
+from serving.gallery.filters import Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
@@ -50,6 +51,8 @@ class Store:
                 self._db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
                 state = dict(self._db.execute("SELECT key, value FROM state"))
             self.dim, self.fingerprint = int(state["dim"]), str(state["fingerprint"])
+            if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:
+                raise GalleryError(f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}.")
         except BaseException:
             self._db.close()
             raise
@@ -92,6 +95,22 @@ class Store:
                 "UPDATE items SET source = ?, label = ? WHERE id = ?",
                 [(source, label, item_id) for item_id, source, label in places],
             )
+
+    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> None:
+        """Give an item another label and other metadata. Raises `ItemNotFoundError`."""
+        text = _json_of(metadata)
+        with self._writing():
+            found = self._db.execute(
+                "UPDATE items SET label = ?, metadata = ? WHERE id = ?", (label, text, min(item_id, _MAX_ID))
+            )
+            if not found.rowcount:
+                raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+
+    def matching(self, chosen: Filter) -> np.ndarray:
+        """The ids, int64, ascending, of the items that a filter lets through."""
+        condition, values = chosen.sql()
+        rows = self._query(f"SELECT id FROM items WHERE {condition} ORDER BY id", *values)
+        return np.array([row[0] for row in rows], np.int64)
 
     def change(self) -> int:
         """The number of the last change: cheap, asked before every search."""
@@ -234,7 +253,7 @@ class Store:
         if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
             raise GalleryError(f"the embedding of {item.source!r} is not of unit length.")
         try:
-            metadata = json.dumps(dict(item.metadata), ensure_ascii=False, allow_nan=False)
+            metadata = _json_of(item.metadata)
             for text in (item.source, item.label or "", metadata):
                 text.encode()
         except (TypeError, ValueError) as error:
@@ -307,6 +326,10 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise GalleryError(f"{self.path}: {error}.") from error
+
+
+def _json_of(metadata: Mapping[str, Any]) -> str:
+    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
 
 def _where(label: str | None) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -20,12 +21,19 @@ class Thumbnail:
     media_type: str
 
 
+def side_needed(size: tuple[int, int]) -> int:
+    """The shortest side that a decoded image of that full size needs for its thumbnail to lose nothing."""
+    if max(size) <= SIDE:
+        return min(size)
+    return math.ceil(SIDE * min(size) / max(size))
+
+
 def make_thumbnail(image: Image.Image) -> Thumbnail:
     """The thumbnail of an upright 8-bit image of mode L or RGB, as `zoo.images.open_image` gives it."""
     if max(image.size) <= LOSSLESS_SIDE:
         return _encode(image, "PNG", optimize=True)
     small = image.copy()
-    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    small.thumbnail((SIDE, SIDE), Image.Resampling.HAMMING)
     return _encode(small, "JPEG", quality=85)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.gallery.image_files import find_images
-from serving.gallery.thumbnails import make_thumbnail
+from serving.gallery.thumbnails import make_thumbnail, side_needed
 from serving.searcher import Searcher
 from tests.serving import toys
 from zoo.embedder import Embedder
@@ -59,6 +59,27 @@ def test_thumbnails_carry_no_metadata() -> None:
         assert shown.size == (256, 171)
         assert not shown.getexif()
         assert "comment" not in shown.info
+
+
+@pytest.mark.parametrize(
+    ("size", "side"), [((100, 60), 60), ((256, 200), 200), ((1024, 768), 192), ((768, 1024), 192), ((3000, 2), 1)]
+)
+def test_an_image_is_decoded_no_larger_than_its_thumbnail_needs(size: tuple[int, int], side: int) -> None:
+    assert side_needed(size) == side
+
+
+@pytest.mark.parametrize(
+    ("size", "shown_size"), [((1024, 768), (256, 192)), ((768, 1024), (192, 256)), ((100, 60), (100, 60))]
+)
+def test_jpegs_decoded_small_have_whole_thumbnails(
+    model: Embedder, tmp_path: Path, size: tuple[int, int], shown_size: tuple[int, int]
+) -> None:
+    (tmp_path / "in").mkdir()
+    toys.picture(2, np.random.default_rng(0), side=64).resize(size).save(tmp_path / "in" / "a.jpg")
+    index_folder(model, "toy", tmp_path / "in", tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.thumbnail(1).data)) as shown:
+        assert shown.size == shown_size
+        np.testing.assert_allclose(gallery.embedding(1), model.embed(tmp_path / "in" / "a.jpg")[0], atol=1e-6)
 
 
 def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp_path: Path) -> None:

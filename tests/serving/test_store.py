@@ -163,6 +163,10 @@ def test_files_that_are_no_gallery_are_refused(tmp_path: Path, path: Path) -> No
         database.executescript("CREATE TABLE t (x)")
     with pytest.raises(GalleryError, match="no gallery"):
         Store(tmp_path / "other")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE state SET value = 'hamming' WHERE key = 'metric'")
+    with pytest.raises(GalleryError, match="for hamming similarity"):
+        Store(path)
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     with pytest.raises(GalleryError, match="Upgrade"):
