@@ -13,6 +13,7 @@ import torch
 import zoo
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model, noise
+from training import state
 from training.api import resolve, train_model
 from training.frozen.data import load
 from training.frozen.extract import Model, Views, extract
@@ -107,6 +108,29 @@ def test_a_run_repeats_and_learns(made: tuple[Card, Path, Path], tmp_path: Path)
     logs = [train(recipe, load(recipe), tmp_path / again, CPU, progress=False).log for again in "ab"]
     assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
     assert logs[0][-1]["loss"] < logs[0][0]["loss"]
+
+
+def test_an_interrupted_run_goes_on(
+    made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = frozen("diva-conv4-glyphs", made)
+    whole = train(recipe, load(recipe), tmp_path / "whole", CPU, progress=False)
+    save = state.save
+
+    def saves_once(value: dict[str, object], path: Path) -> None:
+        if value["epoch"] == 2:
+            raise KeyboardInterrupt
+        save(value, path)
+
+    monkeypatch.setattr(state, "save", saves_once)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+    monkeypatch.undo()
+    rest = train(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+    assert rest.resumed_at == 1
+    assert [r["loss"] for r in rest.log] == [r["loss"] for r in whole.log]
+    for a, b in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -> None:
