@@ -97,6 +97,12 @@ def test_compare_to_the_screen_and_to_a_file(capsys, tmp_path):
     assert {row["status"] for row in json.loads(file.read_text())} == {"not run", "no recipe"}
 
 
+def test_a_study_is_sent_to_its_own_report(capsys, tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    assert main(["benchmark", "report", str(tmp_path), "--out", str(tmp_path / "x.html")]) == 2
+    assert f"zoo benchmark resume {tmp_path} --report" in capsys.readouterr().err
+
+
 def test_report_is_written_without_torch(tmp_path, own_zoo):
     """In a process of its own, so that what it loads can be seen."""
     toys.write_model(own_zoo / "models" / "toy-pool")
