@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+_PIECE = 256  # pairs at a time: the rows of these stay in the cache
+
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
@@ -16,12 +18,9 @@ def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def triplet_distances(embeddings: Tensor, anchors: Tensor, others: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """|e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each.
-
-    As `pair_distances`, but the anchors' rows are gathered once.
-    """
-    result: tuple[Tensor, Tensor] = _TripletDistances.apply(embeddings, anchors, others, more)
-    return result
+    """|e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each."""
+    both = pair_distances(embeddings, torch.cat([anchors, anchors]), torch.cat([others, more]))
+    return both[: len(anchors)], both[len(anchors) :]
 
 
 def unit_distances(embeddings: Tensor) -> Tensor:
@@ -72,51 +71,42 @@ class _Distances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         embeddings, result = ctx.saved_tensors
-        pull = (grad / result).masked_fill_(result == 0, 0)
+        pull = _pull(grad, result)
         pull = pull + pull.T
         return embeddings * pull.sum(1, keepdim=True) - pull @ embeddings
 
 
 class _PairDistances(torch.autograd.Function):
-    """A third of the passes over [t, d] that autograd would make."""
+    """In pieces, and with no [t, d] kept for the gradient: passes over memory cost more here than the arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        difference = embeddings.index_select(0, i).sub_(embeddings.index_select(0, j))
-        result: Tensor = torch.linalg.vector_norm(difference, dim=1)
-        ctx.save_for_backward(difference, result, i, j)
-        ctx.rows = len(embeddings)
+        pieces = zip(i.split(_PIECE), j.split(_PIECE), strict=True)
+        result = torch.cat([_lengths(embeddings, *piece) for piece in pieces])
+        ctx.save_for_backward(embeddings, result, i, j)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        difference, result, i, j = ctx.saved_tensors
-        pull = difference * (grad / result).masked_fill_(result == 0, 0)[:, None]
-        moved = pull.new_zeros(ctx.rows, pull.shape[1])
-        return moved.index_add_(0, i, pull).index_add_(0, j, pull, alpha=-1), None, None
+        embeddings, result, i, j = ctx.saved_tensors
+        pull = _pull(grad, result)
+        # A product with the sparse matrix of the pairs' weights: twice as fast as adding row by row.
+        rows, others, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
+        shape = len(embeddings), len(embeddings)
+        matrix = torch.sparse_coo_tensor(torch.stack([rows, others]), pulls, shape, check_invariants=False)
+        own = pulls.new_zeros(len(embeddings)).index_add_(0, rows, pulls)
+        return embeddings * own[:, None] - matrix @ embeddings, None, None
 
 
-class _TripletDistances(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, a: Tensor, o: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-        anchors = embeddings.index_select(0, a)
-        other = embeddings.index_select(0, o).sub_(anchors).neg_()
-        more = anchors.sub_(embeddings.index_select(0, m))
-        results = torch.linalg.vector_norm(other, dim=1), torch.linalg.vector_norm(more, dim=1)
-        ctx.save_for_backward(other, more, *results, a, o, m)
-        ctx.rows = len(embeddings)
-        return results
+def _lengths(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    difference = embeddings.index_select(0, i).sub_(embeddings.index_select(0, j))
+    result: Tensor = torch.linalg.vector_norm(difference, dim=1)
+    return result
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, of_other: Tensor, of_more: Tensor) -> tuple[Tensor, None, None, None]:
-        other, more, far, farther, a, o, m = ctx.saved_tensors
-        pull = other * (of_other / far).masked_fill_(far == 0, 0)[:, None]
-        push = more * (of_more / farther).masked_fill_(farther == 0, 0)[:, None]
-        moved = pull.new_zeros(ctx.rows, pull.shape[1])
-        moved.index_add_(0, o, pull, alpha=-1).index_add_(0, m, push, alpha=-1)
-        return moved.index_add_(0, a, pull.add_(push)), None, None, None
+
+def _pull(grad: Tensor, distance: Tensor) -> Tensor:
+    return (grad / distance).masked_fill_(distance == 0, 0)
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:

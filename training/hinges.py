@@ -26,9 +26,11 @@ class Hinges(NamedTuple):
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """[x]+ of every value, or of those of the mask, bool and of the same shape; weights count them as often."""
-    # Numbers, not bools: they are several times as fast to multiply and to count.
-    kept = torch.ones_like(values) if mask is None else mask.to(values.dtype)
     terms = relu(values)
+    if mask is None:
+        return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
+    # Numbers, not bools: they are several times as fast to multiply and to count.
+    kept = mask.to(values.dtype)
     return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
 
 
@@ -46,21 +48,22 @@ class _Contrast(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
-        same = torch.eq(labels[:, None], labels, out=torch.empty_like(values))  # in a third of the time of a mask
-        # v - near where same is 1, far - v where it is 0
-        terms = (same * 2).sub_(1).mul_(values).add_(same, alpha=-(near + far)).add_(far).relu_().fill_diagonal_(0)
+        # Floats into floats take a fifth of the time of numbers into a mask; they hold every class number exactly.
+        classes = labels.float()
+        same = torch.eq(classes[:, None], classes, out=classes.new_empty(values.shape)).to(values.dtype)
+        terms = (far - values).lerp_(values - near, same).relu_().fill_diagonal_(0)
         of_near, of_far = _parts(terms.sign(), same) if active_only else _pairs(same)
         per_near, per_far = 1 / of_near.clamp(min=1), 1 / of_far.clamp(min=1)
-        ctx.save_for_backward(terms, same, per_near, per_far)
         total_near, total_far = _parts(terms, same)
+        # The gradient but for a factor, in place: one matrix is kept.
+        ctx.save_for_backward(same.mul_(per_near + per_far).sub_(per_far).mul_(terms.sign_()))
         return total_near * per_near + total_far * per_far
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        terms, same, per_near, per_far = ctx.saved_tensors
-        signed = same * (gradient * (per_near + per_far))
-        return signed.sub_(gradient * per_far).mul_(terms.sign()), None, None, None, None
+        (weights,) = ctx.saved_tensors
+        return weights * gradient, None, None, None, None
 
 
 def _pairs(same: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,13 +52,13 @@ def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
 
     From sorted labels, in O(b log b + t), where the b x b matrix would cost more than what is mined from it.
     """
-    _, classes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    order = classes.argsort(stable=True)
-    size = sizes[classes[order]]
-    start = (sizes.cumsum(0) - sizes)[classes[order]]
-    places = torch.arange(len(labels), device=labels.device).repeat_interleave(size - 1)
-    first = ((size - 1).cumsum(0) - (size - 1)).repeat_interleave(size - 1)
-    other = start[places] + torch.arange(len(places), device=labels.device) - first
+    ordered, order = labels.sort(stable=True)
+    start = torch.searchsorted(ordered, ordered)
+    others = torch.searchsorted(ordered, ordered, right=True) - start - 1
+    places = torch.arange(len(labels), device=labels.device).repeat_interleave(others)
+    # A place's own first pair is the sum of what came before it; its positives are its class without itself.
+    first = others.cumsum(0) - others
+    other = torch.arange(len(places), device=labels.device) + (start - first)[places]
     return order[places], order[other + (other >= places)]
 
 

@@ -64,3 +64,18 @@ def test_positive_pairs_are_the_entries_of_the_mask(labels: list[int]) -> None:
     anchors, positives = positive_pairs(y)
     expected = positive_mask(y).nonzero().tolist()
     assert sorted(zip(anchors.tolist(), positives.tolist(), strict=True)) == [(i, j) for i, j in expected]
+
+
+def test_many_pairs_are_taken_in_pieces() -> None:
+    generator = torch.Generator().manual_seed(2)
+    i, j = torch.randint(6, (2, 600), generator=generator)
+    weights = torch.randn(600, generator=generator, dtype=torch.float64)
+    rows = ROWS.clone().requires_grad_()
+    (ours,) = torch.autograd.grad((pair_distances(rows, i, j) * weights).sum(), rows)
+    expected = torch.zeros(6, 4, dtype=torch.float64)
+    for a, b, weight in zip(i.tolist(), j.tolist(), weights.tolist(), strict=True):
+        if a != b:
+            direction = (ROWS[a] - ROWS[b]) / torch.linalg.vector_norm(ROWS[a] - ROWS[b])
+            expected[a] += weight * direction
+            expected[b] -= weight * direction
+    assert torch.allclose(ours, expected, atol=1e-11)

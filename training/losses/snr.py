@@ -96,7 +96,7 @@ class _SNRDistances(torch.autograd.Function):
         centred, inverse, result = ctx.saved_tensors
         scaled = gradient * inverse
         both = scaled + scaled.T
-        weights = both.sum(1, keepdim=True) - (scaled * result).sum(1, keepdim=True)
+        weights = both.sum(1, keepdim=True) - scaled.mul_(result).sum(1, keepdim=True)
         return torch.addmm(centred * weights, both, centred, alpha=-1).mul_(2)
 
 
@@ -114,4 +114,4 @@ def off_centre(embeddings: Tensor) -> Tensor:
 
 def _inverse(power: Tensor) -> Tensor:
     tiny = torch.finfo(power.dtype).eps
-    return torch.where(power > tiny, 1 / power.clamp(min=tiny), 0)
+    return (power > tiny) / power.clamp(min=tiny)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.miners.drawing import draw, prefer
+from training.miners.drawing import draw
 from training.tuples import Triplets, negative_mask, positive_pairs
 
 
@@ -39,15 +39,16 @@ class DistanceWeighted:
         # In place where it can be, for fresh memory takes longer than the arithmetic; and in floats, since masks, log1p
         # and exp of infinity take several times as long as sums, log and exp of -80.
         squared = torch.addmm(unit.new_full((1,), 2.0), unit, unit.T, alpha=-2)
-        if self.farthest is not None:
-            near = candidates & (squared <= self.farthest**2)
-            candidates = near if near.view(torch.uint8).amax(1).all() else prefer(near, candidates)
+        barred = (~candidates).view(torch.uint8).float().mul_(1e30)
+        if self.farthest is not None:  # barred as long as there is anything nearer
+            barred.add_(torch.gt(squared, self.farthest**2, out=torch.empty_like(squared)), alpha=1e28)
         squared.clamp_(self.nearest**2, (self.farthest or 2.0) ** 2)
-        log_weights = log_density(squared, unit.shape[1]).neg_().add_((~candidates).float(), alpha=-1e30)
-        return log_weights.sub_(log_weights.amax(1, keepdim=True).clamp_(min=-1e29)).clamp_(min=-80).exp_()
+        logs = log_density(squared, unit.shape[1]).add_(barred)
+        least = logs.amin(1, keepdim=True).clamp_(max=1e29)
+        return torch.sub(least, logs, out=logs).clamp_(min=-80).exp_()
 
 
 def log_density(squared: Tensor, dim: int) -> Tensor:
     """log q(d) up to a constant, from squared distances in (0, 4] of random points of the unit sphere in `dim`."""
-    toward_opposite = (squared * -0.25).add_(1).clamp_(min=1e-8).log_()
+    toward_opposite = (4 - squared).clamp_(min=4e-8).log_()
     return squared.log().mul_((dim - 2) / 2).add_(toward_opposite, alpha=(dim - 3) / 2)
