@@ -2,12 +2,16 @@
 
     python tests/benchmarks/bench_metrics.py [--rows 5924] [--dim 128] [--per-class 59] [--repeats 3]
     python tests/benchmarks/bench_metrics.py --neighbours 50 --rows 60502 --dim 512 --per-class 5 --repeats 1
-    python tests/benchmarks/bench_metrics.py --growth 10000 100000 1000000 --neighbours 12
+    python tests/benchmarks/bench_metrics.py --nmi [--rows 5924]
+    python tests/benchmarks/bench_metrics.py --growth 10000 100000 1000000 --neighbours 12 [--queries 10000]
+        [--picture growth.png]
 
 The first compares `retrieval_metrics` with pytorch-metric-learning's AccuracyCalculator (its FAISS search, only the
-shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third
-searches memory-mapped rows of growing number. Each side runs in a process of its own: best wall and processor time
-of the repeats, and peak memory above what was there before the first (pages of a mapped file count as memory).
+shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third NMI
+with the calculator's (FAISS's k-means: one start, 20 iterations; ours is asked for the same), the fourth searches
+memory-mapped rows of growing number: each row beside all others, or only the first `--queries` rows, themselves
+included. Each side runs in a process of its own: best wall and processor time of the repeats, and peak memory above
+what was there before the first (pages of a mapped file count as memory).
 "numpy" is ours as it runs where torch is not loaded, "torch" where it is.
 """
 
@@ -96,15 +100,39 @@ def flat(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
 def stream(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
     from zoo.evaluation.neighbours import neighbour_chunks
 
-    chunks = lambda: neighbour_chunks(embeddings, embeddings, k, exclude_self=True)  # noqa: E731
+    queries = embeddings[labels == 1] if len(labels) else embeddings
+    chunks = lambda: neighbour_chunks(queries, embeddings, k, exclude_self=queries is embeddings)  # noqa: E731
     return lambda: {"similarity": sum(float(found.sum()) for _, found, _ in chunks())}
+
+
+def clusters(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
+    from zoo.evaluation.kmeans import k_means
+    from zoo.evaluation.partitions import nmi
+
+    number = len(np.unique(labels))
+    return lambda: {"nmi": nmi(labels, k_means(embeddings, number, restarts=1, iterations=20).labels)}
+
+
+def their_clusters(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    theirs = AccuracyCalculator(include=("NMI",))
+    return lambda: {"nmi": float(theirs.get_accuracy(embeddings, labels)["NMI"])}
 
 
 def _mean(similarities: np.ndarray) -> dict[str, float]:
     return {"similarity": float(similarities.mean(dtype=np.float64))}
 
 
-SIDES = {"metrics": metrics, "calculator": calculator, "neighbours": neighbours, "flat": flat, "stream": stream}
+SIDES = {
+    "metrics": metrics,
+    "calculator": calculator,
+    "neighbours": neighbours,
+    "flat": flat,
+    "stream": stream,
+    "clusters": clusters,
+    "their_clusters": their_clusters,
+}
 
 
 def measure(side: str, args: argparse.Namespace) -> None:
@@ -113,7 +141,11 @@ def measure(side: str, args: argparse.Namespace) -> None:
     if library == "torch":
         import faiss  # noqa: F401
         import torch  # noqa: F401
-    data = (mapped(args.rows, args.dim), np.empty(0)) if name == "stream" else rows(args.rows, args.dim, args.per_class)
+    if name == "stream":  # labels say which rows search; none: all
+        asking = np.arange(args.rows) < args.queries if args.queries else np.empty(0)
+        data: Rows = mapped(args.rows, args.dim), asking
+    else:
+        data = rows(args.rows, args.dim, args.per_class)
     run = SIDES[name](*data, args.neighbours)
     before, wall, processor = peak_mb(), [], []
     for _ in range(args.repeats):
@@ -151,11 +183,30 @@ def compare(ours: str, theirs: str) -> None:
 
 
 def grow(sizes: list[int], args: argparse.Namespace) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
     for library in ("numpy", "torch"):
         for n in sizes:
             print(f"{n:9} x {args.dim} ", end="")
             options = ["--dim", str(args.dim), "--neighbours", str(args.neighbours), "--repeats", "1", "--rows", str(n)]
-            alone(f"stream-{library}", options)
+            options += ["--queries", str(args.queries)]
+            found.setdefault(library, []).append(alone(f"stream-{library}", options))
+    if args.picture:
+        draw(sizes, found, args)
+
+
+def draw(sizes: list[int], found: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    for panel, key, unit in zip(panels, ("wall", "megabytes"), ("seconds", "MB above the start"), strict=True):
+        for library, figures in found.items():
+            panel.loglog(sizes, [max(one[key], 1e-3) for one in figures], marker="o", label=library)
+        panel.set(xlabel=f"rows of {args.dim}, {args.queries or 'all'} of them queries", ylabel=unit)
+        panel.legend()
+    figure.savefig(args.picture)
 
 
 def main() -> None:
@@ -163,6 +214,9 @@ def main() -> None:
     for flag, default in (("--rows", 5924), ("--dim", 128), ("--per-class", 59), ("--repeats", 3), ("--neighbours", 0)):
         parser.add_argument(flag, type=int, default=default)
     parser.add_argument("--growth", type=int, nargs="+", metavar="ROWS", help="search memory-mapped rows instead")
+    parser.add_argument("--queries", type=int, default=0, help="with --growth: how many rows search (default: all)")
+    parser.add_argument("--picture", help="with --growth: draw it to this file, too")
+    parser.add_argument("--nmi", action="store_true", help="compare k-means and NMI instead")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -170,6 +224,8 @@ def main() -> None:
     elif args.growth:
         args.neighbours = args.neighbours or 12
         grow(args.growth, args)
+    elif args.nmi:
+        compare("clusters", "their_clusters")
     elif args.neighbours:
         compare("neighbours", "flat")
     else:
