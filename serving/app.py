@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -17,22 +17,24 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving import evaluating, searching, writing
 from serving.access import Access
+from serving.answers import item_json
+from serving.calibrating import calibration_of
 from serving.configuration import Configuration
-from serving.gallery import Hit, Item
 from serving.hosts import KnownHosts
 from serving.journal import Journal, to_stderr
 from serving.keys import KeyGuard, client_of
 from serving.limits import BodyDeadline, ConcurrencyLimit, RateLimit
-from serving.metrics import Measured, exposition, stage
+from serving.metrics import ITEMS, RECALL, Measured, exposition
 from serving.openapi import MAX_LIMIT, document
 from serving.refusals import HANDLERS
 from serving.searcher import Searcher
-from serving.uploads import BodyLimit, Query, item_id, read_query, whole_number
+from serving.uploads import BodyLimit, item_id, whole_number
 
 PAGE = Path(__file__).parent / "page"
 FORM_BYTES = 64 * 2**10
-"""What a multipart form may add to the image: its boundaries and small fields."""
+"""What a multipart form may add to its images: boundaries and small fields."""
 
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
@@ -56,7 +58,7 @@ def create_app(
     app.state.configuration = configuration
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
     app.state.cores = CapacityLimiter(len(os.sched_getaffinity(0)))
-    inside = BodyLimit(BodyDeadline(app, configuration.body_seconds), configuration.max_bytes + FORM_BYTES)
+    inside = BodyLimit(BodyDeadline(app, configuration.body_seconds), configuration.max_body + FORM_BYTES)
     limited: ASGIApp = ConcurrencyLimit(inside, configuration.concurrency)
     if configuration.rate:
         limited = RateLimit(limited, configuration.rate, configuration.burst, client_of)
@@ -79,43 +81,23 @@ class SecurityHeaders:
         await self.app(scope, receive, with_headers)
 
 
-async def _search(request: Request) -> Response:
-    with stage("read"):
-        query = await read_query(request)
-    start = perf_counter()
-    hits = await to_thread.run_sync(_find, _searcher(request), query, limiter=request.app.state.cores)
-    body = {
-        "query": {"id": query.item},
-        "k": query.k,
-        "milliseconds": round(1000 * (perf_counter() - start), 2),
-        "results": [_hit_json(hit) for hit in hits],
-    }
-    return JSONResponse(body)
-
-
-def _find(searcher: Searcher, query: Query) -> list[Hit]:
-    if query.item is not None:
-        return searcher.by_item(query.item, query.k)
-    return searcher.by_image(query.image or b"", query.k)
-
-
 async def _items(request: Request) -> Response:
     values = request.query_params
     gallery = _searcher(request).gallery
     limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
     if "sample" in values:
         items = await _run(lambda: gallery.sample(whole_number(values, "sample", 24, 1, MAX_LIMIT)))
-        return JSONResponse({"total": await _run(gallery.count), "items": [_item_json(item) for item in items]})
+        return JSONResponse({"total": await _run(gallery.count), "items": [item_json(item) for item in items]})
     offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
     items = await _run(lambda: gallery.items(offset, limit, label))
     total = await _run(lambda: gallery.count(label))
-    rows = [_item_json(item) for item in items]
+    rows = [item_json(item) for item in items]
     return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows})
 
 
 async def _item(request: Request) -> Response:
     wanted = item_id(request.path_params["id"])
-    return JSONResponse(_item_json(await _run(lambda: _searcher(request).gallery.item(wanted))))
+    return JSONResponse(item_json(await _run(lambda: _searcher(request).gallery.item(wanted))))
 
 
 async def _thumbnail(request: Request) -> Response:
@@ -144,7 +126,22 @@ async def _model(request: Request) -> Response:
     return JSONResponse(body)
 
 
+async def _stats(request: Request) -> Response:
+    gallery = _searcher(request).gallery
+    stats, index = await _run(gallery.stats), await _run(gallery.index_stats)
+    calibration = await _run(lambda: calibration_of(gallery))
+    body = {
+        **dataclasses.asdict(stats),
+        "index": dataclasses.asdict(index),
+        "calibration": None if calibration is None else calibration.to_json(),
+    }
+    return JSONResponse(body)
+
+
 async def _metrics(request: Request) -> Response:
+    gallery = _searcher(request).gallery
+    ITEMS.set(await _run(gallery.count))
+    RECALL.set((await _run(gallery.index_stats)).recall or math.nan)
     text, media_type = await _run(exposition)
     return Response(text, headers={"content-type": media_type, "Cache-Control": "no-store"})
 
@@ -170,27 +167,22 @@ def _searcher(request: Request) -> Searcher:
     return searcher
 
 
-def _hit_json(hit: Hit) -> dict[str, Any]:
-    return {**dataclasses.asdict(hit), "thumbnail": _thumbnail_path(hit.id)}
-
-
-def _item_json(item: Item) -> dict[str, Any]:
-    return {**dataclasses.asdict(item), "thumbnail": _thumbnail_path(item.id)}
-
-
-def _thumbnail_path(wanted: int) -> str:
-    return f"/items/{wanted}/thumbnail"
-
-
 ROUTES = [
     Route("/", _file("index.html")),
     Route("/docs", _file("docs.html")),
     Route("/openapi.json", _openapi),
     Route("/metrics", _metrics),
     Route("/model", _model),
-    Route("/search", _search, methods=["POST"]),
+    Route("/stats", _stats),
+    Route("/search", searching.search, methods=["POST"]),
+    Route("/embed", searching.embed, methods=["POST"]),
+    Route("/evaluate", evaluating.last),
+    Route("/evaluate", evaluating.measure, methods=["POST"]),
     Route("/items", _items),
+    Route("/items", writing.add, methods=["POST"]),
     Route("/items/{id}", _item),
+    Route("/items/{id}", writing.describe, methods=["PATCH"]),
+    Route("/items/{id}", writing.remove, methods=["DELETE"]),
     Route("/items/{id}/thumbnail", _thumbnail),
     Mount("/page", StaticFiles(directory=PAGE)),
 ]

@@ -36,6 +36,7 @@ class Configuration:
     max_pixels: int = _number(24_000_000, 1, "pixels of one image")
     max_k: int = _number(1000, 1, "results of one search")
     max_images: int = _number(32, 1, "images of one request")
+    max_body: int = _number(32 * 2**20, 1024, "bytes of one request")
     concurrency: int = _number(32, 1, "requests under way at once that have to be worked on; more get 429")
     rate: float = _number(0.0, 0, "requests a second of one client (its key, else its address); 0: any number")
     burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")

@@ -27,7 +27,7 @@ SHORTEST = 16
 OPEN_PATHS = ("/", "/docs", "/openapi.json")
 OPEN_PREFIX = "/page/"
 """The page itself, which holds nothing of the gallery and asks for the key."""
-READING_POSTS = frozenset({"/search", "/embed", "/evaluate"})
+READING_POSTS = frozenset({"/search", "/embed"})
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

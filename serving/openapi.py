@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.uploads import DEFAULT_K
+from serving.asking import MAX_OFFSET
+from serving.finding import DEFAULT_K
+from serving.reranking import KINDS, NONE
 
 MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
@@ -24,44 +26,149 @@ def document(max_k: int) -> Json:
         },
         "paths": {
             "/search": {"post": _search(max_k)},
-            "/items": {"get": _items()},
-            "/items/{id}": {"get": _item()},
+            "/embed": {"post": _embed()},
+            "/evaluate": {"get": _evaluation(), "post": _evaluate()},
+            "/items": {"get": _items(), "post": _add()},
+            "/items/{id}": {"get": _item(), "patch": _describe(), "delete": _remove()},
             "/items/{id}/thumbnail": {"get": _thumbnail()},
             "/model": {"get": _model()},
+            "/stats": {"get": _stats()},
             "/metrics": {"get": _plain("Counters and latencies in Prometheus's text format")},
             "/livez": {"get": _plain("Whether the process is alive")},
             "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
         },
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": _schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        # Needed where the service was started with keys; the empty one says that it may have none.
+        "security": [{"key": []}, {}],
     }
 
 
 def _search(max_k: int) -> Json:
-    image = {"type": "string", "format": "binary", "description": "The image file"}
-    fields = {"image": image, "id": {"type": "integer"}, "k": {"type": "integer"}}
     return {
         "summary": "The items nearest to an image, or to an item of the gallery",
         "description": "Send an image as the multipart field image or as the raw body, or name an item by its id; an "
-        "item is left out of its own results. Similarity is the cosine, -1 to 1.",
+        "item is left out of its own results. Parameters may stand in the form as well. Similarity is the cosine, "
+        "-1 to 1. Of several images the answer is {searches: [...]}, one result or error for each, in order.",
         "parameters": [
             _parameter("k", "How many to find", 1, max_k, DEFAULT_K),
             _parameter("id", "Search by this item instead of an image", 1, None, None),
+            _parameter("offset", "How many of the nearest to pass over", 0, MAX_OFFSET, 0),
+            _number("min_similarity", "Only of at least this similarity", -1, 1),
+            _number("min_p", "Only of at least this p_same; needs a calibrated gallery", 0, 1),
+            _text("label", "Only of this label; may be given again"),
+            _text("where", 'Only whose metadata is so: {"colour": "red", "year": [1908, 1909]}'),
+            _text("crop", "Part of the image to search by: left,top,right,bottom as fractions of its sides"),
+            {
+                "name": "rerank",
+                "in": "query",
+                "description": "Search again with the first results (expansion), or order by shared neighbours",
+                "schema": {"type": "string", "enum": list(KINDS), "default": NONE},
+            },
         ],
-        "requestBody": {
-            "content": {
-                "multipart/form-data": {"schema": {"type": "object", "properties": fields}},
-                "image/*": {"schema": image},
-                "application/octet-stream": {"schema": image},
-            }
-        },
+        "requestBody": _images("image"),
         "responses": {
-            "200": _json("The nearest, best first", _ref("SearchResult")),
-            "400": _refusal("no image in the request, or a form that cannot be read"),
+            "200": _json("The nearest, best first", {"anyOf": [_ref("SearchResult"), _ref("SearchResults")]}),
+            **_REFUSALS,
             "404": _refusal("no such item"),
-            "413": _refusal("more bytes or pixels than the limits"),
-            "415": _refusal("neither a form nor an image"),
-            "422": _refusal("an image that cannot be decoded, or a parameter out of range"),
         },
+    }
+
+
+def _embed() -> Json:
+    return {
+        "summary": "The embeddings of images",
+        "description": "Unit vectors, in the order of the images. base64: of float32, little-endian; npy: one NumPy "
+        "array as the body.",
+        "parameters": [
+            {
+                "name": "format",
+                "in": "query",
+                "schema": {"type": "string", "enum": ["json", "base64", "npy"], "default": "json"},
+            },
+            _text("crop", "Part of the images to embed: left,top,right,bottom as fractions of the sides"),
+        ],
+        "requestBody": _images("image"),
+        "responses": {
+            "200": {
+                "description": "The embeddings",
+                "content": {
+                    "application/json": {"schema": _ref("Embeddings")},
+                    "application/x-npy": {"schema": {"type": "string", "format": "binary"}},
+                },
+            },
+            **_REFUSALS,
+        },
+    }
+
+
+def _evaluation() -> Json:
+    responses = {"200": _json("The last measurement", {"type": "object"}), "404": _refusal("never measured")}
+    return {"summary": "How well the gallery's labels are found, as last measured", "responses": responses}
+
+
+def _evaluate() -> Json:
+    return {
+        "summary": "Measure R@1 and MAP@R of the labelled items, exactly and through the index, and calibrate p_same",
+        "responses": {
+            "200": _json("The measurement", {"type": "object"}),
+            **_WRITING,
+            "422": _refusal("labels that nothing can be measured by"),
+        },
+    }
+
+
+def _add() -> Json:
+    return {
+        "summary": "Add images",
+        "description": "The fields label, source and metadata (a JSON object) hold for all images of the request. An "
+        "image whose content is there already is answered with its item. One that cannot be read is named in refused, "
+        "and the others are added. Needs a write key.",
+        "parameters": [
+            _text("label", "Of all images"),
+            _text("source", "Where they come from"),
+            _text("metadata", "JSON"),
+        ],
+        "requestBody": _images("image"),
+        "responses": {
+            "200": _json("All were there already", _ref("Added")),
+            "201": _json("Added", _ref("Added")),
+            **_WRITING,
+            **_REFUSALS,
+        },
+    }
+
+
+def _describe() -> Json:
+    body = {"label": {"type": ["string", "null"]}, "metadata": {"type": "object"}}
+    return {
+        "summary": "Change an item's label or metadata; what is not named stays. Needs a write key",
+        "parameters": [_id()],
+        "requestBody": {"content": {"application/json": {"schema": {"type": "object", "properties": body}}}},
+        "responses": {
+            "200": _json("The item", _ref("Item")),
+            **_WRITING,
+            "404": _refusal("no such item"),
+            "422": _refusal("a body that is not understood"),
+        },
+    }
+
+
+def _remove() -> Json:
+    return {
+        "summary": "Remove an item. Needs a write key",
+        "parameters": [_id()],
+        "responses": {
+            "200": _json("It is gone", _object({"removed": {"type": "integer"}})),
+            **_WRITING,
+            "404": _refusal("no such item"),
+        },
+    }
+
+
+def _stats() -> Json:
+    return {
+        "summary": "Items, labels, the index and its measured recall, the calibration",
+        "responses": {"200": _json("The gallery", {"type": "object"})},
     }
 
 
@@ -103,6 +210,7 @@ def _schemas() -> Json:
         "similarity": {"type": "number", "minimum": -1, "maximum": 1},
         "label": label,
         "source": {"type": "string"},
+        "p_same": {"type": ["number", "null"]},
         "thumbnail": {"type": "string"},
     }
     item = {
@@ -135,6 +243,17 @@ def _schemas() -> Json:
     return {
         "Hit": _object(hit),
         "SearchResult": _object(result),
+        "SearchResults": _object({"searches": {"type": "array", "items": {"type": "object"}}}),
+        "Embeddings": _object(
+            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array"}}
+        ),
+        "Added": _object(
+            {
+                "new": {"type": "integer"},
+                "items": {"type": "array", "items": _ref("Item")},
+                "refused": {"type": "array", "items": {"type": "object"}},
+            }
+        ),
         "Item": _object(item),
         "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
         "Model": _object(model),
@@ -153,6 +272,27 @@ def _parameter(name: str, description: str, low: int, high: int | None, default:
         "in": "query",
         "description": description,
         "schema": {key: value for key, value in schema.items() if value is not None},
+    }
+
+
+def _number(name: str, description: str, low: float, high: float) -> Json:
+    schema = {"type": "number", "minimum": low, "maximum": high}
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _text(name: str, description: str) -> Json:
+    return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
+
+
+def _images(field: str) -> Json:
+    image = {"type": "string", "format": "binary"}
+    form = {"type": "object", "properties": {field: {"type": "array", "items": image}}}
+    return {
+        "content": {
+            "multipart/form-data": {"schema": form},
+            "image/*": {"schema": image},
+            "application/octet-stream": {"schema": image},
+        }
     }
 
 
@@ -180,3 +320,19 @@ def _model() -> Json:
 def _plain(summary: str, refused: str | None = None) -> Json:
     statuses = {"200": "Yes", **({refused: "No"} if refused else {})}
     return {"summary": summary, "responses": {status: {"description": text} for status, text in statuses.items()}}
+
+
+_REFUSALS = {
+    "400": _refusal("no image in the request, or a form that cannot be read"),
+    "401": _refusal("no key, or a wrong one"),
+    "408": _refusal("a body that came too slowly"),
+    "413": _refusal("more bytes or pixels than the limits"),
+    "415": _refusal("neither a form nor an image"),
+    "422": _refusal("an image that cannot be decoded, or a parameter out of range"),
+    "429": _refusal("too many requests at once, or in a second"),
+}
+_WRITING = {
+    "401": _refusal("no write key, or a wrong one"),
+    "403": _refusal("a service without a write key, or a read key"),
+    "429": _REFUSALS["429"],
+}

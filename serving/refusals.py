@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from serving.metrics import REFUSED
-from zoo.errors import ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
+from zoo.errors import EvaluationError, ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
 
 
 class RefusedError(Exception):
@@ -30,11 +30,16 @@ def too_large(limit: int) -> RefusedError:
     )
 
 
+def as_json(error: Exception) -> dict[str, dict[str, str]]:
+    """{"error": {"code", "message"}}."""
+    refusal = _refusal(error)
+    return {"error": {"code": refusal.code, "message": refusal.message}}
+
+
 def respond(error: RefusedError) -> JSONResponse:
     REFUSED.labels(error.code).inc()
-    body = {"error": {"code": error.code, "message": error.message}}
     known = {HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"}}.get(error.status, {})
-    return JSONResponse(body, error.status, {"Cache-Control": "no-store", **known, **error.headers})
+    return JSONResponse(as_json(error), error.status, {"Cache-Control": "no-store", **known, **error.headers})
 
 
 def _refusal(error: Exception) -> RefusedError:
@@ -63,6 +68,7 @@ _ERRORS: dict[type, tuple[HTTPStatus, str]] = {
     ImageTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "image_too_large"),
     ImageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "unreadable_image"),
     ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
+    EvaluationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "cannot_measure"),
     UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),
     # Nobody is there to read this; but it is no failure of the service, which would be logged.
     ClientDisconnect: (HTTPStatus.BAD_REQUEST, "client_disconnected"),

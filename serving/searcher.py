@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from serving.finding import Ask, Box, find
 from serving.gallery import Gallery, Hit
 from serving.metrics import stage
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
 from zoo.golden import FILE, read_golden
-from zoo.images import DEFAULT_LIMITS, ImageLike, Limits
+from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.loading import load
 from zoo.preprocessing import to_pixels
 from zoo.verify import FLOORS
+
+MAX_DRAFT = 2**16
 
 
 class Searcher:
@@ -48,29 +52,45 @@ class Searcher:
     def close(self) -> None:
         self.gallery.close()
 
-    def embed(self, image: ImageLike) -> np.ndarray:
-        """The image's unit embedding, float32 [1, dim]. Raises `ImageError`."""
+    def embed(self, image: ImageLike, crop: Box | None = None) -> np.ndarray:
+        """The image's unit embedding, float32 [1, dim]; of a part of it, where `crop` says so. Raises `ImageError`."""
         with stage("decode"):
-            pixels = to_pixels(image, self.embedder.preprocessing, self.limits)
+            pixels = to_pixels(self._part(image, crop), self.embedder.preprocessing, self.limits)
         with stage("embed"):
             return self.embedder.embed_pixels(pixels[None])
 
     def by_image(self, image: ImageLike, k: int) -> list[Hit]:
         """The `k` items nearest to an image. Raises `ImageError`."""
-        embedding = self.embed(image)
-        with stage("find"):
-            return self.gallery.search(embedding, k)[0]
+        return self.search(self.embed(image), Ask(k))
 
     def by_item(self, item_id: int, k: int) -> list[Hit]:
         """The `k` items nearest to an item, itself left out. Raises `ItemNotFoundError`."""
+        return self.search(self.gallery.embedding(item_id)[None], Ask(k), item_id)
+
+    def search(self, embedding: np.ndarray, ask: Ask, leave_out: int | None = None) -> list[Hit]:
+        """What `ask` wants of the nearest to a unit row, float32 [1, dim]; the item `leave_out` is not among them.
+
+        Raises `UsageError` for a `min_p` where the gallery was never calibrated.
+        """
         with stage("find"):
-            return self.gallery.search(self.gallery.embedding(item_id)[None], k, exclude_ids=[item_id])[0]
+            return find(self.gallery, embedding, ask, () if leave_out is None else (leave_out,))
 
     def is_ready(self) -> bool:
         """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched."""
         embedding = self.embed(self._probe)
         self.gallery.search(embedding, 1)
         return float(embedding[0] @ self._expected) >= FLOORS[self.embedder.precision]
+
+    def _part(self, image: ImageLike, crop: Box | None) -> ImageLike:
+        if crop is None:
+            return image
+        left, top, right, bottom = crop
+        # As many pixels must be left of the part as the network wants of a whole image.
+        draft = math.ceil(self.embedder.preprocessing.resize / min(right - left, bottom - top))
+        whole = open_image(image, self.limits, min(draft, MAX_DRAFT))
+        x, y = np.array([left, right]) * whole.width, np.array([top, bottom]) * whole.height
+        box = int(x[0]), int(y[0]), max(int(x[0]) + 1, round(x[1])), max(int(y[0]) + 1, round(y[1]))
+        return whole.crop(box)
 
     def _golden(self) -> tuple[bytes, np.ndarray]:
         """An image file and the embedding float32 [dim] it must have; without a golden file, the one it has now."""

@@ -1,11 +1,14 @@
-"""What a search request asks for: an image (multipart or raw) or an item's id, and k."""
+"""What a request carries: image files (a form's, or the raw body) and parameters (the query's and the form's)."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
@@ -13,17 +16,38 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.refusals import RefusedError, respond, too_large
 
-DEFAULT_K = 10
 RAW_TYPES = ("application/octet-stream", "image/")
+MAX_FIELDS = 32
 
 
 @dataclass(frozen=True)
-class Query:
-    """Exactly one of `image` (a file's bytes) and `item` is set."""
+class File:
+    """An image file: the name that the client gave it, "" in a raw body, and its bytes."""
 
-    k: int
-    image: bytes | None = None
-    item: int | None = None
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Upload:
+    """`values`: every parameter with all its values, the query's first."""
+
+    files: tuple[File, ...]
+    values: Mapping[str, tuple[str, ...]]
+
+    def one(self, name: str) -> str | None:
+        """The last value of a parameter."""
+        return self.values[name][-1] if name in self.values else None
+
+    def check_names(self, known: frozenset[str]) -> None:
+        """Raise `RefusedError` for a parameter that there is not: a misspelt filter must not let everything through."""
+        for name in self.values:
+            if name not in known:
+                raise RefusedError(
+                    HTTPStatus.UNPROCESSABLE_ENTITY,
+                    "unknown_parameter",
+                    f"There is no parameter {name[:80]!r} here; there are {', '.join(sorted(known))}.",
+                )
 
 
 class BodyLimit:
@@ -53,34 +77,55 @@ class BodyLimit:
         await self.app(scope, counted, send)
 
 
-async def read_query(request: Request) -> Query:
-    """Raises `RefusedError` that says what was expected."""
-    most = request.app.state.configuration.max_k
+async def read_upload(request: Request, most: int) -> Upload:
+    """The request's files, at most `most`, and parameters. Raises `RefusedError` that says what was expected."""
+    given = {name: tuple(request.query_params.getlist(name)) for name in request.query_params}
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
-        async with request.form(max_files=1, max_fields=8) as form:
-            return await _from_form(request, form, most)
+        async with request.form(max_files=most, max_fields=MAX_FIELDS) as form:
+            return await _from_form(form, given)
     body = await request.body()
-    if not body:
-        return _query(request.query_params, None, most)
-    if media_type and not media_type.startswith(RAW_TYPES):
+    if body and media_type and not media_type.startswith(RAW_TYPES):
         raise RefusedError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
             f"The content type {media_type[:80]} is not accepted. Send the image as multipart/form-data in the field "
             "'image', or as the raw body with an image/... content type.",
         )
-    return _query(request.query_params, body, most)
+    return Upload((File("", body),) if body else (), given)
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     """A parameter as a whole number between `low` and `high`; `default` where it is not given."""
     text = values.get(name, str(default))
     if not re.fullmatch(r"[0-9]{1,15}", text, re.ASCII) or not low <= int(text) <= high:
-        raise RefusedError(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"invalid_{name}", f"{name} must be a whole number from {low} to {high}."
-        )
+        raise invalid(name, f"a whole number from {low} to {high}")
     return int(text)
+
+
+def real_number(text: str | None, name: str, low: float, high: float) -> float | None:
+    """A parameter as a number between `low` and `high`; None where it is not given."""
+    if text is None:
+        return None
+    plain = re.fullmatch(r"-?[0-9]{0,15}(\.[0-9]{0,20})?(e-?[0-9]{1,3})?", text, re.ASCII)
+    try:
+        value = float(text) if plain else math.nan
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise invalid(name, f"a number from {low:g} to {high:g}")
+    return value
+
+
+def json_object(text: str | None, name: str) -> dict[str, Any]:
+    """A parameter as a JSON object; empty where it is not given."""
+    try:
+        value = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise invalid(name, 'a JSON object, as {"colour": "red"}')
+    return value
 
 
 def item_id(text: str) -> int:
@@ -90,28 +135,24 @@ def item_id(text: str) -> int:
     return int(text)
 
 
-async def _from_form(request: Request, form: FormData, most: int) -> Query:
-    fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
-    values = {**request.query_params, **fields}
-    upload = form.get("image")
-    if isinstance(upload, UploadFile):
-        return _query(values, await upload.read(), most)
-    if "id" not in values:
-        found = ", ".join(sorted(set(form))) or "no field"
-        raise RefusedError(
-            HTTPStatus.BAD_REQUEST, "no_image", f"The form has no file in the field 'image'; it has: {found[:200]}."
-        )
-    return _query(values, None, most)
+def invalid(name: str, expected: str) -> RefusedError:
+    return RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"invalid_{name}", f"{name} must be {expected}.")
 
 
-def _query(values: Mapping[str, str], image: bytes | None, most: int) -> Query:
-    k = whole_number(values, "k", min(DEFAULT_K, most), 1, most)
-    if image and "id" in values:
-        raise RefusedError(
-            HTTPStatus.BAD_REQUEST, "image_and_id", "Search by an image or by the id of an item, not both."
-        )
-    if image:
-        return Query(k, image=image)
-    if "id" in values:
-        return Query(k, item=item_id(values["id"]))
-    raise RefusedError(HTTPStatus.BAD_REQUEST, "no_image", "The request holds no image: its body or file is empty.")
+async def _from_form(form: FormData, given: dict[str, tuple[str, ...]]) -> Upload:
+    files, fields = [], dict(given)
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile) and name == "image":
+            files.append(File(value.filename or "", await value.read()))
+        elif isinstance(value, str) and name != "image":
+            fields[name] = (*fields.get(name, ()), value)
+        else:
+            raise _no_image(form)
+    return Upload(tuple(files), fields)
+
+
+def _no_image(form: FormData) -> RefusedError:
+    found = ", ".join(sorted(set(form)))[:200]
+    return RefusedError(
+        HTTPStatus.BAD_REQUEST, "no_image", f"The form has no file in the field 'image'; it has: {found}."
+    )

@@ -8,14 +8,15 @@ model.json        the card of the model that embeds this gallery, and where it w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
 from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
@@ -120,8 +121,17 @@ class Gallery:
         """Give items another source and label, (id, source, label) each; all of them, or none."""
         self._store.move(places)
 
+    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> None:
+        """Give an item another label and other metadata. Raises `ItemNotFoundError`."""
+        self._store.describe(item_id, label, metadata)
+
     def search(
-        self, vectors: np.ndarray, k: int, exclude_ids: Sequence[int] = (), exact: bool = False
+        self,
+        vectors: np.ndarray,
+        k: int,
+        exclude_ids: Sequence[int] = (),
+        exact: bool = False,
+        chosen: Filter = EVERYTHING,
     ) -> list[list[Hit]]:
         """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
 
@@ -129,17 +139,22 @@ class Gallery:
         `exact` is not set. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
         """
         excluded = set(exclude_ids) if k > 0 else set()
-        similarities, ids = self.neighbours(vectors, k + len(excluded), exact)
+        similarities, ids = self.neighbours(vectors, k + len(excluded), exact, chosen)
         items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
         return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
-    def neighbours(self, vectors: np.ndarray, k: int, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first."""
+    def neighbours(
+        self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first.
+
+        Of what `chosen` lets through; places that nothing took are -inf and -1.
+        """
         if k < 1:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
-        return self._live.current().search(vectors, k, exact)
+        return self._live.current().search(vectors, k, exact, self._store.matching(chosen) if chosen else None)
 
     def recall(self, k: int = 10) -> float | None:
         """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
@@ -174,6 +189,11 @@ class Gallery:
         """The item's unit embedding, float32 [dim]. Raises `ItemNotFoundError`."""
         return self._store.embedding(item_id)
 
+    def embeddings(self, ids: Sequence[int]) -> np.ndarray:
+        """The items' unit embeddings, float32 [n, dim]. Raises `ItemNotFoundError`."""
+        rows = [self._store.embedding(item_id) for item_id in ids]
+        return np.stack(rows) if rows else np.empty((0, self.card.dim), np.float32)
+
     def item_of_content(self, content_sha256: str) -> Item | None:
         """The item of the image file with this SHA-256 (hex), if the gallery has it."""
         return self._store.item_of_content(content_sha256)
@@ -181,6 +201,13 @@ class Gallery:
     def sources_by_content(self) -> dict[str, str]:
         """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
         return self._store.sources_by_content()
+
+    def fact(self, key: str) -> str | None:
+        """What `set_fact` kept of the gallery under this key."""
+        return self._store.state(f"fact {key}")
+
+    def set_fact(self, key: str, value: str) -> None:
+        self._store.set_state(f"fact {key}", value)
 
     def count(self, label: str | None = None) -> int:
         return self._store.count(label)

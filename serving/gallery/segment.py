@@ -42,15 +42,24 @@ class Segment:
         self._bits = None
 
     def search(
-        self, index: faiss.Index, kind: Kind, effort: int, vectors: np.ndarray, k: int
+        self,
+        index: faiss.Index,
+        kind: Kind,
+        effort: int,
+        vectors: np.ndarray,
+        k: int,
+        among: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Similarities float32 [q, k] and rows int64 [q, k] as `index`, one of these vectors, finds them.
 
-        Places that nothing took have the row -1 and the similarity -inf.
+        among: the ids that may be found, int64, ascending; None for all. Places that nothing took have the row -1 and
+        the similarity -inf.
         """
         if k == 0 or len(self.ids) == 0:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
-        similarities, rows = index.search(vectors, k, params=kind.parameters(effort, self._selector()))
+        bits = self._bits_of_those_alive() if among is None else _packed(self.alive & np.isin(self.ids, among))
+        selector = None if bits is None else faiss.IDSelectorBitmap(bits)
+        similarities, rows = index.search(vectors, k, params=kind.parameters(effort, selector))
         return np.where(rows == NOTHING, np.float32(-np.inf), similarities), rows
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
@@ -66,9 +75,11 @@ class Segment:
             return np.empty((0, dim), np.float32)
         return faiss.rev_swig_ptr(self.exact.get_xb(), n * dim).reshape(n, dim)
 
-    def _selector(self) -> faiss.IDSelector | None:
-        if not self.gone:
-            return None
-        if self._bits is None:
-            self._bits = np.packbits(self.alive, bitorder="little")
-        return faiss.IDSelectorBitmap(self._bits)
+    def _bits_of_those_alive(self) -> np.ndarray | None:
+        if self.gone and self._bits is None:
+            self._bits = _packed(self.alive)
+        return self._bits if self.gone else None
+
+
+def _packed(flags: np.ndarray) -> np.ndarray:
+    return np.packbits(flags, bitorder="little")

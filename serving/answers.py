@@ -1,0 +1,23 @@
+"""How hits and items look in an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from serving.gallery import Hit, Item
+from zoo.evaluation.calibration import Calibration
+
+
+def hit_json(hit: Hit, calibration: Calibration | None) -> dict[str, Any]:
+    """`p_same`: the probability that it is of the query's class; null where the gallery was never calibrated."""
+    chance = None if calibration is None else round(float(calibration.probability(hit.similarity)), 4)
+    return {**dataclasses.asdict(hit), "p_same": chance, "thumbnail": thumbnail_path(hit.id)}
+
+
+def item_json(item: Item) -> dict[str, Any]:
+    return {**dataclasses.asdict(item), "thumbnail": thumbnail_path(item.id)}
+
+
+def thumbnail_path(wanted: int) -> str:
+    return f"/items/{wanted}/thumbnail"

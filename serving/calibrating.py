@@ -1,0 +1,45 @@
+"""The calibration of a gallery's similarities, fitted to its own labelled items and kept with them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from serving.gallery import Gallery
+from serving.gallery.measuring import without_own
+from zoo.errors import EvaluationError
+from zoo.evaluation import nearest_neighbours
+from zoo.evaluation.calibration import Calibration, calibrate
+from zoo.evaluation.inputs import class_codes
+
+FACT = "calibration"
+NEIGHBOURS = 10
+
+
+def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
+    """Fit the probability that a neighbour is of the query's class, and keep it; at most so many items search.
+
+    Raises `EvaluationError` where the labels do not allow it: none, or all alike, or nothing to do with similarity.
+    """
+    ids, vectors = gallery.vectors()
+    labels = gallery.labels()
+    names = [labels.get(item_id) for item_id in ids.tolist()]
+    labelled = np.array([name is not None for name in names], bool)
+    if labelled.sum() < 2:
+        raise EvaluationError(f"{gallery.path} has fewer than two labelled items; nothing can be fitted to them.")
+    vectors = vectors[labelled]
+    codes = class_codes([name for name in names if name is not None], len(vectors))[0]
+    k = min(NEIGHBOURS, len(vectors) - 1)
+    asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
+    similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)
+    near, others = without_own(similarities, found, asks), without_own(found, found, asks)
+    fitted = calibrate(near, codes[others] == codes[asks][:, None], codes[asks])
+    gallery.set_fact(FACT, json.dumps(fitted.to_json()))
+    return fitted
+
+
+def calibration_of(gallery: Gallery) -> Calibration | None:
+    """The one that was kept; None where the gallery was never calibrated."""
+    text = gallery.fact(FACT)
+    return None if text is None else Calibration.from_json(json.loads(text))

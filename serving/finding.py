@@ -1,0 +1,78 @@
+"""From an embedding to the hits that were asked for: filters, cuts, pages, re-ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from serving.calibrating import calibration_of
+from serving.gallery import Gallery, Hit
+from serving.gallery.filters import EVERYTHING, Filter
+from serving.reranking import EXPANSION, NONE, RECIPROCAL, expanded, k_reciprocal
+from zoo.errors import UsageError
+
+DEFAULT_K = 10
+EXPANDED_BY = 10
+CANDIDATES = 200
+"""How many of the nearest are re-ranked by shared neighbours; those behind them keep their order."""
+
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Which of the nearest are wanted.
+
+    k results from the `offset`-th on, of items that `chosen` lets through; `min_similarity` and `min_p` (of p_same)
+    leave out less similar ones. crop: left, top, right, bottom of the image, as fractions of its sides. rerank: one of
+    serving.reranking.KINDS.
+    """
+
+    k: int = DEFAULT_K
+    offset: int = 0
+    min_similarity: float | None = None
+    min_p: float | None = None
+    chosen: Filter = EVERYTHING
+    crop: Box | None = None
+    rerank: str = NONE
+
+
+def find(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int] = ()) -> list[Hit]:
+    """embedding: unit row, float32 [1, dim]. Raises `UsageError` for a `min_p` without a calibration."""
+    least = _least_similarity(gallery, ask)
+    wanted = ask.offset + ask.k
+    if ask.rerank == EXPANSION:
+        first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
+        embedding = expanded(embedding[0], gallery.embeddings([hit.id for hit in first]))[None].astype(np.float32)
+    if ask.rerank == RECIPROCAL:
+        hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
+    else:
+        hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
+    return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]
+
+
+def _by_shared_neighbours(
+    gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int
+) -> list[Hit]:
+    hits = gallery.search(embedding, many, leave_out, chosen=ask.chosen)[0]
+    head = hits[:CANDIDATES]
+    if not head:
+        return hits
+    distances = k_reciprocal(embedding[0], gallery.embeddings([hit.id for hit in head]))
+    return [head[i] for i in np.argsort(distances, kind="stable")] + hits[CANDIDATES:]
+
+
+def _least_similarity(gallery: Gallery, ask: Ask) -> float:
+    least = -np.inf if ask.min_similarity is None else ask.min_similarity
+    if ask.min_p is None:
+        return least
+    calibration = calibration_of(gallery)
+    if calibration is None:
+        raise UsageError(
+            "min_p needs a calibration, which this gallery does not have. Label some items, then: POST /evaluate, or "
+            "zoo gallery calibrate."
+        )
+    return max(least, calibration.similarity_at(ask.min_p))

@@ -1,0 +1,93 @@
+"""Filters, cuts, crops, several images, re-ranking and embeddings over a real connection."""
+
+from __future__ import annotations
+
+import base64
+import json
+from io import BytesIO
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.serving import toys
+from zoo.embedder import Embedder
+
+
+def results(http: httpx.Client, **values) -> list[dict]:
+    answer = http.post("/search", params={"id": 1, "k": 24, **values})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+def test_labels_are_a_filter(http: httpx.Client) -> None:
+    everything = results(http)
+    one, other = toys.CLASSES[0], toys.CLASSES[1]
+    for labels in ([one], [one, other], ["no such label"]):
+        assert results(http, label=labels) == [hit for hit in everything if hit["label"] in labels]
+
+
+def test_pages_of_results_follow_one_another(http: httpx.Client) -> None:
+    everything = results(http)
+    assert [hit for offset in range(0, 24, 5) for hit in results(http, k=5, offset=offset)] == everything
+
+
+def test_a_least_similarity_cuts(http: httpx.Client) -> None:
+    everything = results(http)
+    least = everything[4]["similarity"]
+    assert results(http, min_similarity=least) == [hit for hit in everything if hit["similarity"] >= least]
+    assert results(http, min_similarity=-1) == everything
+
+
+@pytest.mark.parametrize("rerank", ["expansion", "reciprocal"])
+def test_reranked_results_are_the_same_items(http: httpx.Client, rerank: str) -> None:
+    found = results(http, rerank=rerank)
+    assert sorted(hit["id"] for hit in found) == sorted(hit["id"] for hit in results(http))
+    assert 1 not in [hit["id"] for hit in found]
+
+
+def test_a_crop_is_searched_as_the_part_by_itself(http: httpx.Client) -> None:
+    draw = np.random.default_rng(0)
+    whole = Image.fromarray(draw.integers(0, 256, (80, 120, 3), np.uint8))
+    out, part = BytesIO(), BytesIO()
+    whole.save(out, "PNG")
+    whole.crop((30, 20, 90, 60)).save(part, "PNG")
+    cropped = http.post("/search?crop=0.25,0.25,0.75,0.75", content=out.getvalue()).json()["results"]
+    assert cropped == http.post("/search", content=part.getvalue()).json()["results"]
+    assert cropped != http.post("/search", content=out.getvalue()).json()["results"]
+
+
+def test_several_images_and_a_bad_one_among_them(http: httpx.Client) -> None:
+    files = [("image", (name, data)) for name, data in (("a", toys.query(0)), ("b", b"junk"), ("c", toys.query(1)))]
+    searches = http.post("/search?k=3", files=files).json()["searches"]
+    assert [one["query"]["name"] for one in searches] == ["a", "b", "c"]
+    assert searches[1]["error"]["code"] == "unreadable_image"
+    for one, kind in ((searches[0], 0), (searches[2], 1)):
+        assert one["results"] == http.post("/search?k=3", content=toys.query(kind)).json()["results"]
+
+
+def test_embeddings_in_every_form_are_the_models(http: httpx.Client, model: Embedder) -> None:
+    queries = [toys.query(i) for i in range(3)]
+    expected = model.embed(queries)
+    files = [("image", (f"{i}.png", data)) for i, data in enumerate(queries)]
+    told = http.post("/embed", files=files).json()
+    assert (told["model"], told["dim"]) == (model.card.name, model.dim)
+    np.testing.assert_array_equal(np.array(told["embeddings"], np.float32), expected)
+    coded = http.post("/embed?format=base64", files=files).json()["embeddings"]
+    np.testing.assert_array_equal([np.frombuffer(base64.b64decode(row), "<f4") for row in coded], expected)
+    array = http.post("/embed?format=npy", files=files)
+    np.testing.assert_array_equal(np.load(BytesIO(array.content), allow_pickle=False), expected)
+    bad = http.post("/embed", files=[*files, ("image", ("bad.png", b"junk"))])
+    assert bad.status_code == 422
+    assert "image 4 (bad.png)" in bad.json()["error"]["message"]
+
+
+def test_stats_and_metrics(http: httpx.Client) -> None:
+    told = http.get("/stats").json()
+    assert (told["items"], told["index"]["kind"], told["calibration"]) == (24, "flat", None)
+    http.post("/search?id=1")
+    text = http.get("/metrics").text
+    assert "zoo_gallery_items 24.0" in text
+    assert 'zoo_stage_seconds_count{stage="find"}' in text
+    json.dumps(told, allow_nan=False)
