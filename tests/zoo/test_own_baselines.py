@@ -1,0 +1,150 @@
+"""`zoo baseline`: a public backbone under a name of one's own, whitened, at another input size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from sklearn.decomposition import PCA
+
+import zoo
+from exports.export import export
+from tests.zoo.hub_state import Hub
+from tests.zoo.timm_hub import timm_hub
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.golden import pictures
+from zoo.preprocessing import to_pixels
+from zoo.registry import find
+from zoo.verify import verify
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with timm_hub(tmp_path / "hub", monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pictures")
+    for i, picture in enumerate(pictures(40, seed=5)):
+        (root / f"class{i % 4}").mkdir(exist_ok=True)
+        Image.fromarray(picture).save(root / f"class{i % 4}" / f"{i}.png")
+    return root
+
+
+@pytest.mark.usefixtures("hub")
+def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
+    folder_of_pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whiten = ["--whiten", str(folder_of_pictures), "--dim", "6"]
+    assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
+    folder = own_zoo / "models" / "mine"
+    assert f"6 numbers of conv4, whitened on 40 images, written to {folder}" in capsys.readouterr().out
+    card = read_card(folder)
+    assert (card.name, card.dim, [head.name for head in card.heads]) == ("mine", 6, ["whitening"])
+    assert "fitted on 40 images" in card.description
+    files = sorted(folder_of_pictures.rglob("*.png"))
+    rows = zoo.load("mine").embed(files)
+    expected = sklearns_whitening("org/conv4", files, 6)
+    signs = np.sign((rows * expected).sum(0))
+    np.testing.assert_allclose(rows * signs, expected, atol=2e-4)
+    export(folder)
+    np.testing.assert_allclose(zoo.load("mine", runtime="onnx").embed(files), rows, atol=2e-5)
+    assert {check.ok for check in verify(folder)} == {True}
+    assert main(["evaluate", "mine", "--dataset", "folder", "--data", str(folder_of_pictures), "--json"]) == 0
+    assert main(["index", "mine", str(folder_of_pictures), "--out", str(own_zoo / "gallery")]) == 0
+
+
+def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
+    from zoo.baselines.own import pooled_features
+    from zoo.network import load_network
+
+    folder = find(name)
+    card = read_card(folder)
+    features = pooled_features(load_network(card, folder), card, files)
+    white = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(features.astype(np.float64))
+    return np.asarray(white / np.linalg.norm(white, axis=1, keepdims=True))
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(("name", "size"), [("dinov2-s14", 48), ("timm/resnet10t.toy_in1k", 40)])
+def test_another_input_size_is_what_timm_makes_of_it(name: str, size: int, own_zoo: Path) -> None:
+    assert main(["baseline", name, "--as", "other", "--size", str(size)]) == 0
+    folder = own_zoo / "models" / "other"
+    how = read_card(folder).preprocessing
+    assert (how.crop, how.resize) == (size, round(size * 35 / 32))
+    more = {"img_size": size} if name == "dinov2-s14" else {}
+    theirs = timm.create_model(f"local-dir:{find(name)}", pretrained=True, num_classes=0, **more).eval()
+    pixels = np.stack([to_pixels(image, how) for image in pictures(2)])
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (how.mean, how.std))
+    with torch.inference_mode():
+        expected = torch.nn.functional.normalize(theirs((images - mean) / std)).numpy()
+    np.testing.assert_allclose(zoo.load("other").embed(pictures(2)), expected, atol=1e-5)
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).state_dict()
+    assert all(torch.equal(tensor, again[key]) for key, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_plain_copy_and_a_data_set_to_whiten_on(
+    folder_of_pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "timm/resnet10t.toy_in1k"
+    assert main(["baseline", name, "--as", "copy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"]["dim"] == 8
+    assert zoo.load("copy").card.fingerprint == zoo.load(name).card.fingerprint
+    whiten = ["--whiten-on", "folder", "--data", str(folder_of_pictures), "--limit", "20", "--dim", "4"]
+    assert main(["baseline", "copy", "--as", "white", *whiten]) == 0
+    assert "whitened on 20 images" in capsys.readouterr().out
+    assert zoo.load("white").embed(pictures(2)).shape == (2, 4)
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["--as", "Bad Name"], 2, "lower-case"),
+        (["--as", "x", "--dim", "4"], 2, "--whiten DIR"),
+        (["--as", "x", "--whiten", "DIR", "--dim", "9"], 2, "keeps 1 to 8"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "3"], 2, "vary along 2 directions"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "1"], 2, "--limit"),
+        (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], 2, "not on both"),
+        (["--as", "x", "--whiten", "nowhere"], 3, "nowhere"),
+        (["--as", "x", "--whiten", "EMPTY"], 3, "holds no images"),
+        (["--as", "x", "--whiten-on", "foldr"], 3, "Did you mean 'folder'"),
+        (["--as", "x", "--batch-size", "0"], 2, "--batch-size"),
+        (["--as", "x", "--size", "0"], 2, "--size"),
+        (["--as", "x", "--size", "5000"], 2, "--size"),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(
+    own_zoo: Path,
+    tmp_path: Path,
+    folder_of_pictures: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    says: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"DIR": str(folder_of_pictures), "EMPTY": str(tmp_path / "empty")}
+    assert main(["baseline", "timm/resnet10t.toy_in1k", *(places.get(a, a) for a in arguments)]) == status
+    assert says in capsys.readouterr().err
+    assert not (own_zoo / "models").exists() or not list((own_zoo / "models").iterdir())
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_name_that_is_taken_and_a_model_with_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"]) == 0
+    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"]) == 2
+    assert "already" in capsys.readouterr().err
+    assert main(["baseline", "margin-conv4-glyphs", "--as", "other"]) == 2
+    assert "has heads of its own" in capsys.readouterr().err
