@@ -64,10 +64,9 @@ def _print_for_people(outcome: dict[str, Any]) -> None:
     if outcome["dataset"]:
         same = "the gallery's own images" if outcome["same_images"] else "not the gallery's images: apart from it"
         print(f"models are measured on {outcome['dataset']} ({same})")
-    columns = ("step", "queries", "R@1", "loss", "95 %", "MAP@R", "loss ", "95 % ")
-    print_table(
-        columns, [_row(step) for step in outcome["steps"]], numbers=("queries", "R@1", "loss", "MAP@R", "loss ")
-    )
+    columns = ("step", "queries", "R@1", "loss of R@1", "95 %", "MAP@R", "loss of MAP@R", "95 %")
+    numbers = [column for column in columns[1:] if column != "95 %"]
+    print_table(columns, [_row(step) for step in outcome["steps"]], numbers)
 
 
 def _row(step: dict[str, Any]) -> list[str]:
