@@ -84,10 +84,12 @@ class Gallery:
             raise
 
     def close(self) -> None:
-        """Compact if what was written here makes it worth while, and let go of the store."""
-        self._live.wait()
-        if self._wrote and self._live.is_due():
-            self._live.compact_if_possible()
+        """Let go of the store; compact before if what was written here makes it worth while.
+
+        Not so with `compact_in_background`: a service ends at once, and what it leaves to do is done when it is back.
+        """
+        if self._wrote:
+            self._live.finish()
         self._store.close()
 
     def __enter__(self) -> Self:

@@ -74,10 +74,12 @@ class LiveIndex:
         with self._compacting, Store(self._store.path).closing() as store:
             return compaction.compact(self.folder, store)
 
-    def compact_if_possible(self) -> None:
-        """Compact unless another does already, and go on without where it cannot be done."""
-        with self._compacting:
-            self._try_to_compact()
+    def finish(self) -> None:
+        """Compact if that is due and nobody else does; where it cannot be done, the gallery is as good without."""
+        if not self._in_background:
+            with self._compacting:
+                if self.is_due():
+                    self._try_to_compact()
 
     def tune(
         self, recall: float, k: int, kinds: Sequence[str]
@@ -88,11 +90,6 @@ class LiveIndex:
     def compact_in_background(self) -> None:
         """From now on, where a compaction is due, a thread of this process does it unless another process does."""
         self._in_background = True
-
-    def wait(self) -> None:
-        """Return once no compaction of this process is under way."""
-        with self._compacting:
-            pass
 
     def _opened(self, generation: str) -> tuple[Index, Facts | None]:
         """The generation of that name, or an empty index in its place where its files are not right."""
@@ -140,7 +137,8 @@ class LiveIndex:
             finally:
                 self._compacting.release()
 
-        threading.Thread(target=run, name="compaction").start()
+        # Killed with the process, it leaves a folder that nobody uses and the next compaction removes.
+        threading.Thread(target=run, name="compaction", daemon=True).start()
 
 
 def _size(folder: Path) -> int:

@@ -138,6 +138,19 @@ def test_a_compaction_is_done_when_it_is_due(tmp_path: Path) -> None:
         assert hits[0].id == len(vectors)
 
 
+@pytest.mark.parametrize("in_background", [False, True])
+def test_closing_waits_for_nobody(tmp_path: Path, in_background: bool) -> None:
+    """What is due is left where another process compacts, and by a service."""
+    gallery = Gallery.create(tmp_path / "g", CARD, "toy")
+    if in_background:
+        gallery.compact_in_background()
+    with _alone(tmp_path / "g", wait=True):
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        gallery.close()
+    assert not list((tmp_path / "g").glob("index-*"))
+    assert_whole(tmp_path / "g")
+
+
 def test_a_gallery_that_is_only_read_is_not_written(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
@@ -191,7 +204,9 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         with full_disk(10):
             assert len(gallery.search(unit_rows(1), 4)[0]) == 4
-            gallery._live.wait()
+            for thread in threading.enumerate():
+                if thread.name == "compaction":
+                    thread.join()
         assert "cannot be written" in caplog.text
         assert len(gallery.search(unit_rows(1), 4)[0]) == 4
 
