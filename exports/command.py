@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
 
@@ -28,6 +28,9 @@ def _configure(parser: ArgumentParser) -> None:
         help="int8: calibrate on this data set's training images, or on a folder",
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets lie (default: ZOO_DATA)")
+    parser.add_argument(
+        "--resize", action="store_true", help="also write graphs that take images of any height and width"
+    )
     parser.add_argument("--no-cost", action="store_true", help="do not measure what fp16 and int8 cost in retrieval")
     parser.add_argument("--force", action="store_true", help="write a variant that departs too far from torch as well")
     parser.add_argument("--json", action="store_true", help="print the proof of parity as JSON")
@@ -36,6 +39,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from exports.copies import writable
     from exports.export import Exporter, check_precision
+    from exports.resize import file_of
     from zoo.cli.output import print_json
     from zoo.errors import ExportError
     from zoo.onnx_runtime import FILES
@@ -47,16 +51,21 @@ def _run(args: Namespace) -> int:
     folder = writable(find(args.model), precisions)
     exporter = Exporter(folder, args.calibration, args.data, args.force, not args.no_cost)
     done: dict[str, Parity] = {}
+    resized: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     for precision in precisions:
         try:
             done[precision] = exporter.export(precision)
+            if args.resize:
+                resized[precision] = exporter.export_resizing(precision)
         except ExportError as error:
             failed[precision] = str(error)
             print(f"zoo: error: {error}", file=sys.stderr)
             continue
         if not args.json:
             print(_line(folder / FILES[precision], done[precision]))
+        if not args.json and args.resize:
+            print(_resizing(folder / file_of(precision), resized[precision]))
     if args.json:
         print_json(
             {"folder": str(folder), "parity": {p: parity.to_json() for p, parity in done.items()}, "failed": failed}
@@ -85,6 +94,13 @@ def _line(graph: Path, parity: Parity) -> str:
     return "\n".join(lines)
 
 
+def _resizing(graph: Path, row: dict[str, Any]) -> str:
+    return (
+        f"{graph}: takes images of any size; pixels at most {row['max_pixel_difference']} of 255 from Pillow's, "
+        f"{row['mean_pixel_difference']:.3f} on average, cosine at least {row['min_cosine_to_pillow']:.5f}"
+    )
+
+
 COMMAND = Command(
     summary="export a model to ONNX and prove it equal to the torch model",
     configure=_configure,
@@ -93,5 +109,6 @@ COMMAND = Command(
   zoo export margin-conv4-omniglot                     writes onnx/model.onnx into the model's folder
   zoo export margin-conv4-glyphs --precision all       fp32, fp16 and int8, and what the last two cost
   zoo export ./my-model --precision int8 --calibration ./pictures
+  zoo export ./my-model --resize                       also onnx/model_resize.onnx: images uint8 [n, h, w, c]
   zoo export ./my-model --json""",
 )

@@ -49,6 +49,7 @@ class Exporter:
             raise UsageError(f"{folder.name} is shipped with the package, and nothing is written there.")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
+        self._baselines: list[Baseline | None] = []
         check_files(folder, self.card)
 
     def export(self, precision: str) -> Parity:
@@ -60,20 +61,42 @@ class Exporter:
         check_precision(precision)
         with tempfile.TemporaryDirectory() as name:
             graph = Path(name) / "model.onnx"
-            details = self._write(precision, graph)
+            base = None if precision == "fp32" else self._base(Path(name) / "fp32.onnx")
+            details = self._write(precision, base, graph)
             stamp(graph, self.card, precision)
             parity = dataclasses.replace(self._parity(graph, precision), details=details)
             if not parity.holds and not self.force:
                 raise ExportError(_refusal(self.card, parity))
-            parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, precision))
+            parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
             publish(self.folder, onnx_runtime.FILES[precision], graph, {precision: parity.to_json()})
         return parity
 
-    def _write(self, precision: str, graph: Path) -> dict[str, Any]:
-        if precision == "fp32":
+    def export_resizing(self, precision: str) -> dict[str, Any]:
+        """Write the precision's graph with resizing in front of it, in a file of its own; how far it is from Pillow's.
+
+        Raises `ExportError` where an embedding is less equal than `exports.resize.FLOOR`; nothing is written then.
+        """
+        from exports.resize import compare, file_of, write_resizing
+
+        how, source = self.card.preprocessing, self.folder / onnx_runtime.FILES[precision]
+        with tempfile.TemporaryDirectory() as name:
+            graph = Path(name) / "model.onnx"
+            write_resizing(source, how, graph)
+            stamp(graph, self.card, precision)
+            row = compare(graph, onnx_runtime.open_file(source, self.card)[0], images.pictures(how), how)
+            if not row["holds"] and not self.force:
+                raise ExportError(
+                    f"resizing inside the {precision} graph of {self.card.name} departs from Pillow's: least cosine "
+                    f"{row['min_cosine_to_pillow']:.4f}, floor {row['floor']}; it was not written."
+                )
+            row["forced"] = not row["holds"]
+            publish(self.folder, file_of(precision), graph, {f"{precision}-resize": row})
+        return row
+
+    def _write(self, precision: str, base: Path | None, graph: Path) -> dict[str, Any]:
+        if base is None:
             write_graph(self.folder, self.card, graph)
             return {}
-        base = self._base(graph.with_name("fp32.onnx"))
         if precision == "fp16":
             return write_half(base, graph)
         from exports.quantize import write_int8
@@ -99,12 +122,6 @@ class Exporter:
     def _torch(self) -> Run:
         return torch_runtime.open_model(self.folder, self.card, device="cpu")[0]
 
-    @cached_property
-    def _baseline(self) -> Baseline | None:
-        with tempfile.TemporaryDirectory() as name:
-            run, _ = onnx_runtime.open_file(self._base(Path(name) / "fp32.onnx"), self.card)
-            return baseline(self.folder, self.card, run, self.data)
-
     def _parity(self, graph: Path, precision: str) -> Parity:
         # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
         others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)
@@ -113,11 +130,15 @@ class Exporter:
         run, _ = onnx_runtime.open_file(graph, self.card)
         return measure(expected, run, pixels, precision)
 
-    def _cost(self, graph: Path, precision: str) -> dict[str, Any] | None:
-        if precision == "fp32" or not self.measures_cost or self._baseline is None:
+    def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
+        if base is None or not self.measures_cost:
             return None
+        if not self._baselines:
+            run, _ = onnx_runtime.open_file(base, self.card)
+            self._baselines.append(baseline(self.folder, self.card, run, self.data))
         run, _ = onnx_runtime.open_file(graph, self.card)
-        return self._baseline.cost(self.folder, self.card, run, precision)
+        known = self._baselines[0]
+        return known.cost(self.folder, self.card, run, precision) if known else None
 
 
 def export(
@@ -137,6 +158,11 @@ def check_precision(precision: str) -> None:
 def stamp(path: Path, card: Card, precision: str) -> None:
     """Write into a graph which model it is of, so that it is never run as another's."""
     model = onnx.load(path)
+    # ONNX Runtime's optimiser lists every domain that it knows; other readers may know fewer.
+    used = {node.domain for node in model.graph.node} | {""}
+    domains = {entry.domain: entry.version for entry in model.opset_import if entry.domain in used}
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, number) for domain, number in domains.items())
     del model.metadata_props[:]
     onnx.helper.set_model_props(model, {onnx_runtime.FINGERPRINT: card.fingerprint, onnx_runtime.PRECISION: precision})
     onnx.save(model, path)

@@ -46,6 +46,7 @@ def write_half(base: Path, path: Path) -> dict[str, Any]:
     # From one float32 operator to the next the converter goes through float16, which would round the result as well.
     OnnxModel(half).remove_cascaded_cast_nodes()
     OnnxModel.graph_topological_sort(half.graph)
+    del half.graph.value_info[:]  # the types of before, for some values
     onnx.save(half, path)
     used = sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))
     return {"kept_in_float": ["pixel normalisation", "pooling after the last layer and unit length", *used]}

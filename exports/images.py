@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
@@ -44,6 +46,19 @@ def noise(how: Preprocessing) -> np.ndarray:
     return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE, *how.shape))).astype(np.uint8)
 
 
+def pictures(how: Preprocessing) -> list[np.ndarray]:
+    """Coarse patterns with some grain, larger and smaller than the crop, wide and tall: uint8 [h, w, channels]."""
+    draw = np.random.default_rng(0)
+    side = how.crop
+    sizes = [(side, side), (2 * side + 1, 3 * side - 2), (3 * side, 2 * side + 5), (2 * side // 3 + 1, side)]
+    made = []
+    for height, width in sizes:
+        coarse = Image.fromarray(draw.integers(0, 256, (4, 5, 3), np.uint8))
+        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))[..., : how.channels]
+        made.append(np.clip(smooth + draw.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8))
+    return made
+
+
 def sample(card: Card, source: str | None = None, data: Path | None = None, count: int = CALIBRATION) -> Sample:
     """`count` training images and some held out, drawn at random.
 
@@ -75,12 +90,18 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
 
 def _split(card: Card, name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
     try:
-        return load_dataset(name, split, data).images
+        return _loaded(name, split, data)
     except ZooError as error:
         raise ExportError(
             f"int8 is calibrated on training images, and {name} cannot be had: {error} Or name other images: "
             f"zoo export {card.name} --precision int8 --calibration DATASET or DIR"
         ) from None
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
+    """Reading a data set takes seconds, and whoever exports many models asks for the same one each time."""
+    return load_dataset(name, split, data).images
 
 
 def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int) -> np.ndarray:

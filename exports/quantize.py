@@ -7,6 +7,7 @@ Activations are unsigned and weights signed, which is what x86's VNNI instructio
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -159,6 +160,7 @@ def _quiet() -> Iterator[None]:
 def _embed(path: Path, pixels: np.ndarray) -> np.ndarray:
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return np.concatenate(
         [session.run([OUTPUT], {INPUT: pixels[i : i + BATCH]})[0] for i in range(0, len(pixels), BATCH)]

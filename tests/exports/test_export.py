@@ -62,6 +62,14 @@ def test_int8_holds_integers_and_fp16_halves(exported: Path) -> None:
     assert kinds == {"fp32": {TensorProto.FLOAT}, "fp16": {TensorProto.FLOAT16}, "int8": {TensorProto.INT8}}
 
 
+@pytest.mark.parametrize("precision", FILES)
+def test_graphs_are_valid_onnx_of_the_standard_alone(exported: Path, precision: str) -> None:
+    model = onnx.load(exported / FILES[precision])
+    onnx.checker.check_model(model, full_check=True)
+    assert [entry.domain for entry in model.opset_import] == [""]
+    assert b"site-packages" not in model.SerializeToString()
+
+
 def _weight_types(path: Path) -> set[int]:
     """The types of the tensors with at least two axes that layers multiply with."""
     graph = onnx.load(path).graph

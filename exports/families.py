@@ -1,0 +1,262 @@
+"""Which architectures export, and how exactly: `python -m exports.families` writes docs/exports.md and .json.
+
+Every architecture that recipes name and one small member of many of timm's families, with random weights: what is asked
+is whether each operator is exported, converted and quantised rightly, not how well a network searches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from exports.export import Exporter
+from exports.families_page import page
+from exports.images import sample
+from zoo.cards import Card, Preprocessing
+from zoo.errors import ExportError, ZooError
+from zoo.files import sha256_of, write_bytes, write_json
+from zoo.golden import write_golden
+from zoo.network import Network, PixelNetwork, create_trunk, save_network
+from zoo.onnx_runtime import FILES
+from zoo.torch_runtime import open_model
+
+DOCS = Path(__file__).parent.parent / "docs"
+SAMPLED = 32
+"""Calibration images: random weights have no rare, large values for which more would be needed."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """An architecture, the side of its square input, and what else its constructor takes."""
+
+    architecture: str
+    size: int = 64
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _resized(architecture: str, size: int) -> Member:
+    """A transformer whose position embeddings are made for another input than its own."""
+    return Member(architecture, size, {"img_size": size})
+
+
+RECIPES = (
+    Member("conv4", 32),
+    Member("resnet50", 96),
+    Member("googlenet", 96),
+    Member("bn_inception", 96),
+    Member("densenet121", 96),
+    Member("densenet161", 96),
+    Member("densenet169", 96),
+    Member("densenet201", 96),
+)
+"""The architectures that recipes name."""
+
+FAMILIES = (
+    Member("regnety_002"),
+    Member("mobilenetv2_050"),
+    Member("mobilenetv3_small_050"),
+    Member("convnext_atto"),
+    Member("vgg11_bn"),
+    _resized("vit_tiny_patch16_224", 64),
+    _resized("deit_tiny_patch16_224", 64),
+    Member("repvgg_a0"),
+    Member("ghostnet_050"),
+    Member("legacy_seresnet18"),
+    Member("skresnet18"),
+    Member("resnest14d"),
+    Member("resnetv2_18"),
+    Member("ese_vovnet19b_dw"),
+    Member("rexnet_100"),
+    Member("dla46_c"),
+    Member("hgnetv2_b0"),
+    Member("selecsls42"),
+    Member("starnet_s1"),
+    Member("poolformer_s12"),
+    _resized("mixer_s32_224", 64),
+    Member("mobilevit_xxs"),
+    Member("edgenext_xx_small"),
+    Member("repvit_m0_9"),
+    Member("fastvit_t8"),
+    Member("levit_128s", 224),
+    _resized("pit_ti_224", 64),
+    Member("pvt_v2_b0"),
+    _resized("xcit_nano_12_p16_224", 64),
+    Member("visformer_tiny", 64, {"img_size": 64}),
+    Member("mambaout_femto"),
+    Member("inception_next_atto"),
+    Member("efficientvit_b0"),
+    Member("repghostnet_050"),
+    Member("hardcorenas_a"),
+    _resized("eva02_tiny_patch14_224", 56),
+    _resized("tiny_vit_5m_224", 64),
+    Member("fasternet_t0"),
+    Member("res2net50_48w_2s"),
+    Member("swin_tiny_patch4_window7_224", 64, {"img_size": 64, "window_size": 2}),
+    Member("cspresnet50"),
+    Member("xception41"),
+    Member("inception_v3", 96),
+    Member("hrnet_w18_small"),
+    Member("nf_resnet26"),
+)
+"""One member of each of these families of timm."""
+
+
+def measure(member: Member, calibration: str, data: Path | None) -> dict[str, Any]:
+    """One row of the table: parity and size of each precision, or why there is none."""
+    row: dict[str, Any] = {
+        **dataclasses.asdict(member),
+        "recipe": member in RECIPES,
+        "date": datetime.now(UTC).date().isoformat(),
+        "variants": {},
+        "failures": {},
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "model"
+        try:
+            network, card = _write_model(member, folder, calibration, data)
+        except Exception as error:  # whatever an architecture does with an input of this size
+            return {**row, "failures": {"torch": _reason(error)}}
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        row |= {"family": type(network.trunk).__module__.rpartition(".")[2], "parameters": weights, "dim": card.dim}
+        exporter = Exporter(folder, calibration, data, cost=False, count=SAMPLED)
+        for precision, file in FILES.items():
+            try:
+                parity = exporter.export(precision)
+            except ExportError as error:
+                row["failures"][precision] = _reason(error)
+                continue
+            known = {key: getattr(parity, key) for key in ("min_cosine", "mean_cosine", "centred_cosine")}
+            row["variants"][precision] = {**known, "bytes": (folder / file).stat().st_size, **parity.details}
+    return row
+
+
+def _write_model(member: Member, folder: Path, calibration: str, data: Path | None) -> tuple[Network, Card]:
+    torch.manual_seed(0)
+    folder.mkdir()
+    network = Network(create_trunk(member.architecture, 3, member.args), torch.nn.ModuleDict())
+    card = Card(
+        name=member.architecture.lower(),
+        method="random",
+        backbone=member.architecture,
+        dataset=calibration,
+        architecture=member.architecture,
+        architecture_args=dict(member.args),
+        dim=_features(network, member.size),
+        preprocessing=Preprocessing(member.size, member.size),
+    )
+    pixels = sample(card, calibration, data, SAMPLED).calibration
+    _wake(network)
+    _set_statistics(network, card, pixels)
+    files = save_network(network, card, folder)
+    card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in files})
+    card.write(folder)
+    write_golden(folder, card, list(pixels[:4]), open_model(folder, card, device="cpu")[0])
+    return network, card
+
+
+@torch.no_grad()
+def _features(network: Network, size: int) -> int:
+    """The length of the pooled features; some of timm's models widen them past their `num_features`."""
+    return network.eval()(torch.zeros(1, 3, size, size)).shape[1]
+
+
+@torch.no_grad()
+def _wake(network: Network) -> None:
+    """Draw anew what starts at nearly zero, as layer scales and a block's last norm: its branch would be silent."""
+    for name, parameter in network.named_parameters():
+        if parameter.abs().max() < 1e-3:
+            if parameter.ndim > 1 or name.endswith("bias"):
+                parameter.normal_(0, 0.02)
+            else:
+                parameter.uniform_(0.2, 0.5)
+
+
+@torch.no_grad()
+def _set_statistics(network: Network, card: Card, pixels: np.ndarray) -> None:
+    """Batch norm's statistics become those of the images, as after training."""
+    pixel_network = PixelNetwork(network, card.preprocessing).eval()
+    norms = [m for m in network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = None  # the plain mean over batches
+        norm.reset_running_stats()
+        norm.train()
+    pixel_network(torch.from_numpy(pixels))
+    network.eval()
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence or so: exporters' messages go on for pages."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 240 else f"{text[:240]} ..."
+
+
+def run(members: Sequence[Member], calibration: str, data: Path | None, docs: Path, again: bool = False) -> None:
+    """Measure what is not in docs/exports.json yet, and write both files after each row."""
+    rows = {} if again else _known(docs / "exports.json")
+    for member in tqdm(members, unit="architecture", disable=None):
+        if member.architecture not in rows:
+            rows[member.architecture] = measure(member, calibration, data)
+            write(docs, calibration, rows)
+
+
+def write(docs: Path, calibration: str, rows: Mapping[str, Any]) -> None:
+    """docs/exports.json and docs/exports.md, with the rows in the order of the members."""
+    every = [member.architecture for member in (*RECIPES, *FAMILIES)]
+    table = {
+        "command": f"python -m exports.families --calibration {calibration}",
+        "hardware": hardware(),
+        "versions": {name: version(name) for name in ("torch", "timm", "onnx", "onnxscript", "onnxruntime")},
+        "rows": [rows[name] for name in every if name in rows],
+        "pending": [name for name in every if name not in rows],
+    }
+    write_json(docs / "exports.json", table)
+    write_bytes(docs / "exports.md", page(table).encode())
+
+
+def hardware() -> str:
+    """The processor's name and how many cores there are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def _known(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    return {row["architecture"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m exports.families", description=__doc__)
+    parser.add_argument("--calibration", default="glyphs", help="a data set, or a folder of images (default: glyphs)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data set lies (default: ZOO_DATA)")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where the two files go (default: docs)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these architectures alone")
+    parser.add_argument("--again", action="store_true", help="measure again what the file has")
+    args = parser.parse_args(arguments)
+    members = [m for m in (*RECIPES, *FAMILIES) if not args.only or m.architecture in args.only]
+    try:
+        run(members, args.calibration, args.data, args.docs, args.again)
+    except ZooError as error:
+        raise SystemExit(f"exports.families: error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The table of exported architectures as a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from exports.parity import FLOORS
+
+MEBI = 2**20
+
+
+def page(table: Mapping[str, Any]) -> str:
+    """docs/exports.md from what docs/exports.json holds."""
+    rows = table["rows"]
+    families = {row["family"] for row in rows if "fp32" in row["variants"] and not row["recipe"]}
+    columns = "architecture | timm module | input | dim | M par. | fp32 | MiB | fp16 | MiB | int8 | MiB | int8 centred"
+    lines = [
+        "# Exported architectures",
+        "",
+        f"Made by `{table['command']}`, {min(row['date'] for row in rows)} to {max(row['date'] for row in rows)}, on "
+        f"{table['hardware']}; {', '.join(f'{name} {number}' for name, number in table['versions'].items())}.",
+        "",
+        f"{len(rows)} architectures, among them {sum(row['recipe'] for row in rows)} that recipes name and members of "
+        f"{len(families)} further families of timm that exported in fp32. Weights are random, parameters that timm "
+        "starts at nearly zero drawn anew so that no branch is silent, and batch norm's statistics are those of the "
+        "calibration images.",
+        "",
+        "fp32, fp16 and int8: the least cosine between torch's and the graph's embedding of one image, over golden "
+        "images with noise (fp32, fp16) or with images held out (int8), in batches of 1, 2, 7 and 32. A variant below "
+        f"its floor ({', '.join(f'{name} {floor}' for name, floor in FLOORS.items())}) is not written. With random "
+        "weights the embeddings of different images lie close together, which flatters a cosine: the last column is "
+        "the mean cosine after the mean embedding was taken away.",
+        "",
+        f"| {columns} |",
+        "|---|---|" + "---:|" * 10,
+        *(_line(row) for row in rows),
+        "",
+    ]
+    return "\n".join([*lines, *_scopes(rows), *_failures(rows), *_pending(table["pending"])])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    cells = [row["architecture"], row.get("family", "-"), str(row["size"]), str(row.get("dim", "-"))]
+    cells.append(f"{row['parameters'] / 1e6:.1f}" if "parameters" in row else "-")
+    for precision, digits in (("fp32", 7), ("fp16", 6), ("int8", 4)):
+        variant = row["variants"].get(precision)
+        cells += [f"{variant['min_cosine']:.{digits}f}", f"{variant['bytes'] / MEBI:.1f}"] if variant else ["-", "-"]
+    int8 = row["variants"].get("int8")
+    cells.append(f"{int8['centred_cosine']:.3f}" if int8 else "-")
+    return f"| {' | '.join(cells)} |"
+
+
+def _scopes(rows: Any) -> list[str]:
+    """Which architectures keep layers in float to stay exact."""
+    scopes: dict[str, list[str]] = {}
+    for row in rows:
+        if int8 := row["variants"].get("int8"):
+            scopes.setdefault(int8["quantised"], []).append(row["architecture"])
+    return ["## What int8 quantises", "", *(f"- {scope}: {', '.join(names)}" for scope, names in scopes.items()), ""]
+
+
+def _failures(rows: Any) -> list[str]:
+    found = [(row["architecture"], *item) for row in rows for item in row["failures"].items()]
+    if not found:
+        return ["Nothing failed.", ""]
+    return ["## What failed", "", *(f"- {name}, {what}: {reason}" for name, what, reason in found), ""]
+
+
+def _pending(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return ["## Not measured yet", "", f"The same command goes on with: {', '.join(names)}.", ""]

@@ -1,0 +1,37 @@
+"""The page of exported architectures says what its rows say, failures and what is left included."""
+
+from __future__ import annotations
+
+from exports.families_page import page
+
+VARIANT = {"min_cosine": 0.99999951, "mean_cosine": 1.0, "centred_cosine": 0.987, "bytes": 3 * 2**20}
+ROW = {"size": 64, "args": {}, "recipe": False, "date": "2030-01-02"}
+
+
+def test_the_page() -> None:
+    good = {
+        **ROW,
+        "architecture": "alpha_net",
+        "family": "alpha",
+        "dim": 320,
+        "parameters": 1_260_000,
+        "variants": {"fp32": VARIANT, "int8": {**VARIANT, "quantised": "layers alone"}},
+        "failures": {"fp16": "it overflows"},
+    }
+    bad = {**ROW, "architecture": "beta_net", "variants": {}, "failures": {"torch": "no such size"}}
+    table = {
+        "command": "python -m exports.families",
+        "hardware": "a computer",
+        "versions": {"torch": "9.9"},
+        "rows": [good, bad],
+        "pending": ["gamma_net"],
+    }
+    text = page(table)
+    assert "| alpha_net | alpha | 64 | 320 | 1.3 | 0.9999995 | 3.0 | - | - | 1.0000 | 3.0 | 0.987 |" in text
+    assert "| beta_net | - | 64 | - | - | - | - | - | - | - | - | - |" in text
+    assert "members of 1 further families" in text
+    assert "- layers alone: alpha_net" in text
+    assert "- alpha_net, fp16: it overflows\n- beta_net, torch: no such size" in text
+    assert "goes on with: gamma_net." in text
+    header = next(line for line in text.splitlines() if line.startswith("| architecture"))
+    assert header.count("|") == 13
