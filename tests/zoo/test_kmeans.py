@@ -46,6 +46,14 @@ def test_separate_blobs_are_found():
     assert nmi(labels, k_means(points, 20).labels) == pytest.approx(1)
 
 
+def test_many_clusters_start_in_rounds_as_well_as_one_by_one(monkeypatch):
+    points, _ = blobs(6, 150, 6, noise=0.5)
+    in_rounds = k_means(points, 150, restarts=3).inertia
+    monkeypatch.setattr("zoo.evaluation.kmeans.GREEDY", 150)
+    assert in_rounds <= k_means(points, 150, restarts=3).inertia * 1.1
+    assert k_means(np.repeat(points[:40], 3, axis=0), 100).labels.max() == 99  # more clusters than distinct points
+
+
 def test_the_seed_decides_and_more_restarts_are_never_worse():
     points, _ = blobs(3, 10, 20, noise=2.0)
     first, again = k_means(points, 10, seed=4, restarts=1), k_means(points, 10, seed=4, restarts=1)
