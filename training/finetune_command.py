@@ -107,7 +107,7 @@ COMMAND = Command(
     configure=_configure,
     run=_run,
     examples="""\
-  zoo finetune pictures/ --from dinov2-s --head-only --as mine         heads on a frozen trunk: minutes on a CPU
+  zoo finetune pictures/ --from dinov2-s14 --head-only --as mine       heads on a frozen trunk: minutes on a CPU
   zoo finetune pictures/ --from margin-conv4-glyphs --method ms        trunk and head
   zoo finetune shoes.csv --from timm/resnet50.a1_in1k --head-only      a table with the columns image,label
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
