@@ -1,0 +1,53 @@
+"""Static int8 of one linear layer beside the arithmetic by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+from exports.quantize import write_int8
+from zoo.onnx_runtime import INPUT, OUTPUT
+
+DRAW = np.random.default_rng(0)
+WEIGHTS = (DRAW.normal(size=(6, 3)) * [0.01, 1, 100]).astype(np.float32)
+PIXELS = DRAW.integers(0, 256, (40, 1, 2, 3)).astype(np.uint8)
+
+
+def linear(path: Path) -> Path:
+    """pixels [n, 1, 2, 3] to 6 floats, times WEIGHTS [6, 3], held transposed as torch's exporter does."""
+    pixels = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["n", 1, 2, 3])
+    rows = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", 3])
+    nodes = [
+        helper.make_node("Cast", [INPUT], ["floats"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Flatten", ["floats"], ["flat"], name="flatten"),
+        helper.make_node("Gemm", ["flat", "weight"], [OUTPUT], name="linear", transB=1),
+    ]
+    weight = numpy_helper.from_array(np.ascontiguousarray(WEIGHTS.T), "weight")
+    graph = helper.make_graph(nodes, "linear", [pixels], [rows], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def test_weights_and_outputs_of_a_linear_layer(tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
+    assert said["calibration_images"] == 40
+    assert said["kept_in_float"] == []
+
+    scale = np.abs(WEIGHTS).max(0) / 127
+    integers = np.rint(WEIGHTS / scale)
+    held = [numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.INT8]
+    np.testing.assert_array_equal(next(h for h in held if h.shape == (6, 3)), integers)
+
+    # Ranges hold 0: pixels up to 255 have a scale of 1 and are exact; the outputs share one scale of 255 steps.
+    assert PIXELS.max() == 255
+    got = ort.InferenceSession(path).run([OUTPUT], {INPUT: PIXELS})[0]
+    by_hand = PIXELS.reshape(40, 6).astype(np.float64) @ (integers * scale)
+    float32 = PIXELS.reshape(40, 6) @ WEIGHTS
+    step = (max(float32.max(), 0) - min(float32.min(), 0)) / 255
+    assert np.abs(got - by_hand).max() <= 1.01 * step
+    assert np.abs(got[:, 2] - float32[:, 2]).max() > 0
