@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving import evaluating, searching, writing
+from serving import evaluating, labels, projection, searching, writing
 from serving.access import Access
 from serving.answers import item_json
 from serving.calibrating import calibration_of
@@ -55,7 +55,7 @@ def create_app(
     configuration, access = configuration or Configuration(), access or Access()
     app = Starlette(routes=ROUTES, exception_handlers=HANDLERS)
     app.state.searcher = searcher
-    app.state.configuration = configuration
+    app.state.configuration, app.state.atlas = configuration, projection.Atlas()
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
     app.state.cores = CapacityLimiter(len(os.sched_getaffinity(0)))
     inside = BodyLimit(BodyDeadline(app, configuration.body_seconds), configuration.max_body + FORM_BYTES)
@@ -174,6 +174,8 @@ ROUTES = [
     Route("/metrics", _metrics),
     Route("/model", _model),
     Route("/stats", _stats),
+    Route("/labels", labels.show),
+    Route("/map", projection.show),
     Route("/search", searching.search, methods=["POST"]),
     Route("/embed", searching.embed, methods=["POST"]),
     Route("/evaluate", evaluating.last),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from serving import labels, projection
 from serving.asking import MAX_OFFSET
 from serving.finding import DEFAULT_K
 from serving.reranking import KINDS, NONE
@@ -33,6 +34,8 @@ def document(max_k: int) -> Json:
             "/items/{id}/thumbnail": {"get": _thumbnail()},
             "/model": {"get": _model()},
             "/stats": {"get": _stats()},
+            "/labels": {"get": _labels()},
+            "/map": {"get": _map()},
             "/metrics": {"get": _plain("Counters and latencies in Prometheus's text format")},
             "/livez": {"get": _plain("Whether the process is alive")},
             "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
@@ -172,6 +175,23 @@ def _stats() -> Json:
     }
 
 
+def _labels() -> Json:
+    return {
+        "summary": "The labels and how many items have each, the most frequent first",
+        "parameters": [_parameter("limit", "How many labels to give", 1, labels.MOST, labels.DEFAULT)],
+        "responses": {"200": _json("Labels", _ref("Labels")), "422": _refusal("a parameter out of range")},
+    }
+
+
+def _map() -> Json:
+    return {
+        "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
+        "description": "The first two principal components of their embeddings, from -1 to 1 on one scale; explained: "
+        "the parts of the variance that x and y hold.",
+        "responses": {"200": _json("The map", _ref("Map"))},
+    }
+
+
 def _items() -> Json:
     return {
         "summary": "The gallery's items, page by page, or a random sample of them",
@@ -245,7 +265,7 @@ def _schemas() -> Json:
         "SearchResult": _object(result),
         "SearchResults": _object({"searches": {"type": "array", "items": {"type": "object"}}}),
         "Embeddings": _object(
-            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array"}}
+            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array", "items": {}}}
         ),
         "Added": _object(
             {
@@ -255,6 +275,14 @@ def _schemas() -> Json:
             }
         ),
         "Item": _object(item),
+        "Labels": _object({"total": {"type": "integer"}, "labels": _several({"label": "string", "items": "integer"})}),
+        "Map": _object(
+            {
+                "total": {"type": "integer"},
+                "explained": {"type": "array", "items": {"type": "number"}},
+                "points": _several({"id": "integer", "x": "number", "y": "number", "label": ["string", "null"]}),
+            }
+        ),
         "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
         "Model": _object(model),
         "Refusal": _object({"error": error}),
@@ -263,6 +291,10 @@ def _schemas() -> Json:
 
 def _object(properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _several(properties: Json) -> Json:
+    return {"type": "array", "items": _object({name: {"type": kind} for name, kind in properties.items()})}
 
 
 def _parameter(name: str, description: str, low: int, high: int | None, default: int | None) -> Json:

@@ -30,7 +30,7 @@ function shape(response, schemas) {
 function outline(schema, schemas) {
   if (schema.$ref) return outline(schemas[schema.$ref.split("/").pop()], schemas);
   if (schema.type === "array") return `[${outline(schema.items, schemas)}]`;
-  if (!schema.properties) return [schema.type].flat().join(" or ");
+  if (!schema.properties) return [schema.type || (schema.enum ? "text" : "anything")].flat().join(" or ");
   return `{${Object.entries(schema.properties).map(([key, value]) => `${key}: ${outline(value, schemas)}`).join(", ")}}`;
 }
 
