@@ -16,7 +16,8 @@
     ├── ExportError                a model cannot be exported, or the export is not equal to it
     └── GalleryError               a gallery folder is missing, damaged or unusable
         ├── ItemNotFoundError      no item of that id
-        └── ModelMismatchError     the gallery was embedded by another model
+        ├── ModelMismatchError     the gallery was embedded by another model
+        └── ServiceError           a search service refused, failed or is out of reach
 
 A message says what was wrong, what was expected and what to do. The command line prints it without a
 traceback and ends with the class's `exit_code`: 2 for what the user can put right in the command,
@@ -97,6 +98,14 @@ class ItemNotFoundError(GalleryError):
 
 class ModelMismatchError(GalleryError):
     exit_code = 2
+
+
+class ServiceError(GalleryError):
+    """`status`: of the HTTP answer; `code`: the service's own word for it. Both None where no answer came."""
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
 
 
 def nearest(name: str, known: Iterable[str], n: int = 3) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from starlette.testclient import TestClient
 
 from serving.access import Access
 from serving.app import ROUTES, create_app
-from serving.client import Client
 from serving.configuration import Configuration
 from serving.gallery import Gallery
 from serving.hosts import ANY, hosts_in
@@ -356,68 +354,6 @@ def test_a_server_with_a_read_key_answers_to_any_name_and_to_nobody_without_it(
         assert_refused(httpx.post(f"{url}/search?id=1&k=4", headers=key), 422, "invalid_k")
         assert b"zoo_requests_total" in httpx.get(f"{url}/metrics", headers=key).content
         assert httpx.get(f"{url}/livez").status_code == httpx.get(f"{url}/readyz").status_code == 200
-
-
-def test_the_client(server: Running, gallery_folder: Path, tmp_path: Path) -> None:
-    client = Client(server.url)
-    assert client.ready()
-    (tmp_path / "query.png").write_bytes(toys.query(3))
-    hits = client.search(tmp_path / "query.png", k=3)
-    assert hits == client.search(toys.query(3), k=3)
-    assert {hit.label for hit in hits} == {toys.HTML_LABEL}
-    assert len(client.search(item=1, k=2)) == 2
-    assert [item["id"] for item in client.items(offset=2, limit=2)] == [3, 4]
-    with pytest.raises(GalleryError, match="not an image"):
-        client.search(b"no image")
-    with pytest.raises(GalleryError, match="empty"):
-        client.search(b"")
-    with pytest.raises(GalleryError, match="http"):
-        Client("file:///etc/passwd")
-    nobody = Client("http://127.0.0.1:9")
-    assert not nobody.ready()
-    with pytest.raises(GalleryError, match="does not answer"):
-        nobody.items()
-    with pytest.raises(GalleryError, match=r"nowhere\.png cannot be read"):
-        client.search(tmp_path / "nowhere.png")
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: "
-STRANGERS = {
-    b"": "does not answer",
-    b"\x00\x01\x02 nonsense\r\n\r\n": "does not answer",
-    HEAD + b"99\r\n\r\n{}": "does not answer",
-    HEAD + b"6\r\n\r\n<html>": "not as the search service",
-    HEAD + b"1\r\n\r\n\xff": "not as the search service",
-    HEAD + b"2\r\n\r\n{}": "not as the search service",
-    HEAD + b"2\r\n\r\n[]": "not as the search service",
-    b"HTTP/1.1 500 Gone wrong\r\nContent-Length: 99\r\n\r\n{": "500 Gone wrong",
-}
-
-
-@pytest.mark.parametrize("said", STRANGERS)
-def test_the_client_explains_what_is_no_answer(said: bytes) -> None:
-    def answer() -> None:
-        for _ in range(2):
-            connection, _ = stranger.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(said)
-
-    with socket.create_server(("127.0.0.1", 0)) as stranger, ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(answer)
-        client = Client(f"http://127.0.0.1:{stranger.getsockname()[1]}")
-        with pytest.raises(GalleryError, match=STRANGERS[said]):
-            client.items()
-        client.ready()
-        answered.result()
-
-
-def test_the_client_does_not_wait_for_ever() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
-        with pytest.raises(GalleryError, match="timed out"):
-            client.items()
-        assert not client.ready()
 
 
 def test_the_serving_process_holds_no_torch(http: httpx.Client, server: Running) -> None:

@@ -1,0 +1,31 @@
+"""A client of the service, in both ways of Python: `Client` waits, `AsyncClient` is awaited. Needs httpx alone."""
+
+from serving.client.answers import (
+    Added,
+    Answer,
+    Evaluation,
+    Item,
+    Items,
+    Match,
+    Model,
+    Refused,
+    ServiceStats,
+    Thumbnail,
+)
+from serving.client.asynchronous import AsyncClient
+from serving.client.blocking import Client
+
+__all__ = [
+    "Added",
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "Evaluation",
+    "Item",
+    "Items",
+    "Match",
+    "Model",
+    "Refused",
+    "ServiceStats",
+    "Thumbnail",
+]

@@ -1,0 +1,130 @@
+"""What the service's answers are to a program. Fields that a newer service adds are passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+
+class _Read:
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From the JSON of an answer. Raises `KeyError` or `TypeError` for what is none."""
+        return cls(**{one.name: values[one.name] for one in fields(cls)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Match(_Read):
+    """A neighbour. `similarity`: the cosine, -1 to 1; `p_same`: the probability that it is of the query's class, None
+    where the gallery was never calibrated; `thumbnail`: its path at the service.
+    """
+
+    id: int
+    similarity: float
+    label: str | None
+    source: str
+    p_same: float | None
+    thumbnail: str
+
+
+@dataclass(frozen=True)
+class Refused(_Read):
+    """Why one image of several was not taken."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one image of several: its neighbours, or why there are none."""
+
+    name: str
+    matches: tuple[Match, ...] = ()
+    refused: Refused | None = None
+
+
+@dataclass(frozen=True)
+class Item(_Read):
+    """An item of the gallery. `added_at`: UTC, ISO 8601; `change`: the number of the change that wrote it."""
+
+    id: int
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any]
+    content_sha256: str
+    added_at: str
+    change: int
+    thumbnail: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A page of items; `total`: how many there are in all."""
+
+    total: int
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Added:
+    """The items of the images given, in order, the refused ones left out; `new`: how many were not there before;
+    `refused`: number of the image, from 0, to why. Where the connection broke and the call was repeated, what was added
+    the first time counts as there before.
+    """
+
+    new: int
+    items: tuple[Item, ...]
+    refused: Mapping[int, Refused]
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True)
+class ServiceStats(_Read):
+    """`index`: how the gallery is searched; `calibration`: of p_same, None where it was never made."""
+
+    items: int
+    labels: int
+    change: int
+    index: Mapping[str, Any]
+    calibration: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Model(_Read):
+    """The model that embeds, as it runs there."""
+
+    name: str
+    method: str
+    backbone: str
+    dataset: str
+    dim: int
+    licence: str
+    fingerprint: str
+    preprocessing: Mapping[str, Any]
+    runtime: str
+    precision: str
+    device: str
+    gallery: Mapping[str, Any]
+    limits: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation(_Read):
+    """The labelled gallery measured through what is served. `steps`: one each for exact search and the index, with
+    their metrics; `not_calibrated`: why no calibration came of it.
+    """
+
+    date: str
+    items: int
+    change: int
+    index_recall_at_10: float | None
+    steps: tuple[Mapping[str, Any], ...]
+    calibration: Mapping[str, Any] | None
+    not_calibrated: str | None

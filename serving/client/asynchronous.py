@@ -1,0 +1,116 @@
+"""The client that is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import numpy as np
+
+from serving.client import calls
+from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, ServiceStats, Thumbnail
+from serving.client.calls import Box, Call, Image
+from serving.client.core import Core, Outcome, key_of
+from serving.client.options import SearchOptions
+from zoo.errors import GalleryError
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`serving.Client` for asyncio: the same methods, each awaited.
+
+    Closed by `aclose`, or as `async with AsyncClient(url) as client`.
+    """
+
+    def __init__(self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3) -> None:
+        self._core = Core(url.rstrip("/"), timeout, retries)
+        self._http = httpx.AsyncClient(**self._core.options(key_of(key, os.environ)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._core.url!r})"
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.aclose()
+
+    async def search(
+        self, image: Image | None = None, *, item: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[Match]:
+        return await self._do(calls.search(image, item=item, **options))
+
+    async def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
+        return await self._do(calls.search_many(images, **options))
+
+    async def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
+        return await self._do(calls.embed(images, crop))
+
+    async def add(
+        self,
+        images: Image | Sequence[Image],
+        label: str | None = None,
+        source: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Added:
+        return await self._do(calls.add(images, label, source, metadata))
+
+    async def describe(
+        self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
+    ) -> Item:
+        return await self._do(calls.describe(item, label, metadata, unlabel))
+
+    async def remove(self, item: int) -> None:
+        await self._do(calls.remove(item))
+
+    async def item(self, item: int) -> Item:
+        return await self._do(calls.one_item(item))
+
+    async def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> Items:
+        return await self._do(calls.items(offset, limit, label))
+
+    async def thumbnail(self, item: int) -> Thumbnail:
+        return await self._do(calls.thumbnail(item))
+
+    async def stats(self) -> ServiceStats:
+        return await self._do(calls.stats())
+
+    async def model(self) -> Model:
+        return await self._do(calls.model())
+
+    async def evaluate(self) -> Evaluation:
+        return await self._do(calls.evaluate())
+
+    async def last_evaluation(self) -> Evaluation | None:
+        return await self._do(calls.last_evaluation())
+
+    async def ready(self) -> bool:
+        call = calls.ready()
+        try:
+            self._core.finish(call, await self._send(call))
+        except GalleryError:
+            return False
+        return True
+
+    async def _do(self, call: Call[T]) -> T:
+        for tried in count(1):
+            outcome = await self._send(call)
+            wait = self._core.wait(call, tried, outcome)
+            if wait is None:
+                break
+            await asyncio.sleep(wait)
+        return self._core.finish(call, outcome)
+
+    async def _send(self, call: Call[T]) -> Outcome:
+        try:
+            return await self._http.request(**self._core.request(call))
+        except httpx.HTTPError as error:
+            return error

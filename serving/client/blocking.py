@@ -1,0 +1,138 @@
+"""The client that waits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import numpy as np
+
+from serving.client import calls
+from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, ServiceStats, Thumbnail
+from serving.client.calls import Box, Call, Image
+from serving.client.core import Core, Outcome, key_of
+from serving.client.options import SearchOptions
+from zoo.errors import GalleryError
+
+T = TypeVar("T")
+
+
+class Client:
+    """Talks to the service at `url`; safe to use from several threads.
+
+    key: a read or write key of the service, by default from ZOO_SERVE_KEY; it is shown nowhere. timeout: seconds to
+    wait for an answer. retries: how often a call is tried again that nobody took, or that may be done twice: where the
+    service is not up, hangs up before it answers, is busy (429) or not ready (503), after the pause that it asks for or
+    a growing one.
+
+    What fails raises `GalleryError` with the service's reason: `ItemNotFoundError`, `ServiceError` (with the HTTP
+    status and the service's code), and an image file that cannot be read.
+    """
+
+    def __init__(self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3) -> None:
+        self._core = Core(url.rstrip("/"), timeout, retries)
+        self._http = httpx.Client(**self._core.options(key_of(key, os.environ)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._core.url!r})"
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def search(
+        self, image: Image | None = None, *, item: int | None = None, **options: Unpack[SearchOptions]
+    ) -> list[Match]:
+        """The nearest to an image (its path or a file's bytes) or to an item, which is left out."""
+        return self._do(calls.search(image, item=item, **options))
+
+    def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
+        """The nearest to each of several images, in one request; one that is no image does the others no harm."""
+        return self._do(calls.search_many(images, **options))
+
+    def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
+        """Unit embeddings, float32 [n, dim]; of the part `crop` of each."""
+        return self._do(calls.embed(images, crop))
+
+    def add(
+        self,
+        images: Image | Sequence[Image],
+        label: str | None = None,
+        source: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Added:
+        """Add images; what is there already, by its content, stays as it is. Needs a write key.
+
+        One image that is refused raises `ServiceError`; of several the refused ones are named. source: by default the
+        name of the file.
+        """
+        return self._do(calls.add(images, label, source, metadata))
+
+    def describe(
+        self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
+    ) -> Item:
+        """Give an item another label (`unlabel`: none), other metadata, or both. Needs a write key."""
+        return self._do(calls.describe(item, label, metadata, unlabel))
+
+    def remove(self, item: int) -> None:
+        """Needs a write key. Raises `ItemNotFoundError`."""
+        self._do(calls.remove(item))
+
+    def item(self, item: int) -> Item:
+        """Raises `ItemNotFoundError`."""
+        return self._do(calls.one_item(item))
+
+    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> Items:
+        """Items in the order of their ids; with `label`, those of that label alone."""
+        return self._do(calls.items(offset, limit, label))
+
+    def thumbnail(self, item: int) -> Thumbnail:
+        """Raises `ItemNotFoundError`."""
+        return self._do(calls.thumbnail(item))
+
+    def stats(self) -> ServiceStats:
+        return self._do(calls.stats())
+
+    def model(self) -> Model:
+        return self._do(calls.model())
+
+    def evaluate(self) -> Evaluation:
+        """Measure the labelled gallery and fit p_same anew; may take minutes. Needs a write key."""
+        return self._do(calls.evaluate())
+
+    def last_evaluation(self) -> Evaluation | None:
+        """None where there was none yet."""
+        return self._do(calls.last_evaluation())
+
+    def ready(self) -> bool:
+        """Whether the service answers and can embed; asked once."""
+        call = calls.ready()
+        try:
+            self._core.finish(call, self._send(call))
+        except GalleryError:
+            return False
+        return True
+
+    def _do(self, call: Call[T]) -> T:
+        for tried in count(1):
+            outcome = self._send(call)
+            wait = self._core.wait(call, tried, outcome)
+            if wait is None:
+                break
+            time.sleep(wait)
+        return self._core.finish(call, outcome)
+
+    def _send(self, call: Call[T]) -> Outcome:
+        try:
+            return self._http.request(**self._core.request(call))
+        except httpx.HTTPError as error:
+            return error

@@ -1,0 +1,235 @@
+"""Every call to the service: what is sent, and how its answer is read. Nothing here touches the network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import httpx
+import numpy as np
+
+from serving.client.answers import (
+    Added,
+    Answer,
+    Evaluation,
+    Item,
+    Items,
+    Match,
+    Model,
+    Refused,
+    ServiceStats,
+    Thumbnail,
+)
+from zoo.errors import GalleryError, UsageError
+
+Image = bytes | str | Path
+"""An image file: its bytes, or where it lies."""
+Box = tuple[float, float, float, float]
+T = TypeVar("T")
+_Files = list[tuple[str, tuple[str, bytes, str]]]
+_BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
+LONG = 600.0
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """`form` goes beside the files. `repeatable`: to do it twice is to do it once.
+
+    `codes`: refusals that are an answer all the same. `seconds`: how long to wait, where that is more than for others.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    values: Sequence[tuple[str, str]] = ()
+    files: _Files = field(default_factory=list, repr=False)
+    form: Mapping[str, str] = field(default_factory=dict)
+    json: Any = None
+    repeatable: bool = True
+    codes: frozenset[str] = frozenset()
+    seconds: float = 0.0
+
+
+def search(image: Image | None = None, *, item: int | None = None, **options: Any) -> Call[list[Match]]:
+    """Raises `UsageError` unless it is an image or an item that is searched by."""
+    if (image is None) == (item is None):
+        raise UsageError("search by an image or by an item of the gallery, one of the two.")
+    values = _search_values(**options) + ([] if item is None else [("id", str(item))])
+    return Call("POST", "/search", _matches, values, [] if image is None else _files([image]))
+
+
+def search_many(images: Sequence[Image], **options: Any) -> Call[list[Answer]]:
+    names = ["" if isinstance(image, bytes) else Path(image).name for image in images]
+
+    def read(response: httpx.Response) -> list[Answer]:
+        body = response.json()
+        found = body.get("searches", [body])
+        return [_answer(name, one) for name, one in zip(names, found, strict=True)]
+
+    return Call("POST", "/search", read, _search_values(**options), _files(images), codes=_BAD_IMAGE)
+
+
+def embed(images: Image | Sequence[Image], crop: Box | None = None) -> Call[np.ndarray]:
+    values = [("format", "npy"), *_crop(crop)]
+    return Call("POST", "/embed", _array, values, _files(_several(images)))
+
+
+def add(
+    images: Image | Sequence[Image],
+    label: str | None = None,
+    source: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Call[Added]:
+    given = {"label": label, "source": source, "metadata": None if metadata is None else json.dumps(dict(metadata))}
+    form = {name: value for name, value in given.items() if value is not None}
+    codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
+    return Call("POST", "/items", _added, (), _files(_several(images)), form, codes=codes)
+
+
+def describe(
+    item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
+) -> Call[Item]:
+    """Raises `UsageError` where nothing is to be changed, or a label both given and taken."""
+    if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
+        raise UsageError("describe an item by a label, or unlabel=True, or metadata.")
+    change: dict[str, Any] = {} if metadata is None else {"metadata": dict(metadata)}
+    if label is not None or unlabel:
+        change["label"] = label
+    return Call("PATCH", f"/items/{item}", _item, json=change, repeatable=False)
+
+
+def remove(item: int) -> Call[None]:
+    return Call("DELETE", f"/items/{item}", _removed, repeatable=False)
+
+
+def one_item(item: int) -> Call[Item]:
+    return Call("GET", f"/items/{item}", _item)
+
+
+def items(offset: int = 0, limit: int = 50, label: str | None = None) -> Call[Items]:
+    values = [("offset", str(offset)), ("limit", str(limit)), *([] if label is None else [("label", label)])]
+    return Call("GET", "/items", _items, values)
+
+
+def thumbnail(item: int) -> Call[Thumbnail]:
+    return Call("GET", f"/items/{item}/thumbnail", _thumbnail)
+
+
+def stats() -> Call[ServiceStats]:
+    return Call("GET", "/stats", lambda response: ServiceStats.of(response.json()))
+
+
+def model() -> Call[Model]:
+    return Call("GET", "/model", lambda response: Model.of(response.json()))
+
+
+def evaluate() -> Call[Evaluation]:
+    # Another evaluation would do no harm, but it is minutes of work for nothing.
+    return Call("POST", "/evaluate", _evaluation, repeatable=False, seconds=LONG)
+
+
+def last_evaluation() -> Call[Evaluation | None]:
+    def read(response: httpx.Response) -> Evaluation | None:
+        return None if response.is_error else _evaluation(response)
+
+    return Call("GET", "/evaluate", read, codes=frozenset({"no_such_item"}))
+
+
+def ready() -> Call[None]:
+    return Call("GET", "/readyz", lambda response: None)
+
+
+def _search_values(
+    k: int = 10,
+    offset: int = 0,
+    min_similarity: float | None = None,
+    min_p: float | None = None,
+    labels: Sequence[str] = (),
+    where: Mapping[str, Any] | None = None,
+    crop: Box | None = None,
+    rerank: str = "none",
+) -> list[tuple[str, str]]:
+    values = [("k", str(k)), ("offset", str(offset)), ("rerank", rerank)]
+    values += [
+        (name, f"{x:.9g}") for name, x in (("min_similarity", min_similarity), ("min_p", min_p)) if x is not None
+    ]
+    values += [("label", label) for label in ([labels] if isinstance(labels, str) else labels)]
+    return values + ([("where", json.dumps(dict(where)))] if where else []) + _crop(crop)
+
+
+def _crop(crop: Box | None) -> list[tuple[str, str]]:
+    return [] if crop is None else [("crop", ",".join(f"{side:.9f}" for side in crop))]
+
+
+def _several(images: Image | Sequence[Image]) -> Sequence[Image]:
+    return [images] if isinstance(images, Image) else images
+
+
+def _files(images: Sequence[Image]) -> _Files:
+    return [_file(image) for image in images]
+
+
+def _file(image: Image) -> tuple[str, tuple[str, bytes, str]]:
+    data = _bytes(image)
+    # A file without a name is no file in a form; the service calls one that came alone by its content, too.
+    name = hashlib.sha256(data).hexdigest()[:16] if isinstance(image, bytes) else Path(image).name
+    return "image", (name, data, "application/octet-stream")
+
+
+def _bytes(image: Image) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    try:
+        return Path(image).read_bytes()
+    except OSError as error:
+        reason = error.strerror
+    raise GalleryError(f"{image} cannot be read: {reason}.")
+
+
+def _matches(response: httpx.Response) -> list[Match]:
+    return [Match.of(one) for one in response.json()["results"]]
+
+
+def _answer(name: str, found: Mapping[str, Any]) -> Answer:
+    if "error" in found:
+        return Answer(name, refused=Refused.of(found["error"]))
+    return Answer(name, tuple(Match.of(one) for one in found["results"]))
+
+
+def _array(response: httpx.Response) -> np.ndarray:
+    rows: np.ndarray = np.load(BytesIO(response.content), allow_pickle=False)
+    return rows.astype(np.float32)
+
+
+def _added(response: httpx.Response) -> Added:
+    body = response.json()
+    if "error" in body:
+        return Added(0, (), {0: Refused.of(body["error"])})
+    refused = {one["number"]: Refused.of(one["error"]) for one in body["refused"]}
+    return Added(body["new"], tuple(Item.of(one) for one in body["items"]), refused)
+
+
+def _item(response: httpx.Response) -> Item:
+    return Item.of(response.json())
+
+
+def _items(response: httpx.Response) -> Items:
+    body = response.json()
+    return Items(body["total"], tuple(Item.of(one) for one in body["items"]))
+
+
+def _removed(response: httpx.Response) -> None:
+    response.json()["removed"]
+
+
+def _thumbnail(response: httpx.Response) -> Thumbnail:
+    return Thumbnail(response.content, response.headers["content-type"])
+
+
+def _evaluation(response: httpx.Response) -> Evaluation:
+    return Evaluation.of({**response.json(), "steps": tuple(response.json()["steps"])})

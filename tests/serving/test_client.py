@@ -1,0 +1,304 @@
+"""Both clients against the real service, and against strangers that answer otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import serving
+from serving import AsyncClient, Client
+from serving.client import calls, core
+from serving.client.core import Core
+from serving.gallery import Gallery
+from tests.serving import toys
+from tests.serving.running import Running
+from tests.serving.running import serving as serving_process
+from zoo.embedder import Embedder
+from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
+
+KEY = "write-key-of-the-client"
+
+
+class Awaited:
+    """An `AsyncClient` whose methods are awaited at once, so that one test is for both."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        self.args, self.values = args, values
+        AsyncClient(*args, **values)  # raises what it has to
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **values: Any) -> Any:
+            async with AsyncClient(*self.args, **self.values) as client:
+                return await getattr(client, name)(*args, **values)
+
+        return lambda *args, **values: asyncio.run(call(*args, **values))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(params=[Client, Awaited])
+def kind(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Makes clients of either kind, which are closed in the end."""
+    made = []
+
+    def make(*args: Any, **values: Any) -> Any:
+        made.append(request.param(*args, **values))
+        return made[-1]
+
+    make.name = request.param.__name__
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "FIRST_WAIT", 0.001)
+    monkeypatch.delenv(core.KEY, raising=False)
+
+
+@pytest.fixture(scope="module")
+def writable(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    copy = tmp_path_factory.mktemp("client") / "gallery"
+    shutil.copytree(gallery_folder, copy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY)
+        with serving_process(copy) as running:
+            yield running
+
+
+def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedder, tmp_path: Path) -> None:
+    client = kind(server.url)
+    assert client.ready()
+    path = tmp_path / "query.png"
+    path.write_bytes(toys.query(3))
+    matches = client.search(path, k=3)
+    with Gallery.open(gallery_folder) as gallery:
+        (expected,) = gallery.search(model.embed(toys.query(3)), 3)
+        assert [one.id for one in matches] == [hit.id for hit in expected]
+        np.testing.assert_allclose([m.similarity for m in matches], [h.similarity for h in expected], atol=1e-6)
+        assert client.item(5).content_sha256 == gallery.item(5).content_sha256
+        assert client.thumbnail(5).data == gallery.thumbnail(5).data
+    assert {one.label for one in matches} == {toys.HTML_LABEL}
+    assert client.search(toys.query(3), k=1, offset=1) == matches[1:2]
+    assert 1 not in {one.id for one in client.search(item=1, k=24)}
+    some = client.search(toys.query(0), k=24, labels=["blue checks", "green disc"], min_similarity=-0.5)
+    assert {one.label for one in some} <= {"blue checks", "green disc"}
+    assert client.search(toys.query(0), labels="blue checks", where={"year": 1}, rerank="expansion") == []
+    np.testing.assert_allclose(client.embed([toys.query(0), path]), model.embed([toys.query(0), path]), atol=1e-6)
+    assert client.embed(path, crop=(0, 0, 0.5, 1)).dtype == np.float32
+    page = client.items(offset=2, limit=2)
+    assert ([item.id for item in page.items], page.total) == ([3, 4], 24)
+    assert client.items(label="red stripes").total == toys.PER_CLASS
+    assert (client.stats().items, client.model().dim, client.last_evaluation()) == (24, toys.DIM, None)
+
+
+def test_one_bad_image_of_several_is_named(kind: Any, server: Running) -> None:
+    client = kind(server.url)
+    good, bad = client.search_many([toys.query(1), b"no image"], k=2)
+    assert ({one.label for one in good.matches}, good.refused) == ({"blue checks"}, None)
+    assert (bad.matches, bad.refused.code) == ((), "unreadable_image")
+    (alone,) = client.search_many([b"no image"])
+    assert alone.refused == bad.refused
+
+
+def test_writing(kind: Any, writable: Running) -> None:
+    client, seed = kind(writable.url, key=KEY), ("Client", "Awaited").index(kind.name)
+    image, other = (toys.encoded(toys.picture(0, np.random.default_rng(900 + 10 * seed + i))) for i in (0, 1))
+    added = client.add(image, label="new", metadata={"höhe": 3})
+    assert (added.new, added.items[0].label, added.items[0].metadata) == (1, "new", {"höhe": 3})
+    (item,) = added.items
+    assert client.add([image]).new == 0
+    both = client.add([b"nothing", image, other], source="camera")
+    assert (both.new, both.items[0].id, both.items[1].source) == (1, item.id, "camera")
+    assert both.refused[0].code == "unreadable_image"
+    assert list(client.add([b"nothing"]).refused) == list(client.add([b"a", b"b"]).refused)[:1] == [0]
+    with pytest.raises(ServiceError, match="image"):
+        client.add(b"nothing")
+    assert client.describe(item.id, label="newer").label == "newer"
+    assert client.describe(item.id, unlabel=True, metadata={}).label is None
+    evaluation = client.evaluate()
+    assert evaluation.calibration
+    assert client.last_evaluation().steps == evaluation.steps
+    assert client.search(image, k=1)[0].p_same > 0.5
+    client.remove(item.id)
+    for gone in (lambda: client.remove(item.id), lambda: client.item(item.id), lambda: client.thumbnail(10**18)):
+        with pytest.raises(ItemNotFoundError):
+            gone()
+    client.remove(both.items[1].id)
+
+
+def test_the_key_comes_from_the_environment_and_is_shown_nowhere(
+    writable: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(writable.url) as client, pytest.raises(ServiceError, match="write key") as refused:
+        client.remove(1)
+    assert (refused.value.status, refused.value.code) == (401, "key_needed")
+    monkeypatch.setenv(core.KEY, "a-wrong-key-of-somebody")
+    with Client(writable.url) as client:
+        with pytest.raises(ServiceError, match="no write key") as refused:
+            client.remove(1)
+        shown = repr(client) + repr(vars(client)) + repr(refused.value) + repr(client._http.headers)
+        assert "wrong-key" not in shown
+        assert refused.value.__context__ is None
+    with pytest.raises(UsageError) as mistaken:
+        Client(writable.url, key="one\nkey")
+    assert "one" not in str(mistaken.value)
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def signatures(kind: type) -> dict[str, Any]:
+        found = {name: inspect.signature(one) for name, one in vars(kind).items() if inspect.isfunction(one)}
+        return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
+
+    assert signatures(Client) == signatures(AsyncClient)
+    assert len(signatures(Client)) == 14
+    assert not hasattr(serving, "Server")
+
+
+def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
+    client = kind(server.url)
+    for mistake, expected, message in (
+        (lambda: client.search(b"no image"), ServiceError, "not an image"),
+        (lambda: client.search(b""), ServiceError, "empty"),
+        (lambda: client.search(toys.query(0), item=1), UsageError, "one of the two"),
+        (lambda: client.search(toys.query(0), k=0), ServiceError, "k must be"),
+        (lambda: client.search(toys.query(0), min_p=0.5), ServiceError, "calibrat"),
+        (lambda: client.search(toys.query(0), maxk=3), TypeError, "maxk"),
+        (lambda: client.search(tmp_path / "nowhere.png"), GalleryError, r"nowhere\.png cannot be read"),
+        (lambda: client.describe(1), UsageError, "unlabel"),
+        (lambda: kind("file:///etc/passwd"), GalleryError, "http"),
+        (lambda: kind("http://me:secret@host"), GalleryError, "without a password"),
+        (lambda: kind(server.url, timeout=0), UsageError, "timeout"),
+    ):
+        with pytest.raises(expected, match=message) as raised:
+            mistake()
+        assert "secret" not in str(raised.value)
+    nobody = kind("http://127.0.0.1:9", retries=1)
+    assert not nobody.ready()
+    with pytest.raises(ServiceError, match="does not answer"):
+        nobody.items()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: "
+
+
+def ok(body: bytes) -> bytes:
+    return HEAD + f"{len(body)}\r\n\r\n".encode() + body
+
+
+BUSY = b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
+UNREADY = BUSY.replace(b"429", b"503")
+STRANGERS = {
+    b"": "does not answer",
+    b"\x00\x01\x02 nonsense\r\n\r\n": "does not answer",
+    HEAD + b"99\r\n\r\n{}": "does not answer",
+    ok(b"<html>"): "not as the search service",
+    ok(b"\xff"): "not as the search service",
+    ok(b"{}"): "not as the search service",
+    ok(b"[]"): "not as the search service",
+    ok(b'{"total": 0, "items":'): "not as the search service",
+    b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n": "302 Found",
+    b"HTTP/1.1 500 Gone wrong\r\nContent-Length: 2\r\n\r\n{}": "500 Gone wrong",
+}
+
+
+def whole_request(connection: socket.socket) -> bytes:
+    """To hang up on bytes that were not read would take the answer from the client as well."""
+    asked = connection.recv(65536)
+    announced = re.search(rb"content-length: ([0-9]+)", asked, re.IGNORECASE)
+    while announced and len(asked.partition(b"\r\n\r\n")[2]) < int(announced[1]):
+        asked += connection.recv(65536)
+    return asked
+
+
+@contextmanager
+def stranger(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Gives each connection in turn one of `answers` and hangs up; its URL, and what it was asked."""
+    asked: list[bytes] = []
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listening.accept()
+            with connection:
+                asked.append(whole_request(connection))
+                connection.sendall(answer.replace(b"Content-Length", b"Connection: close\r\nContent-Length"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+        served.result(timeout=10)
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_what_is_no_answer_is_explained(kind: Any, said: bytes) -> None:
+    with stranger(said, said) as (url, _):
+        client = kind(url, retries=0)
+        with pytest.raises(ServiceError, match=STRANGERS[said]):
+            client.items()
+        client.ready()
+
+
+def test_what_can_pass_by_itself_is_tried_again(kind: Any) -> None:
+    with stranger(b"", BUSY, UNREADY, ok(b'{"total": 0, "items": []}')) as (url, asked):
+        assert kind(url, key="k" * 20).items().total == 0
+    assert len(asked) == 4
+    assert all(b"Bearer " + b"k" * 20 in one for one in asked)
+    with stranger(b"", UNREADY, ok(b'{"new": 0, "items": [], "refused": []}')) as (url, asked):
+        assert kind(url).add(b"bytes").new == 0  # by content: adding it twice adds it once
+    assert len(asked) == 3
+    with stranger(BUSY, BUSY, BUSY) as (url, asked), pytest.raises(ServiceError, match="429"):
+        kind(url, retries=2).items()
+
+
+@pytest.mark.parametrize("answer", [b"", UNREADY])
+def test_a_write_that_may_have_been_done_is_not_repeated(kind: Any, answer: bytes) -> None:
+    for write in ("remove", "describe"):
+        with stranger(answer) as (url, asked), pytest.raises(ServiceError):
+            getattr(kind(url), write)(1, **({"label": "x"} if write == "describe" else {}))
+        assert len(asked) == 1
+    with stranger(BUSY, ok(b'{"removed": 1}')) as (url, asked):
+        kind(url).remove(1)  # refused at the door: nothing was done
+
+
+def test_pauses() -> None:
+    asks, write, one = calls.items(), calls.remove(1), Core("http://h", 30, 3)
+    for answer, expected in ((("429", "7"), 7.0), (("503", "30"), 30.0), (("503", "31"), None), (("500", "1"), None)):
+        assert one.wait(asks, 1, httpx.Response(int(answer[0]), headers={"retry-after": answer[1]})) == expected
+    assert one.wait(asks, 4, httpx.Response(429)) is None
+    assert one.wait(asks, 1, httpx.ReadTimeout("")) is None
+    refused = httpx.ConnectError("")
+    for call in (asks, write):
+        assert [0.5 <= (one.wait(call, n, refused) or 0) / (0.001 * 2 ** (n - 1)) <= 1.5 for n in (1, 2, 3)] == [
+            True
+        ] * 3
+
+
+def test_no_client_waits_for_ever(kind: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = kind(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+        with pytest.raises(ServiceError, match="timed out"):
+            client.items()
+        assert not client.ready()
+
+
+def test_one_client_serves_many_tasks(server: Running) -> None:
+    async def ask() -> list[list[Any]]:
+        async with AsyncClient(server.url) as client:
+            return await asyncio.gather(*(client.search(toys.query(i % 4), k=1) for i in range(12)))
+
+    found = asyncio.run(ask())
+    assert [one[0].label for one in found] == [toys.CLASSES[i % 4] for i in range(12)]
