@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_PIECE = 256  # pairs at a time: the rows of these stay in the cache
+_PIECE = 256
+"""Pairs at a time on a CPU: their rows stay in its cache. On other devices each piece would be a launch of its own."""
 
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -81,8 +82,9 @@ class _PairDistances(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        pieces = zip(i.split(_PIECE), j.split(_PIECE), strict=True)
-        result = torch.cat([_lengths(embeddings, *piece) for piece in pieces])
+        piece = _PIECE if embeddings.device.type == "cpu" else max(1, len(i))
+        pieces = zip(i.split(piece), j.split(piece), strict=True)
+        result = torch.cat([_lengths(embeddings, *pairs) for pairs in pieces])
         ctx.save_for_backward(embeddings, result, i, j)
         return result
 
