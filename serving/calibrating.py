@@ -22,6 +22,18 @@ def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
 
     Raises `EvaluationError` where the labels do not allow it: none, or all alike, or nothing to do with similarity.
     """
+    near, same, codes = neighbours_of(gallery, queries)
+    fitted = calibrate(near, same, codes)
+    gallery.set_fact(FACT, json.dumps(fitted.to_json()))
+    return fitted
+
+
+def neighbours_of(gallery: Gallery, queries: int = 2000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of at most so many labelled items: the similarities of their nearest labelled others, float32 [n, k]; whether
+    these share the label, bool [n, k]; and codes of their own labels, [n].
+
+    Raises `EvaluationError` where fewer than two items are labelled.
+    """
     ids, vectors = gallery.vectors()
     labels = gallery.labels()
     names = [labels.get(item_id) for item_id in ids.tolist()]
@@ -34,9 +46,7 @@ def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
     asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
     similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)
     near, others = without_own(similarities, found, asks), without_own(found, found, asks)
-    fitted = calibrate(near, codes[others] == codes[asks][:, None], codes[asks])
-    gallery.set_fact(FACT, json.dumps(fitted.to_json()))
-    return fitted
+    return near, codes[others] == codes[asks][:, None], codes[asks]
 
 
 def calibration_of(gallery: Gallery) -> Calibration | None:

@@ -1,18 +1,17 @@
-"""The subcommands `zoo index`, `zoo search` and `zoo serve`."""
+"""The subcommands `zoo index` and `zoo serve`."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.configuration import PREFIX, Configuration
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
-from zoo.errors import UsageError
+from zoo.cli.output import print_json
 
 if TYPE_CHECKING:
     from serving.gallery.builder import Report
@@ -69,34 +68,6 @@ def _told(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _configure_search(parser: ArgumentParser) -> None:
-    parser.add_argument("gallery", type=Path, help="gallery folder")
-    parser.add_argument("image", nargs="?", help="image file to search with")
-    parser.add_argument("--id", type=int, help="search with this item of the gallery instead of an image")
-    parser.add_argument("-k", type=int, default=10, metavar="N", help="how many to find, default 10")
-    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
-    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
-
-
-def _search(args: Namespace) -> None:
-    from serving.searcher import Searcher
-
-    if (args.image is None) == (args.id is None):
-        raise UsageError("search needs an image file, or --id with an item of the gallery; one of the two.")
-    searcher = Searcher.open(args.gallery, args.runtime, args.model)
-    try:
-        by_item = args.id is not None
-        hits = searcher.by_item(args.id, args.k) if by_item else searcher.by_image(args.image, args.k)
-    finally:
-        searcher.close()
-    if args.json:
-        print_json({"query": {"image": args.image, "id": args.id}, "results": [asdict(hit) for hit in hits]})
-    else:
-        rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in hits]
-        print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
-
-
 def _configure_serve(parser: ArgumentParser) -> None:
     parser.add_argument("gallery", type=Path, help="gallery folder")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at, default 127.0.0.1")
@@ -123,12 +94,6 @@ INDEX = Command(
     _index,
     "zoo index margin-conv4-glyphs photos/ --out gallery/\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv",
-)
-SEARCH = Command(
-    "find the images of a gallery nearest to an image",
-    _configure_search,
-    _search,
-    "zoo search gallery/ query.png -k 5\nzoo search gallery/ --id 17 --json",
 )
 SERVE = Command(
     "serve a gallery over HTTP, with a page to search it",

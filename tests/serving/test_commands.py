@@ -14,9 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving.commands import INDEX, SEARCH
+from serving.commands import INDEX
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
+from serving.search_command import SEARCH
 from serving.server import listen
 from tests.serving import toys
 from tests.serving.running import ROOT, run, serving

@@ -1,0 +1,52 @@
+"""`zoo gallery calibrate`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from zoo.cli.command import Command
+from zoo.cli.output import print_json, print_table
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("gallery", type=Path, help="gallery folder with labelled items")
+    parser.add_argument(
+        "--queries", type=int, default=2000, metavar="N", help="items that search the others, default 2000"
+    )
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def _run(args: Namespace) -> None:
+    from serving.calibrating import calibrate_gallery, neighbours_of
+    from serving.gallery import Gallery
+    from zoo.errors import UsageError
+    from zoo.evaluation.calibration import reliability
+
+    if args.queries < 1:
+        raise UsageError(f"--queries is at least 1, not {args.queries}.")
+    with Gallery.open(args.gallery) as gallery:
+        fitted = calibrate_gallery(gallery, args.queries)
+        near, same, _ = neighbours_of(gallery, args.queries)
+    bins = reliability(fitted.probability(near), same)
+    if args.json:
+        print_json({**fitted.to_json(), "reliability": [asdict(one) for one in bins]})
+        return
+    print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
+    print(f"fitted to {fitted.pairs:,} pairs, the {fitted.neighbours} nearest others of labelled items")
+    elsewhere = "not measured, as there are fewer than four labels" if fitted.error is None else f"{fitted.error:.4f}"
+    print(f"calibration error on other classes: {elsewhere}\n")
+    rows = [(f"{one.probability:.3f}", f"{one.share:.3f}", f"{one.count:,}") for one in bins]
+    print_table(("p_same", "of the query's label", "pairs"), rows, numbers=("p_same", "of the query's label", "pairs"))
+
+
+CALIBRATE = Command(
+    "fit the probability that a neighbour is of the query's class to the labelled items",
+    _configure,
+    _run,
+    """  zoo gallery calibrate gallery/
+  zoo gallery calibrate gallery/ --json
+Searches then tell p_same, and --min-p of the service cuts by it. The table shows, a tenth of probability a line, what
+was promised and what was so. A service that runs sees the new calibration at once.""",
+)

@@ -1,0 +1,102 @@
+"""`zoo search`: in a gallery folder, or at a service."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.cli.command import Command
+from zoo.cli.output import print_json, print_table
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.client import Match
+    from serving.gallery import Hit
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("gallery", nargs="?", help="gallery folder; left out with --url")
+    parser.add_argument("image", nargs="?", help="image file to search with")
+    parser.add_argument("--id", type=int, help="search with this item of the gallery instead of an image")
+    parser.add_argument("-k", type=int, default=10, metavar="N", help="how many to find, default 10")
+    parser.add_argument("--url", help="search at this service (zoo serve) instead of in a folder")
+    parser.add_argument(
+        "--key-file", type=Path, metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set"
+    )
+    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument("--runtime", choices=("onnx", "torch"), help="default: onnx")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _run(args: Namespace) -> None:
+    if args.url is not None:
+        image = _image_for_service(args)
+        _print(args, image, _at_service(args, image))
+    elif args.key_file is not None:
+        raise UsageError("--key-file is for a service; name it with --url.")
+    elif args.gallery is None:
+        raise UsageError("name the gallery folder to search, or a service with --url.")
+    else:
+        _check_query(args.image, args.id)
+        _print(args, args.image, _in_folder(args))
+
+
+def _in_folder(args: Namespace) -> list[Hit]:
+    from serving.searcher import Searcher
+
+    searcher = Searcher.open(args.gallery, args.runtime or "onnx", args.model)
+    try:
+        return searcher.by_item(args.id, args.k) if args.id is not None else searcher.by_image(args.image, args.k)
+    finally:
+        searcher.close()
+
+
+def _at_service(args: Namespace, image: str | None) -> list[Match]:
+    from serving.client import Client
+
+    with Client(args.url, None if args.key_file is None else _key_in(args.key_file)) as client:
+        return client.search(image, item=args.id, k=args.k)
+
+
+def _image_for_service(args: Namespace) -> str | None:
+    """With --url the first word is the image."""
+    if args.image is not None or args.model is not None or args.runtime is not None:
+        raise UsageError("with --url the service has the gallery and its model; give an image or --id alone.")
+    image: str | None = args.gallery
+    _check_query(image, args.id)
+    return image
+
+
+def _check_query(image: str | None, item: int | None) -> None:
+    if (image is None) == (item is None):
+        raise UsageError("search needs an image file, or --id with an item of the gallery; one of the two.")
+
+
+def _key_in(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        pass
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    raise UsageError(f"{path} holds no key of a service; keys are of ASCII characters.")
+
+
+def _print(args: Namespace, image: str | None, found: list[Hit] | list[Match]) -> None:
+    if args.json:
+        print_json({"query": {"image": image, "id": args.id}, "results": [asdict(one) for one in found]})
+        return
+    rows = [(f"{one.similarity:.4f}", one.label or "-", one.source, str(one.id)) for one in found]
+    print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
+
+
+SEARCH = Command(
+    "find the images of a gallery nearest to an image",
+    _configure,
+    _run,
+    "zoo search gallery/ query.png -k 5\n"
+    "zoo search gallery/ --id 17 --json\n"
+    "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt",
+)

@@ -1,0 +1,101 @@
+"""`zoo gallery calibrate` on a gallery of two similarities whose probabilities are known by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.calibrate_command import CALIBRATE
+from serving.calibrating import calibration_of
+from serving.gallery import Gallery, NewItem
+from serving.gallery.thumbnails import Thumbnail
+from tests.serving.test_gallery import CARD
+from zoo.errors import EvaluationError, UsageError
+
+SIDE = 11
+"""Items of a block: each has just the others of its block as its ten nearest."""
+BLOCKS = ((0.9, (10, 1)), (0.5, (4, 4, 3))) * 2
+"""Similarity of all pairs of a block, and how many of its items share a label."""
+
+
+def block(number: int, similarity: float) -> np.ndarray:
+    """SIDE unit rows of which each two have this similarity; blocks are at right angles."""
+    rows = np.zeros((SIDE, len(BLOCKS) * (SIDE + 1)))
+    first = number * (SIDE + 1)
+    rows[:, first] = math.sqrt(similarity)
+    rows[np.arange(SIDE), first + 1 + np.arange(SIDE)] = math.sqrt(1 - similarity)
+    return rows.astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    items = []
+    for number, (similarity, sizes) in enumerate(BLOCKS):
+        labels = [f"{number} {part}" for part, size in enumerate(sizes) for _ in range(size)]
+        for vector, label in zip(block(number, similarity), labels, strict=True):
+            digest = f"{len(items):064x}"
+            items.append(NewItem(digest, vector, Thumbnail(b"picture", "image/png"), digest, label))
+    card = replace(CARD, dim=len(BLOCKS) * (SIDE + 1))
+    with Gallery.create(tmp_path / "g", card, "toy") as gallery:
+        gallery.add(items)
+    return tmp_path / "g"
+
+
+def run(*words: object) -> None:
+    parser = ArgumentParser()
+    CALIBRATE.configure(parser)
+    CALIBRATE.run(parser.parse_args([str(word) for word in words]))
+
+
+def by_hand() -> tuple[float, float, dict[float, float]]:
+    """Slope, offset and the shares. Two values of similarity leave the logistic curve no choice: it goes through the
+    mean of Platt's targets at each.
+    """
+    shares = {s: sum(n * (n - 1) for n in sizes) / (SIDE * (SIDE - 1)) for s, sizes in BLOCKS}
+    pairs = 2 * SIDE * (SIDE - 1)
+    positives = pairs * sum(shares.values())
+    high, low = (positives + 1) / (positives + 2), 1 / (2 * pairs - positives + 2)
+    logits = {s: math.log(p / (1 - p)) for s, share in shares.items() for p in [share * high + (1 - share) * low]}
+    slope = (logits[0.9] - logits[0.5]) / 0.4
+    return slope, logits[0.9] - slope * 0.9, shares
+
+
+def test_the_curve_goes_through_the_known_shares(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slope, offset, shares = by_hand()
+    run(path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["slope"], told["offset"]) == pytest.approx((slope, offset), abs=1e-3)
+    assert (told["pairs"], told["neighbours"]) == (len(BLOCKS) * SIDE * 10, 10)
+    low, high = told["reliability"]
+    assert (low["share"], high["share"]) == pytest.approx((shares[0.5], shares[0.9]))
+    assert (low["probability"], high["probability"]) == pytest.approx((shares[0.5], shares[0.9]), abs=0.01)
+    assert low["count"] == high["count"] == 2 * SIDE * 10
+    with Gallery.open(path) as gallery:
+        kept = calibration_of(gallery)
+        assert kept
+        assert kept.probability(0.9) == pytest.approx(shares[0.9], abs=0.01)
+
+
+def test_the_table_says_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slope, offset, shares = by_hand()
+    run(path)
+    said = capsys.readouterr().out
+    assert f"exp(-({slope:.1f}" in said
+    assert f"{offset:+.1f}"[:4] in said
+    assert f"{shares[0.5]:.3f}" in said
+    assert "on other classes: 0." in said
+
+
+def test_what_cannot_be_calibrated_is_said(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        run(path, "--queries", 0)
+    with Gallery.create(tmp_path / "empty", CARD, "toy"):
+        pass
+    with pytest.raises(EvaluationError, match="fewer than two labelled"):
+        run(tmp_path / "empty")
