@@ -30,8 +30,8 @@ check: $(READY) ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check ## check, then all tests
-	$(BIN)/python -m pytest
+test: check ## check, then all tests, one process a core
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 bench: $(READY) ## speed and memory beside the peers, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
