@@ -73,6 +73,10 @@ def _configure_serve(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at, default 127.0.0.1")
     parser.add_argument("--port", type=int, default=3000, help="default 3000; 0 takes a free one")
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that answer, default 1; limits are each one's"
+    )
+    parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
     for one in fields(Configuration):
         parser.add_argument(
             f"--{one.name.replace('_', '-')}", metavar="N", help=f"{one.metadata['help']} (default {one.default})"
@@ -85,7 +89,7 @@ def _serve(args: Namespace) -> None:
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    serve(args.gallery, args.model, args.host, args.port)
+    serve(args.gallery, args.model, args.host, args.port, args.workers, args.device)
 
 
 INDEX = Command(
@@ -100,6 +104,7 @@ SERVE = Command(
     _configure_serve,
     _serve,
     "zoo serve gallery/ --port 3000\n"
+    "zoo serve gallery/ --workers 4                               four processes; the cores are shared among them\n"
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
     "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
 )

@@ -39,12 +39,17 @@ class Searcher:
 
     @classmethod
     def open(
-        cls, path: str | Path, runtime: str = "onnx", model: str | None = None, limits: Limits = DEFAULT_LIMITS
+        cls,
+        path: str | Path,
+        runtime: str = "onnx",
+        model: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        device: str | None = None,
     ) -> Searcher:
         """Open a gallery and load its model; `model`: where that model lies now, if it has moved."""
         gallery = Gallery.open(path)
         try:
-            return cls(gallery, load(model or gallery.model_ref, runtime=runtime), limits)
+            return cls(gallery, load(model or gallery.model_ref, runtime=runtime, device=device), limits)
         except BaseException:
             gallery.close()
             raise

@@ -1,36 +1,34 @@
-"""Serve a gallery from this process until it is told to stop.
-
-uvicorn runs the BentoML service's application here, as BentoML's own worker does, without BentoML's supervisor: no
-second process, no control socket, and a gallery that cannot be served ends the command instead of being tried
-again for ever.
-"""
+"""Serve a gallery until told to stop: from this process, or from several that it looks after."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-import math
 import os
 import signal
 import socket
 import tempfile
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
+from serving import supervisor, worker
 from serving.access import Access
-from serving.configuration import HOSTS, READ_KEYS
+from serving.configuration import HOSTS, READ_KEYS, Configuration
 from serving.hosts import ANY
-from zoo.errors import GalleryError, UsageError
+from zoo.errors import UsageError
+
+MAX_WORKERS = 256
 
 
-def serve(gallery: Path, model: str | None, host: str, port: int) -> None:
+def serve(gallery: Path, model: str | None, host: str, port: int, workers: int = 1, device: str | None = None) -> None:
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
-    Port 0 takes a free one. Raises `UsageError` for an address that cannot be had or must not be.
+    Port 0 takes a free one. device: what the model runs on, as `zoo.load` takes it. Raises `UsageError` for an address
+    that cannot be had or must not be.
     """
+    if not 1 <= workers <= MAX_WORKERS:
+        raise UsageError(f"--workers is a number from 1 to {MAX_WORKERS}, not {workers}; about one a core is enough.")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
+        signal.signal(number, worker.leave)
     public = bool(Access.of(os.environ).keys.read)
     listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:
@@ -39,8 +37,27 @@ def serve(gallery: Path, model: str | None, host: str, port: int) -> None:
         os.environ["ZOO_GALLERY"] = str(gallery.resolve())
         if model:
             os.environ["ZOO_MODEL"] = model
+        if device:
+            os.environ["ZOO_DEVICE"] = device
         os.environ.setdefault(HOSTS, ANY if public else host)
-        _run(listening)
+        _answer(listening, workers, scratch)
+
+
+def _answer(listening: socket.socket, workers: int, scratch: str) -> None:
+    address = address_of(listening)
+
+    def ready(what: str) -> None:
+        print(f"{what}, at {address} (Ctrl-C ends)", flush=True)
+
+    if workers == 1:
+        worker.answer(listening, ready)
+        return
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    counts = Path(scratch) / "counts"
+    counts.mkdir()
+    # Before anything here or in a worker loads prometheus_client, which reads it then.
+    os.environ |= supervisor.environment(workers, str(counts))
+    supervisor.supervise(listening, workers, Configuration.of(os.environ).drain_seconds, ready)
 
 
 def listen(host: str, port: int, public: bool) -> socket.socket:
@@ -60,7 +77,7 @@ def listen(host: str, port: int, public: bool) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(2048)
+        listening.listen(worker.QUEUE)
     except OSError as error:
         listening.close()
         raise UsageError(f"{host}:{port} cannot be served at: {error.strerror}. Choose another --port.") from None
@@ -70,38 +87,3 @@ def listen(host: str, port: int, public: bool) -> socket.socket:
 def address_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _run(listening: socket.socket) -> None:
-    import uvicorn
-
-    from serving import service
-
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    searcher = service.searcher()
-    config = uvicorn.Config(
-        service.ImageSearch.to_asgi(),  # type: ignore[attr-defined]  # the decorator made it a Service
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
-    )
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                count, name = searcher.gallery.count(), searcher.embedder.card.name
-                what = f"{count:,} {'image' if count == 1 else 'images'}, embedded by {name}"
-                print(f"{what}, at {address_of(listening)} (Ctrl-C ends)", flush=True)
-
-    server = Server(config)
-    server.run(sockets=[listening])
-    if not server.started:
-        raise GalleryError("the service could not start; the log above says why.")
-
-
-def _leave(number: int, frame: FrameType | None) -> Any:
-    """uvicorn raises the signal again once it has shut down; either way the command ends well."""
-    raise SystemExit(0)

@@ -26,11 +26,15 @@ CONFIGURATION, ACCESS = Configuration.of(os.environ), Access.of(os.environ)
 
 @cache
 def searcher() -> Searcher:
-    """The one searcher of this process, opened at first use from `ZOO_GALLERY` (and `ZOO_MODEL`, if it has moved)."""
+    """The one searcher of this process, opened at first use from `ZOO_GALLERY` (and `ZOO_MODEL`, if it has moved).
+
+    `ZOO_DEVICE`: what the model runs on, as `zoo.load` takes it.
+    """
     gallery = os.environ.get("ZOO_GALLERY")
     if not gallery:
         raise UsageError("ZOO_GALLERY must name the gallery folder to serve.")
-    return Searcher.open(gallery, model=os.environ.get("ZOO_MODEL"), limits=CONFIGURATION.limits)
+    model, device = os.environ.get("ZOO_MODEL"), os.environ.get("ZOO_DEVICE")
+    return Searcher.open(gallery, model=model, limits=CONFIGURATION.limits, device=device)
 
 
 @bentoml.asgi_app(create_app(searcher, CONFIGURATION, ACCESS))

@@ -63,7 +63,7 @@ def _session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxru
     providers = providers_of(device, ort.get_available_providers())
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads()
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:
@@ -74,6 +74,12 @@ def _session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxru
         # ONNX Runtime goes on without a provider whose libraries it does not find.
         raise UsageError(f"{wanted} could not be started (a driver or CUDA library is missing); use device cpu.")
     return session
+
+
+def threads() -> int:
+    """As many as there are cores, or as OMP_NUM_THREADS allows, by which processes that share a machine share it."""
+    cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
 
 
 def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str, Any]]]:

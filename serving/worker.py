@@ -1,0 +1,92 @@
+"""One process that answers: uvicorn over the BentoML service's application, at a socket that is bound already.
+
+uvicorn runs it as BentoML's own worker does, without BentoML's supervisor: no control socket, and a gallery that cannot
+be served ends the process instead of being tried again for ever. `python -m serving.worker FD` is a worker of
+serving.supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from zoo.errors import GalleryError, ZooError
+
+QUEUE = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+
+def answer(listening: socket.socket, ready: Callable[[str], None]) -> None:
+    """Answer at the socket until SIGINT or SIGTERM; `ready` is told what is served once queries are answered.
+
+    Raises `GalleryError` where the gallery cannot be served.
+    """
+    import uvicorn
+
+    from serving import service
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    searcher = service.searcher()
+    config = uvicorn.Config(
+        service.ImageSearch.to_asgi(),  # type: ignore[attr-defined]  # the decorator made it a Service
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        # One connection at a time, so that of several workers the next goes to the one that is free.
+        backlog=1,
+        timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
+    )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                listening.listen(QUEUE)  # uvicorn has just made the kernel's queue as short as its own
+                count, name = searcher.gallery.count(), searcher.embedder.card.name
+                ready(f"{count:,} {'image' if count == 1 else 'images'}, embedded by {name}")
+
+    server = Server(config)
+    server.run(sockets=[listening])
+    if not server.started:
+        raise GalleryError("the service could not start; the log above says why.")
+
+
+def main() -> None:
+    """A line of JSON on stdout: what is served, or why nothing can be. It ends when its supervisor does."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    threading.Thread(target=_end_with_supervisor, daemon=True).start()
+    try:
+        answer(socket.socket(fileno=int(sys.argv[1])), lambda what: _tell({"ready": what}))
+    except ZooError as error:
+        _tell({"error": str(error), "kind": type(error).__name__})
+        raise SystemExit(error.exit_code) from None
+
+
+def leave(number: int, frame: Any) -> Any:
+    """uvicorn raises the signal again once it has shut down; either way the process ends well."""
+    raise SystemExit(0)
+
+
+def _tell(what: dict[str, str]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _end_with_supervisor() -> None:
+    """Standard input is a pipe from the supervisor, which ends when it does, however it does."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

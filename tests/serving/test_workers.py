@@ -1,0 +1,146 @@
+"""`zoo serve --workers 2`: what one worker writes the other finds; one that dies is replaced; all end together."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving import supervisor
+from tests.serving import toys
+from tests.serving.running import Running, run, serving
+from zoo.onnx_runtime import threads
+
+KEY = {"authorization": "Bearer write-key-of-the-workers"}
+
+
+@pytest.fixture(scope="module")
+def service(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    copy = tmp_path_factory.mktemp("workers") / "gallery"
+    shutil.copytree(gallery_folder, copy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY["authorization"].split()[1])
+        with serving(copy, "--workers", 2, stderr=subprocess.PIPE) as running:
+            yield running
+
+
+def workers(service: Running) -> list[int]:
+    pid = service.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """All connections meanwhile go to the other worker."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def until(true: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def counted(service: Running, what: str) -> float:
+    found = re.search(rf"^{re.escape(what)} (\S+)$", httpx.get(f"{service.url}/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -> None:
+    first, second = workers(service)
+    rng, searched = np.random.default_rng(3), 'zoo_requests_total{route="/search",status="200"}'
+    before = counted(service, searched)
+    for n, (writer, reader) in enumerate(((first, second), (second, first))):
+        picture = toys.encoded(Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)))
+        with stopped(reader):
+            added = httpx.post(f"{service.url}/items", files={"image": picture}, headers=KEY).json()["items"][0]
+        with stopped(writer):
+            best = httpx.post(f"{service.url}/search?k=1", content=picture).json()["results"][0]
+            assert (best["id"], round(best["similarity"], 5)) == (added["id"], 1)
+            assert httpx.delete(f"{service.url}/items/{added['id']}", headers=KEY).status_code == 200
+        with stopped(reader):
+            left = httpx.post(f"{service.url}/search?k=1", content=picture).json()["results"][0]
+            assert left["id"] != added["id"]
+            assert counted(service, searched) == before + 2 * (n + 1)  # of both workers, whichever is asked
+            assert counted(service, "zoo_gallery_items") == 24
+
+
+def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> None:
+    first, second = workers(service)
+    os.kill(first, signal.SIGKILL)
+    for _ in range(5):
+        assert httpx.post(f"{service.url}/search?id=1").status_code == 200
+    until(lambda: len(workers(service)) == 2 and first not in workers(service))
+    assert second in workers(service)
+    (new,) = set(workers(service)) - {second}
+    until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
+    with stopped(second):
+        assert httpx.post(f"{service.url}/search?id=1", timeout=60).status_code == 200
+    assert counted(service, "zoo_requests_under_way") == 1  # this very request
+
+
+def test_all_end_with_the_command(service: Running) -> None:
+    children = workers(service)
+    with httpx.Client() as client:  # a connection that is kept open holds nobody up
+        client.get(f"{service.url}/livez")
+        assert service.stop() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert service.process.stderr
+    said = service.process.stderr.read()
+    assert re.fullmatch(
+        r"\S+ \S+ WARNING serving\.supervisor: worker 1 \(\d+\) ended with -9; again in 0\.5 s\.\n", said
+    )
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(service.url)
+
+
+def test_workers_end_when_the_command_is_killed(gallery_folder: Path) -> None:
+    with serving(gallery_folder, "--workers", 2) as running:
+        children = workers(running)
+        assert running.stop(signal.SIGKILL) == -9
+        until(lambda: not any(Path(f"/proc/{pid}/maps").is_file() for pid in children if alive(pid)))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
+    for words, status, message in (
+        ((tmp_path, "--workers", 2), 1, "zoo index MODEL DIR"),
+        ((gallery_folder, "--workers", 0), 2, "from 1 to"),
+        ((gallery_folder, "--workers", 2, "--device", "abacus"), 2, "abacus"),
+    ):
+        outcome = run("serve", *words, "--port", 0)
+        assert (outcome.returncode, outcome.stdout) == (status, "")
+        assert message in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+
+
+def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for count, share in ((1, 8), (2, 4), (3, 2), (16, 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", supervisor.environment(count, "x")["OMP_NUM_THREADS"])
+        assert threads() == share
+    for nonsense in ("", "0", "many", "-1", "99"):
+        monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
+        assert threads() == 8
