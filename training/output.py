@@ -17,7 +17,7 @@ from training.recipe import Recipe
 from zoo.cards import Card
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.golden import write_golden
-from zoo.network import Network, save_network
+from zoo.network import Network, feature_count, save_network
 from zoo.torch_runtime import open_model
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
@@ -56,7 +56,7 @@ def card_of(recipe: Recipe, network: Network, files: dict[str, str] | None = Non
         dataset=recipe.data.dataset,
         architecture=recipe.backbone.architecture,
         architecture_args=dict(recipe.backbone.args),
-        dim=recipe.dim or int(network.trunk.num_features),  # type: ignore[arg-type]
+        dim=recipe.dim or feature_count(network.trunk),
         preprocessing=recipe.preprocessing,
         heads=recipe.heads,
         files=files or {},

@@ -27,7 +27,7 @@ from training.optimizers import create_optimizer, learning_rate_factor
 from training.processes import Processes
 from training.recipe import Augmentation, Recipe
 from zoo.errors import RecipeError
-from zoo.network import Network, PixelNetwork, create_heads, create_trunk
+from zoo.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def has_bf16(device: torch.device) -> bool:
 def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
     """The recipe's network and method. Raises `RecipeError` where they cannot be built or do not fit."""
     trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
-    features = int(trunk.num_features)  # type: ignore[arg-type]
+    features = feature_count(trunk)
     heads = create_heads(recipe.heads, features)
     setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
     return Network(trunk, heads), create_method(recipe.objective, setting)

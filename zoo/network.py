@@ -65,10 +65,20 @@ class PixelNetwork(nn.Module):
         return embeddings.float()
 
 
+def feature_count(trunk: nn.Module) -> int:
+    """The length f of the pooled features [n, f] that a trunk gives.
+
+    timm's `num_features` counts the last feature map's channels; models that widen them after pooling (MobileNetV3,
+    VGG, GhostNet) say the length of what their `forward` gives in `head_hidden_size`.
+    """
+    wide = getattr(trunk, "head_hidden_size", None)
+    return int(trunk.num_features if wide is None else wide)  # type: ignore[arg-type]
+
+
 def create_trunk(
     architecture: str, channels: int, args: Mapping[str, Any] | None = None, pretrained: bool | str = False
 ) -> nn.Module:
-    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, trunk.num_features].
+    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, `feature_count(trunk)`].
 
     Random weights, or those that `pretrained` names (`zoo.pretrained.read_weights`); for another number of channels
     than theirs the first convolution is adapted as timm does it (one channel: the sum over theirs).
@@ -141,7 +151,7 @@ def load_network(card: Card, folder: Path) -> Network:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
     except RecipeError as error:
         raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
-    features = int(trunk.num_features)  # type: ignore[arg-type]
+    features = feature_count(trunk)
     if not card.heads and features != card.dim:
         raise ModelFolderError(f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.")
     heads = create_heads(card.heads, features)

@@ -13,7 +13,7 @@ from tests.models import CARD
 from zoo.cards import Card
 from zoo.files import sha256_of
 from zoo.golden import write_golden
-from zoo.network import Network, create_heads, create_trunk, save_network
+from zoo.network import Network, create_heads, create_trunk, feature_count, save_network
 from zoo.torch_runtime import open_model
 
 
@@ -22,7 +22,7 @@ def make_toy(folder: Path, card: Card = CARD) -> Card:
     torch.manual_seed(0)
     folder.mkdir(parents=True)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
-    network = Network(trunk, create_heads(card.heads, int(trunk.num_features)))  # type: ignore[arg-type]
+    network = Network(trunk, create_heads(card.heads, feature_count(trunk)))
     pixels = torch.from_numpy(np.stack([picture(i, 20, 20) for i in range(64)])).float()
     images = (pixels.permute(0, 3, 1, 2) / 255 - 0.4) / 0.25
     with torch.no_grad():

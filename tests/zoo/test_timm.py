@@ -21,7 +21,7 @@ from tests.zoo.hub_client import connected
 from zoo.cards import Card, Preprocessing, read_card
 from zoo.files import sha256_of
 from zoo.golden import pictures, read_golden, write_golden
-from zoo.network import Network, create_heads, create_trunk, load_network, save_network
+from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
 from zoo.torch_runtime import open_model
 
 ARGS: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ def make_folder(folder: Path, name: str) -> Path:
         CARD, name=f"toy-{name}", architecture=name, architecture_args=ARGS[name], preprocessing=how
     )
     trunk = create_trunk(name, 3, ARGS[name])
-    network = Network(trunk, create_heads(card.heads, int(trunk.num_features)))  # type: ignore[arg-type]
+    network = Network(trunk, create_heads(card.heads, feature_count(trunk)))
     folder.mkdir()
     files = save_network(network.eval(), card, folder)
     card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in files})

@@ -27,7 +27,7 @@ from zoo.errors import DatasetError, ImageError, UsageError
 from zoo.features import About, Subject, writing_features
 from zoo.images import ImageLike
 from zoo.loading import check_files
-from zoo.network import load_network
+from zoo.network import feature_count, load_network
 from zoo.preprocessing import to_pixels
 
 
@@ -77,7 +77,7 @@ def extract(
     place = place or Place(torch.device("cpu"))
     trunk = load_network(model.card, model.folder).trunk.to(place.device)
     subject = Subject(dataset.labels, dataset.classes, dataset.sources, _golden(dataset))
-    shape = views.count, int(trunk.num_features)  # type: ignore[arg-type]
+    shape = views.count, feature_count(trunk)
     with (
         writing_features(out, _about(model, dataset, views), subject, shape, dtype) as (plain, changed),
         tqdm(total=len(dataset), desc="features", unit="image", disable=not progress, mininterval=_interval()) as bar,

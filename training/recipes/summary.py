@@ -71,8 +71,8 @@ def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) 
 
     import torch
 
-    from zoo.network import create_trunk
+    from zoo.network import create_trunk, feature_count
 
     with torch.device("meta"):
         trunk = create_trunk(architecture, channels, {key: literal_eval(text) for key, text in args})
-    return sum(parameter.numel() for parameter in trunk.parameters()), int(trunk.num_features)  # type: ignore[arg-type]
+    return sum(parameter.numel() for parameter in trunk.parameters()), feature_count(trunk)

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from training.recipe import Recipe
 from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD, REDUCED
 from zoo.errors import RecipeError
-from zoo.network import Network, PixelNetwork
+from zoo.network import Network, PixelNetwork, feature_count
 
 CHUNK = 256
 
@@ -71,7 +71,7 @@ def _reduced(rows: Tensor, view: str) -> Tensor:
 
 def _random_head(network: Network, seed: int) -> Embed:
     """A linear map to as many numbers as the first head's, drawn as PyTorch draws a head's first weights."""
-    width = int(network.trunk.num_features)  # type: ignore[arg-type]
+    width = feature_count(network.trunk)
     dims = [int(head.out_features) for head in network.heads.values()]  # type: ignore[arg-type]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zoo.cards import Head
 from zoo.errors import RecipeError
-from zoo.network import Network, create_heads, create_trunk
+from zoo.network import Network, create_heads, create_trunk, feature_count
 
 
 class Ensemble(nn.Module):
@@ -42,14 +42,14 @@ def _network(
     in_chans: int, architecture: str, args: Mapping[str, Any] | None = None, heads: Sequence[Mapping[str, Any]] = ()
 ) -> Network:
     trunk = create_trunk(architecture, in_chans, args)
-    return Network(trunk, create_heads([Head(**head) for head in heads], cast(int, trunk.num_features)))
+    return Network(trunk, create_heads([Head(**head) for head in heads], feature_count(trunk)))
 
 
 def _dim(network: nn.Module) -> int:
     """The length of a network's embedding."""
     assert isinstance(network, Network)
     if not network.heads:
-        return cast(int, network.trunk.num_features)
+        return feature_count(network.trunk)
     return sum(cast(nn.Linear, head).out_features for head in network.heads.values())
 
 

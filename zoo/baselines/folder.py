@@ -17,7 +17,7 @@ from zoo.errors import HubError, ModelFolderError, RecipeError
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import pictures, write_golden
 from zoo.hub_cache import drop_altered
-from zoo.network import Network, build_trunk, check_architecture, save_network
+from zoo.network import Network, build_trunk, check_architecture, feature_count, save_network
 from zoo.pretrained import CONFIG, WEIGHTS, Weights, fetch, read_state
 from zoo.torch_runtime import open_model
 
@@ -88,7 +88,7 @@ def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Car
         dataset=model.tag or "unknown",
         architecture=model.architecture,
         architecture_args=dict(model.args),
-        dim=int(trunk.num_features),  # type: ignore[arg-type]
+        dim=feature_count(trunk),
         preprocessing=model.preprocessing,
         licence=curated.licence if curated else model.licence,
         sources=(*((curated.source,) if curated else ()), f"https://huggingface.co/{repository}"),

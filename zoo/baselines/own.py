@@ -18,7 +18,7 @@ from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
 from zoo.images import ImageLike
 from zoo.loading import check_files
-from zoo.network import Network, build_trunk, load_network, save_network, weights_of
+from zoo.network import Network, build_trunk, feature_count, load_network, save_network, weights_of
 from zoo.preprocessing import batches
 from zoo.pretrained import Weights
 from zoo.torch_runtime import open_model, open_trunk
@@ -80,7 +80,7 @@ def pooled_features(
         for pixels in batches(images, card.preprocessing, batch_size):
             rows.append(run(pixels))
             bar.update(len(pixels))
-    return np.concatenate(rows) if rows else np.empty((0, int(network.trunk.num_features)), np.float32)  # type: ignore[arg-type]
+    return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
 
 
 def _free(name: str) -> str:

@@ -1,0 +1,75 @@
+"""The network of a card: what a trunk gives is as long as we say, for models that widen their pooled features too."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models import CARD
+from zoo.cards import Preprocessing
+from zoo.errors import ModelFolderError
+from zoo.files import sha256_of
+from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
+
+SIDE = 64
+SMALL = {"img_size": SIDE}
+
+TRUNKS = {
+    "mobilenetv3_small_050": {},
+    "mobilenetv2_050": {},
+    "vgg11_bn": {},
+    "ghostnet_050": {},
+    "hardcorenas_a": {},
+    "efficientvit_b0": {},
+    "fasternet_t0": {},
+    "repghostnet_050": {},
+    "rexnet_100": {},
+    "resnet10t": {},
+    "regnety_002": {},
+    "densenet121": {},
+    "convnext_atto": {},
+    "vit_tiny_patch16_224": SMALL,
+    "pit_ti_224": SMALL,
+    "mobilevit_xxs": {},
+    "conv4": {},
+    "bn_inception": {},
+    "googlenet": {},
+}
+WIDENED = {"mobilenetv3_small_050": 1024, "vgg11_bn": 4096, "ghostnet_050": 1280, "efficientvit_b0": 1280}
+"""From timm's pages of these models, and VGG's paper (section 2.1: 4096 channels in the last hidden layer)."""
+
+
+@pytest.mark.parametrize("architecture", TRUNKS)
+def test_the_pooled_features_are_as_long_as_we_say(architecture: str) -> None:
+    with torch.device("meta"):  # shapes alone: nothing is computed
+        trunk = create_trunk(architecture, 3, TRUNKS[architecture]).eval()
+        features = trunk(torch.zeros(2, 3, SIDE, SIDE))
+    assert features.shape == (2, feature_count(trunk))
+    assert feature_count(trunk) == WIDENED.get(architecture, features.shape[1])
+
+
+@pytest.mark.parametrize("with_heads", [True, False])
+def test_a_trunk_that_widens_its_features_is_saved_and_loaded(tmp_path: Path, with_heads: bool) -> None:
+    trunk = create_trunk("mobilenetv3_small_050", 3)
+    heads = CARD.heads if with_heads else ()
+    card = dataclasses.replace(
+        CARD,
+        architecture="mobilenetv3_small_050",
+        architecture_args={},
+        heads=heads,
+        dim=CARD.dim if with_heads else 1024,
+        preprocessing=Preprocessing(32, 32),
+    )
+    network = Network(trunk, create_heads(heads, feature_count(trunk))).eval()
+    files = save_network(network, card, tmp_path)
+    card = dataclasses.replace(card, files={name: sha256_of(tmp_path / name) for name in files})
+    images = torch.rand(2, 3, 32, 32)
+    loaded = load_network(card, tmp_path)
+    assert torch.equal(loaded(images), network(images))
+    assert loaded(images).shape == (2, card.dim)
+    if not with_heads:
+        with pytest.raises(ModelFolderError, match="says dim 288; mobilenetv3_small_050 gives 1024"):
+            load_network(dataclasses.replace(card, dim=288), tmp_path)
