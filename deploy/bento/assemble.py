@@ -1,0 +1,48 @@
+"""Put together what `bentoml build` makes a Bento of: python deploy/bento/assemble.py GALLERY OUT [--model MODEL]."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+from serving.backup import backup
+from serving.gallery import Gallery
+from zoo.errors import GalleryError, ZooError
+from zoo.files import atomic_folder
+from zoo.registry import find
+
+HERE = Path(__file__).resolve().parent
+
+
+def assemble(gallery: Path, out: Path, model: str | None = None) -> None:
+    """The recipe, a copy of the gallery and its model's folder, in the new folder `out`. Raises `ZooError`."""
+    if out.exists():
+        raise GalleryError(f"{out} exists; choose a new folder.")
+    with Gallery.open(gallery) as opened:
+        folder = find(model or opened.model_ref)
+    with atomic_folder(out) as parcel:
+        for name in ("bentofile.yaml", "service.py"):
+            shutil.copyfile(HERE / name, parcel / name)
+        backup(gallery, parcel / "gallery")
+        # Without torch's weights, which the service does not read, it would be no whole model folder.
+        shutil.copytree(folder, parcel / "model")
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("gallery", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    args = parser.parse_args()
+    try:
+        assemble(args.gallery, args.out, args.model)
+    except ZooError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

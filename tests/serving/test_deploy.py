@@ -1,0 +1,159 @@
+"""The texts under deploy/: what they name exists, what they start can be started, and linters have nothing to say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from argparse import ArgumentParser, Namespace
+from configparser import ConfigParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving.backup import restore
+from serving.commands import SERVE
+from serving.configuration import Configuration
+from tests.serving import toys
+from tests.serving.running import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "dml-zoo.service"
+INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+    ["FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"]
+)
+
+
+def serve_arguments(words: list[str]) -> Namespace:
+    """As `zoo serve` reads them."""
+    assert words[1] == "serve"
+    parser = ArgumentParser(exit_on_error=False)
+    SERVE.configure(parser)
+    return parser.parse_args(words[2:])
+
+
+def stages() -> list[list[tuple[str, str]]]:
+    """Instruction and arguments, a list a stage."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [tuple(re.split(r"\s+", line.strip(), maxsplit=1)) for line in text.splitlines() if line.strip()]
+    starts = [i for i, line in enumerate(lines) if line[0] == "FROM"]
+    return [lines[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def test_the_containerfile_is_made_of_instructions_and_of_files_that_there_are() -> None:
+    build, final = stages()
+    assert {name for name, _ in build + final} <= INSTRUCTIONS | {"ENTRYPOINT"}
+    assert all(re.fullmatch(r"\S+:3\.\d+-slim( AS \w+)?", rest) for name, rest in build + final if name == "FROM")
+    copied = [word for name, rest in build if name == "COPY" for word in rest.split()[:-1]]
+    assert all((ROOT / word).exists() for word in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = [*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"], project["project"]["readme"]]
+    assert {*needed, *project["project"]["license-files"], "pyproject.toml", "constraints.txt"} == set(copied)
+    (extras,) = re.findall(r"'\.\[([\w,]+)\]'", dict(build)["RUN"])
+    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
+
+
+def test_the_container_serves_as_nobody_in_particular() -> None:
+    final = dict(stages()[1])
+    assert final["USER"] == "zoo"
+    assert f"useradd --system --uid 10001 --create-home {final['USER']}" in final["RUN"]
+    args = serve_arguments(json.loads(final["ENTRYPOINT"]))
+    assert (str(args.gallery), args.host, str(args.port)) == (final["VOLUME"], "0.0.0.0", final["EXPOSE"])
+    *_, code = json.loads(final["HEALTHCHECK"].partition("CMD ")[2])
+    ast.parse(code)
+    assert f":{args.port}/readyz" in code
+    assert not re.search(r"KEYS\s*=|SECRET|TOKEN", final["ENV"])
+
+
+def unit() -> ConfigParser:
+    parser = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their capitals
+    parser.read(UNIT)
+    return parser
+
+
+def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> None:
+    service = unit()["Service"]
+    args = serve_arguments(service["ExecStart"].split())
+    assert (args.host, args.workers) == ("127.0.0.1", 2)
+    assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict")
+    assert args.gallery.is_relative_to(service["ReadWritePaths"])
+    assert service["EnvironmentFile"].startswith("/etc/")
+    assert "KEYS" not in service["Environment"]
+    assert int(service["TimeoutStopSec"]) > Configuration().drain_seconds + 5
+    assert (service["User"], service["CapabilityBoundingSet"]) == ("zoo", "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    # It looks for the command, which is not installed there on this machine.
+    text = UNIT.read_text().replace("/opt/dml-zoo/bin/zoo", shutil.which("true") or "/bin/true")
+    (tmp_path / UNIT.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / UNIT.name], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, UNIT.name in done.stderr) == (0, False), done.stderr
+
+
+def assemble(gallery: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(DEPLOY / "bento" / "assemble.py"), str(gallery), str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_parcel_holds_the_recipe_the_gallery_and_the_model(gallery_folder: Path, tmp_path: Path) -> None:
+    parcel = tmp_path / "parcel"
+    done = assemble(gallery_folder, parcel)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(one.name for one in parcel.iterdir()) == ["bentofile.yaml", "gallery", "model", "service.py"]
+    assert restore(parcel / "gallery", tmp_path / "again").items == 24
+    assert (parcel / "model" / "onnx" / "model.onnx").is_file()
+    again = assemble(gallery_folder, parcel)
+    assert again.returncode == 1
+    assert "choose a new folder" in again.stderr
+    assert assemble(tmp_path / "nothing", tmp_path / "other").returncode == 1
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_a_bento_of_a_gallery_is_built_and_served(gallery_folder: Path, tmp_path: Path) -> None:
+    assert assemble(gallery_folder, tmp_path / "parcel").returncode == 0
+    bentoml = [sys.executable, "-m", "bentoml"]
+    environment = {**os.environ, "BENTOML_HOME": str(tmp_path / "home"), "BENTOML_DO_NOT_TRACK": "True"}
+    environment["PYTHONPATH"] = str(ROOT)
+    built = [*bentoml, "build", "--output", "tag", str(tmp_path / "parcel")]
+    done = subprocess.run(built, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    tag = done.stdout.strip().removeprefix("__tag__:")
+    shutil.rmtree(tmp_path / "parcel")  # the Bento is whole by itself
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    served = [*bentoml, "serve", tag, "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(served, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        url, ends = f"http://127.0.0.1:{port}", time.monotonic() + 120
+        while not ready(url):
+            assert process.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.2)
+        hits = httpx.post(f"{url}/search?k=3", content=toys.query(2)).json()["results"]
+        assert {hit["label"] for hit in hits} == {"green disc"}
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
