@@ -16,6 +16,9 @@ from zoo.preprocessing import to_pixels
 
 FILE = "golden.safetensors"
 
+UNIT = 1e-3
+"""How far from 1 the length of a golden embedding may be: float16 arithmetic rounds by less."""
+
 
 def write_golden(
     folder: Path, card: Card, images: Sequence[np.ndarray], run: Callable[[np.ndarray], np.ndarray]
@@ -45,9 +48,34 @@ def _picture(width: int, height: int, draw: np.random.Generator) -> np.ndarray:
 
 
 def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """The images and their embeddings float32 [n, dim]. Raises `ModelFolderError` where the file is missing or cut."""
+    """The images and their embeddings float32 [n, dim], n >= 1, rows of unit length.
+
+    Raises `ModelFolderError` where the file is missing, cut or holds anything else: it proves a model, so that what
+    would let any model pass is refused.
+    """
+    path = folder / FILE
     try:
-        tensors = load_file(folder / FILE)
-        return [tensors[f"image_{i}"] for i in range(len(tensors) - 1)], tensors["embeddings"]
+        tensors = load_file(path)
+        embeddings = tensors.pop("embeddings")
+        images = [tensors[f"image_{i}"] for i in range(len(tensors))]
     except Exception as error:  # safetensors raises its own type
-        raise ModelFolderError(f"{folder / FILE} cannot be read: {error}") from None
+        raise ModelFolderError(f"{path} cannot be read: {error}") from None
+    if why := _wrong_images(images) or _wrong_rows(embeddings, len(images)):
+        raise ModelFolderError(f"{path} proves nothing: {why} Get the model folder anew.")
+    return images, embeddings
+
+
+def _wrong_images(images: Sequence[np.ndarray]) -> str:
+    if not images:
+        return "it holds no image, expected at least one."
+    odd = [i for i, image in enumerate(images) if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size]
+    return f"image_{odd[0]} is no picture, expected uint8 [h, w, 3]." if odd else ""
+
+
+def _wrong_rows(embeddings: np.ndarray, count: int) -> str:
+    if embeddings.dtype != np.float32 or embeddings.ndim != 2 or len(embeddings) != count:
+        got = f"{embeddings.dtype} {list(embeddings.shape)}"
+        return f"its embeddings are {got}, expected float32 [{count}, dim], one row an image."
+    length = np.linalg.norm(embeddings.astype(np.float64), axis=1)
+    unit = np.abs(length - 1) <= UNIT  # false for NaN
+    return "" if unit.all() else f"embedding {int(np.argmin(unit))} is not of unit length, or not finite."

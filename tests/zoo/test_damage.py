@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import zoo
 from tests.zoo.hub_client import connected
@@ -21,7 +23,7 @@ from zoo.golden import read_golden
 from zoo.loading import check_files
 from zoo.paths import SHIPPED
 from zoo.results import read_results
-from zoo.verify import verify
+from zoo.verify import _least_cosine, verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 CARD = read_card(MODEL)
@@ -148,3 +150,41 @@ def test_a_file_that_was_cut_in_the_hubs_cache_is_refused_and_comes_anew(
         with pytest.raises(ModelFolderError):
             check_files(folder, read_card(folder), [file])
         assert (zoo.load("org/toy", runtime="onnx", revision="main").folder / file).read_bytes() == files[file]
+
+
+def forge(folder: Path, images: list[np.ndarray], embeddings: np.ndarray) -> None:
+    named = {f"image_{i}": image for i, image in enumerate(images)}
+    save_file({**named, "embeddings": embeddings}, folder / "golden.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("images", "embeddings", "says"),
+    [
+        ([], GOLDEN[:0], "no image"),
+        (IMAGES, 1000 * np.random.default_rng(0).random(GOLDEN.shape, np.float32), "embedding 0 is not of unit length"),
+        (IMAGES, np.where(np.arange(len(GOLDEN))[:, None] == 1, np.float32(np.nan), GOLDEN), "embedding 1 is not"),
+        (IMAGES, np.zeros_like(GOLDEN), "not of unit length"),
+        (IMAGES, 1.01 * GOLDEN, "not of unit length"),
+        (IMAGES, GOLDEN[1:], "one row an image"),
+        (IMAGES, GOLDEN[0], "one row an image"),
+        (IMAGES, GOLDEN.astype(np.float64), "expected float32"),
+        ([*IMAGES[1:], np.zeros((3, 3, 3), np.float32)], GOLDEN, "is no picture"),
+        (IMAGES, np.eye(len(GOLDEN), CARD.dim - 1, dtype=np.float32), "golden are"),
+        (IMAGES, np.eye(len(GOLDEN), CARD.dim, dtype=np.float32), r"least cosine (-1|-?0)\."),
+    ],
+)
+def test_golden_embeddings_that_would_let_any_model_pass_are_refused(
+    copy: Path, images: list[np.ndarray], embeddings: np.ndarray, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    forge(copy, images, embeddings.astype(embeddings.dtype))
+    checks = {check.name: check for check in verify(copy)}
+    assert checks["golden onnx fp32"].ok is False
+    assert re.search(says, checks["golden onnx fp32"].detail)
+
+
+def test_the_least_cosine_is_one_however_long_the_rows_are() -> None:
+    a, b = np.array([[3.0, 4.0], [0.0, 2.0]]), np.array([[6.0, 8.0], [2.0, 2.0]])
+    assert _least_cosine(a, b) == pytest.approx(2**-0.5)
+    assert _least_cosine(1000 * a[:1], b[:1]) == 1
+    assert np.isnan(_least_cosine(0 * a, b))
