@@ -41,7 +41,7 @@ def _run(args: Namespace) -> int:
     from exports.export import Exporter, check_precision
     from exports.resize import file_of
     from zoo.cli.output import print_json
-    from zoo.errors import ExportError
+    from zoo.errors import ZooError
     from zoo.onnx_runtime import FILES
     from zoo.registry import find
 
@@ -58,7 +58,7 @@ def _run(args: Namespace) -> int:
             done[precision] = exporter.export(precision)
             if args.resize:
                 resized[precision] = exporter.export_resizing(precision)
-        except ExportError as error:
+        except ZooError as error:
             failed[precision] = str(error)
             print(f"zoo: error: {error}", file=sys.stderr)
             continue
@@ -67,9 +67,8 @@ def _run(args: Namespace) -> int:
         if not args.json and args.resize:
             print(_resizing(folder / file_of(precision), resized[precision]))
     if args.json:
-        print_json(
-            {"folder": str(folder), "parity": {p: parity.to_json() for p, parity in done.items()}, "failed": failed}
-        )
+        parity = {precision: found.to_json() for precision, found in done.items()}
+        print_json({"folder": str(folder), "parity": parity, "resize": resized, "failed": failed})
     return 1 if failed else 0
 
 
@@ -82,14 +81,18 @@ def _line(graph: Path, parity: Parity) -> str:
         lines.append("  below its floor, and written because of --force")
     if "quantised" in parity.details:
         lines.append(f"  int8: {parity.details['quantised']}; calibrated on {parity.details['calibrated_on']}")
-    for name in ("recall_at_1", "map_at_r") if parity.cost else ():
-        assert parity.cost is not None
-        row = parity.cost[name]
+    cost = parity.cost or {}
+    if "not_measured" in cost:
+        lines.append(f"  its cost in retrieval was not measured: {cost['not_measured']}")
+    for name in ("recall_at_1", "map_at_r"):
+        if name not in cost:
+            continue
+        row = cost[name]
         low, high = (100 * bound for bound in row["interval"])
         verdict = "within" if row["within_target"] else "not shown to be within"
         lines.append(
             f"  {name}: {100 * row['difference']:+.2f} points against fp32 (95 % {low:+.2f} to {high:+.2f}) on "
-            f"{parity.cost['dataset']}, {verdict} the target of {-100 * parity.cost['target']:.1f}"
+            f"{cost['dataset']}, {verdict} the target of {-100 * cost['target']:.1f}"
         )
     return "\n".join(lines)
 

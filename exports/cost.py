@@ -56,16 +56,18 @@ class Baseline:
         return {**known, "classes": len(np.unique(self.measured.classes)), "target": TARGET, **rows}
 
 
-def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Baseline | None:
-    """fp32's retrieval on the card's data set, or None where that is not at hand or holds a single class."""
+def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Baseline | str:
+    """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured."""
     if card.dataset not in DATASETS:
-        return None
+        return f"{card.dataset!r} is no data set that is known here"
     try:
         dataset = load_dataset(card.dataset, "test", data)
+        if card.dataset == "folder" and list(dataset.images) == list(load_dataset("folder", "train", data).images):
+            return "the folder does not say which classes are for testing (subfolders train and test would)"
         measured = retrieval(dataset, _embedder(folder, card, run, "fp32"))
-    except ZooError:
-        return None
-    return Baseline(dataset, measured) if len(np.unique(measured.classes)) > 1 else None
+    except ZooError as error:
+        return str(error)
+    return Baseline(dataset, measured) if len(np.unique(measured.classes)) > 1 else "there is a single class to test on"
 
 
 def retrieval(dataset: Dataset, model: Embedder) -> PerQuery:

@@ -49,7 +49,7 @@ class Exporter:
             raise UsageError(f"{folder.name} is shipped with the package, and nothing is written there.")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
-        self._baselines: list[Baseline | None] = []
+        self._baseline: Baseline | str = ""
         check_files(folder, self.card)
 
     def export(self, precision: str) -> Parity:
@@ -131,14 +131,16 @@ class Exporter:
         return measure(expected, run, pixels, precision)
 
     def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
+        """What the precision costs, or why that was not measured: {"not_measured": ...}."""
         if base is None or not self.measures_cost:
             return None
-        if not self._baselines:
+        if not self._baseline:
             run, _ = onnx_runtime.open_file(base, self.card)
-            self._baselines.append(baseline(self.folder, self.card, run, self.data))
+            self._baseline = baseline(self.folder, self.card, run, self.data)
+        if isinstance(self._baseline, str):
+            return {"not_measured": self._baseline}
         run, _ = onnx_runtime.open_file(graph, self.card)
-        known = self._baselines[0]
-        return known.cost(self.folder, self.card, run, precision) if known else None
+        return self._baseline.cost(self.folder, self.card, run, precision)
 
 
 def export(

@@ -69,6 +69,8 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     name = source or card.dataset
     if name in DATASETS and not (name == "folder" and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
+        if name == "folder" and list(train) == list(test):  # a folder without a split of its own
+            return _parted(card, str(data), train, count)
         return Sample(
             f"{name}, train split",
             _pixels(train, card.preprocessing, count, 0),
@@ -76,7 +78,11 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
         )
     if source is None or not expand(source).is_dir():
         raise ExportError(_no_images(card, source))
-    found = list_images(source)
+    return _parted(card, source, list_images(source), count)
+
+
+def _parted(card: Card, source: str, found: Sequence[ImageLike], count: int) -> Sample:
+    """A part of a folder's images to calibrate on, and another that is held out."""
     drawn = np.random.default_rng(0).permutation(len(found))
     if len(drawn) < 2:
         raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")

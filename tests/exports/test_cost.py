@@ -1,0 +1,95 @@
+"""What a precision costs, by a loop over queries and by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from exports.cost import Baseline, baseline
+from exports.images import sample
+from tests.exports.toys import write_pictures
+from tests.models import CARD
+from zoo.datasets.dataset import Dataset
+from zoo.evaluation import per_query
+
+CLASSES, EACH = 6, 4
+LABELS = np.repeat(np.arange(CLASSES), EACH)
+
+
+def table(noise: float) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    rows = np.eye(CLASSES, 12)[LABELS] + 0.3 * draw.normal(size=(len(LABELS), 12))
+    rows += noise * np.random.default_rng(1).normal(size=rows.shape)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def run_of(rows: np.ndarray):
+    """A network that knows image i by its grey, 10 i."""
+    return lambda pixels: rows[np.rint(pixels.reshape(len(pixels), -1).mean(1) / 10).astype(int)]
+
+
+def images() -> list[Image.Image]:
+    return [Image.new("RGB", (30, 30), (10 * i,) * 3) for i in range(len(LABELS))]
+
+
+def naive_recall(rows: np.ndarray) -> np.ndarray:
+    hits = []
+    for i in range(len(rows)):
+        others = [j for j in range(len(rows)) if j != i]
+        nearest = max(others, key=lambda j: float(np.float64(rows[i]) @ np.float64(rows[j])))
+        hits.append(float(LABELS[nearest] == LABELS[i]))
+    return np.array(hits)
+
+
+def test_differences_and_their_paired_interval() -> None:
+    fp32, variant = table(0.0), table(0.35)
+    dataset = Dataset("noise", "test", images(), LABELS, tuple("abcdef"), [str(i) for i in range(len(LABELS))])
+    known = Baseline(dataset, per_query(fp32, LABELS, k=(1,)))
+    cost = known.cost(Path(), CARD, run_of(variant), "int8")
+    expected = naive_recall(variant) - naive_recall(fp32)
+    row = cost["recall_at_1"]
+    assert row["fp32"] == pytest.approx(naive_recall(fp32).mean())
+    assert row["int8"] == pytest.approx(naive_recall(variant).mean())
+    assert row["difference"] == pytest.approx(expected.mean())
+    assert row["difference"] < 0
+    # Classes are drawn whole: no interval reaches beyond the best and the worst class.
+    by_class = expected.reshape(CLASSES, EACH).mean(1)
+    low, high = row["interval"]
+    assert by_class.min() <= low <= expected.mean() <= high <= by_class.max()
+    assert row["within_target"] == (low >= -0.002)
+    assert (cost["queries"], cost["classes"]) == (len(LABELS), CLASSES)
+
+
+def test_the_same_embeddings_cost_nothing() -> None:
+    rows = table(0.0)
+    dataset = Dataset("noise", "test", images(), LABELS, tuple("abcdef"), [str(i) for i in range(len(LABELS))])
+    cost = Baseline(dataset, per_query(rows, LABELS, k=(1,))).cost(Path(), CARD, run_of(rows), "fp16")
+    for name in ("recall_at_1", "map_at_r"):
+        assert cost[name]["difference"] == 0
+        assert cost[name]["interval"] == [0, 0]
+        assert cost[name]["within_target"]
+
+
+def test_why_it_cannot_be_measured(tmp_path: Path) -> None:
+    for name in "ab":
+        write_pictures(tmp_path / "all" / name, 3, first=ord(name) * 100)
+    run = run_of(table(0.0))
+    assert "no data set" in str(baseline(Path(), CARD, run))
+    folder = dataclasses.replace(CARD, dataset="folder")
+    assert "--data" in str(baseline(Path(), folder, run))
+    assert "which classes" in str(baseline(Path(), folder, run, tmp_path / "all"))
+
+
+def test_pictures_of_a_folder_calibrate_or_are_held_out_never_both(tmp_path: Path) -> None:
+    for name in "ab":
+        write_pictures(tmp_path / name, 9, first=ord(name) * 100)
+    found = sample(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
+    one = {pixels.tobytes() for pixels in found.calibration}
+    other = {pixels.tobytes() for pixels in found.held_out}
+    assert len(one) == 12
+    assert len(other) == 6
+    assert not one & other
