@@ -29,8 +29,6 @@ from tests.serving.running import ROOT
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "dml-zoo.service"
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
-    ["FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"]
-)
 
 
 def serve_arguments(words: list[str]) -> Namespace:
