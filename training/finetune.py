@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,12 @@ import numpy as np
 import torch
 
 from training.api import Outcome, train_model
+from training.finetune_features import cached_features
 from training.finetune_pictures import Pictures, Split, read_pictures, split_classes
 from training.finetune_recipe import recipe_for
-from training.frozen.extract import Model, Views, extract
+from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views
-from training.recipe import Recipe
-from training.run import Place
 from zoo import paths
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
@@ -27,10 +25,8 @@ from zoo.errors import UsageError
 from zoo.evaluation import evaluate
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import per_query
-from zoo.features import read_features
 from zoo.loading import load
 from zoo.results import Evaluation, add_result
-from zoo.torch_runtime import choose_device
 
 METRICS = ("recall_at_1", "map_at_r")
 
@@ -100,7 +96,8 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     )
     before = base.embed(split.test.images, progress=progress)
     if wish.head_only:
-        recipe = _on_heads(recipe, model, split.train, views, wish, progress)
+        features = cached_features(model, split.train, views, wish.device, progress)
+        recipe = on_features(recipe, features, model.card, model.reference, wish.settings, wish.name)
     facts = {"split": split.to_json()}
     outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
     fitted = load(outcome.folder, device=wish.device)
@@ -126,25 +123,6 @@ def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[
 def _check_name(wish: Wish, base: Embedder) -> None:
     if (paths.local_models() / wish.name).resolve() == base.folder.resolve():
         raise UsageError(f"the new model would take the place of {wish.name}, which it starts from; name it with --as.")
-
-
-def _on_heads(recipe: Recipe, model: Model, train: Dataset, views: Views, wish: Wish, progress: bool) -> Recipe:
-    """The recipe on features that are kept under `ZOO_HOME/cache`, where another method finds them."""
-    file = paths.home() / "cache" / f"features-{_key(model, train, views)}.safetensors"
-    if not file.exists():
-        place = Place(choose_device(wish.device))
-        extract(model, train, file, views, place=place, progress=progress)
-    return on_features(recipe, read_features(file), model.card, model.reference, wish.settings, wish.name)
-
-
-def _key(model: Model, train: Dataset, views: Views) -> str:
-    """Another name for another model, other views or other files (by path, size and time of change)."""
-    total = hashlib.sha256(f"{model.card.fingerprint} {views}".encode())
-    for image in train.images:
-        path = Path(str(image))
-        facts = path.stat()
-        total.update(f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return total.hexdigest()[:16]
 
 
 def _evaluation(model: Embedder, rows: np.ndarray, test: Dataset) -> Evaluation:
