@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from glob import escape
 from pathlib import Path
 
 from zoo.cards import read_card
 from zoo.contents import KNOWN, pickles, refusal
-from zoo.errors import CardError, HubError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
+from zoo.files import write_bytes
 from zoo.hub_cache import drop_altered
-from zoo.hub_errors import deepest, explain, is_broken_connection, retry_after, status_of
-
-PAUSES = (1.0, 2.0)
-"""Seconds before the second and third try of what may pass by itself; the Hub's own Retry-After comes first."""
-
-LONGEST_PAUSE = 60.0
+from zoo.hub_errors import explain
+from zoo.hub_tries import AlteredError, patiently
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -38,8 +34,9 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
 
     revision: a branch, tag or commit, also as `org/name@revision`. Without one, or with a commit, what is whole in the
     cache is taken as it is; a branch or tag is looked up on the Hub each time, and in the cache where that cannot be
-    asked. Only the files of a model folder are fetched, and compared with the hashes that the Hub announced. A download
-    that breaks off goes on from there, with the next try and with the next call.
+    asked. Only the files of a model folder are fetched, all of one commit, and compared with the hashes that the Hub
+    announced. A connection that breaks off within a file is taken up at that byte during this call; a later call keeps
+    the files that are whole and fetches the others from their beginning.
 
     Raises `ModelNotFoundError` where the Hub has no such repository or revision, `NoModelFolderError` where it is none
     of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
@@ -98,17 +95,12 @@ def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
-    for pause in (*PAUSES, None):
-        try:
-            return _download_once(repo_id, revision)
-        except (ModelFolderError, NoModelFolderError):
-            raise
-        except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
-            cause = deepest(error)
-            if pause is None or not _may_pass(cause):
-                raise _located(error, repo_id, revision) from None
-            time.sleep(pause if (asked := retry_after(cause)) is None else asked)
-    raise AssertionError("the last try returns or raises")
+    try:
+        return patiently(lambda: _download_once(repo_id, revision))
+    except ZooError:
+        raise
+    except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
+        raise _located(error, repo_id, revision) from None
 
 
 def _download_once(repo_id: str, revision: str | None) -> Path:
@@ -116,17 +108,30 @@ def _download_once(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     about = HfApi().model_info(repo_id, revision=revision)
+    # A branch may move while its files come; all of them are of the commit that it was at first.
+    commit = about.sha if about.sha and COMMIT.fullmatch(about.sha) else revision
     try:
-        folder = Path(hf_hub_download(repo_id, "card.json", revision=revision)).parent
+        folder = Path(hf_hub_download(repo_id, "card.json", revision=commit)).parent
     except RemoteEntryNotFoundError:
+        _remember(repo_id, revision, commit)
         names = [file.rfilename for file in about.siblings or []]
         raise NoModelFolderError(_no_model_folder(repo_id, names)) from None
     _check_bytes(folder)
     # A card of a newer version is refused here, before its weights are fetched.
     read_card(folder)
-    folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=_wanted(folder)))
+    folder = Path(snapshot_download(repo_id, revision=commit, allow_patterns=_wanted(folder)))
     _check_bytes(folder)
+    _remember(repo_id, revision, commit)
     return folder
+
+
+def _remember(repo_id: str, revision: str | None, commit: str | None) -> None:
+    """Note in the Hub's cache at which commit the branch is, as the client does that is asked for a branch."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    if commit is not None and commit != revision:
+        repository = Path(_cache()) / repo_folder_name(repo_id=repo_id, repo_type="model")
+        write_bytes(repository / "refs" / (revision or "main"), commit.encode())
 
 
 def _wanted(folder: Path) -> list[str]:
@@ -140,23 +145,11 @@ def _wanted(folder: Path) -> list[str]:
 
 def _check_bytes(folder: Path) -> None:
     if altered := drop_altered(folder):
-        raise _AlteredError(altered)
-
-
-class _AlteredError(Exception):
-    """Files came with other bytes than announced."""
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same question may soon get another answer."""
-    if (retry_after(error) or 0) > LONGEST_PAUSE:
-        return False
-    status = status_of(error)
-    return status == 429 or (status or 0) >= 500 or is_broken_connection(error) or isinstance(error, _AlteredError)
+        raise AlteredError(altered)
 
 
 def _located(error: Exception, repo_id: str, revision: str | None) -> Exception:
-    if isinstance(error, _AlteredError):
+    if isinstance(error, AlteredError):
         return HubError(
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
             "was removed from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."

@@ -6,23 +6,18 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import timm
 from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HFValidationError, RemoteEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
+from zoo.hub_errors import deepest, explain
+from zoo.hub_tries import patiently
 from zoo.paths import expand
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -119,8 +114,10 @@ def _repository(architecture: str, name: str) -> tuple[Path, dict[str, Any]]:
             "a .safetensors file or a repository of the Hub, org/name."
         )
     repository, revision = found["name"], found["revision"]
-    images = _images(architecture, fetch(repository, revision, CONFIG))
-    return fetch(repository, revision, WEIGHTS), images
+    config = fetch(repository, revision, CONFIG)
+    images = _images(architecture, config)
+    # Weights of the commit that config.json was of, should the branch move meanwhile.
+    return fetch(repository, config.parent.name, WEIGHTS), images
 
 
 def fetch(repository: str, revision: str | None, file: str, instead: str = INSTEAD) -> Path:
@@ -131,33 +128,21 @@ def fetch(repository: str, revision: str | None, file: str, instead: str = INSTE
     if not file.endswith((".safetensors", ".json")):
         raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {instead}")
     try:
-        return Path(hf_hub_download(repository, file, revision=revision))
+        return Path(patiently(lambda: hf_hub_download(repository, file, revision=revision)))
     except HFValidationError:
         raise RecipeError(f"{repository!r} is no valid name of a Hub repository.") from None
-    except LocalEntryNotFoundError as error:
-        raise HubError(_out_of_reach(repository, file, error, instead)) from None
-    except EntryNotFoundError:
-        raise HubError(f"the Hub's {repository} has no {file}. {_only_safetensors()} {instead}") from None
-    except RevisionNotFoundError:
-        raise HubError(f"the Hub's {repository} has no revision {revision!r}.") from None
-    except RepositoryNotFoundError:
-        raise HubError(
-            f"the Hub has no {repository}, or it is private or wants its terms accepted (log in with: hf auth login). "
-            f"{instead}"
-        ) from None
-    except Exception as error:  # the HTTP library's own errors, a full disk, an answer that is none of the Hub's
-        raise HubError(_out_of_reach(repository, file, error, instead)) from None
+    except Exception as error:  # the client's own errors, the HTTP library's, a full disk, an answer none of the Hub's
+        raise HubError(_why(error, repository, revision, file, instead)) from None
 
 
-def _out_of_reach(repository: str, file: str, error: Exception, instead: str) -> str:
-    cause = error.__cause__ or error
-    reason = shorten(str(cause), 200, placeholder=" ...").rstrip(".")
+def _why(error: Exception, repository: str, revision: str | None, file: str, instead: str) -> str:
+    if isinstance(deepest(error), RemoteEntryNotFoundError):
+        return f"the Hub's {repository} has no {file}. {_only_safetensors()} {instead}".rstrip()
     return (
-        f"the weights of {repository} were wanted, but its {file} is not in the Hub's cache ({constants.HF_HUB_CACHE}) "
-        f"and did not come from the Hub ({constants.ENDPOINT}): {type(cause).__name__}: {reason}. "
-        "Connect this machine (with HF_HUB_OFFLINE unset), set HF_ENDPOINT to a mirror, or HF_HOME to a folder whose "
-        f"cache has it. {instead}".rstrip()
-    )
+        f"the weights of {repository} were wanted, but its {file} is not in the Hub's cache ({constants.HF_HUB_CACHE}),"
+        f" and {explain(error, repository, revision)} Another Hub is set by HF_ENDPOINT, a folder whose cache has them "
+        f"by HF_HOME. {instead}"
+    ).rstrip()
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

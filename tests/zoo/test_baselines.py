@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ import zoo
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Fault, Hub
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
-from zoo.baselines import baselines, repository_of, short_name
+from zoo.baselines import baselines, folder, repository_of, short_name
 from zoo.baselines.config import read_config
 from zoo.cards import read_card
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
@@ -125,13 +128,13 @@ def test_a_timm_model_gives_timms_pooled_features(
     go_offline(monkeypatch)
     np.testing.assert_array_equal(zoo.load(name).embed(images), rows)
     assert len(hub.paths) == asked
-    folder = find(name)
-    assert {check.ok for check in verify(folder)} == {True}
-    assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[folder.name] == "hub"
-    assert zoo.info(name).folder == folder
-    assert find(folder.name) == folder
-    trunk = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
-    assert all(torch.equal(t, load_file(folder / "model.safetensors")[n]) for n, t in trunk.state_dict().items())
+    made = find(name)
+    assert {check.ok for check in verify(made)} == {True}
+    assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[made.name] == "hub"
+    assert zoo.info(name).folder == made
+    assert find(made.name) == made
+    trunk = timm.create_model(f"local-dir:{made}", pretrained=True, num_classes=0)
+    assert all(torch.equal(t, load_file(made / "model.safetensors")[n]) for n, t in trunk.state_dict().items())
 
 
 @pytest.mark.usefixtures("hub")
@@ -164,7 +167,7 @@ def test_a_revision_has_a_folder_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "error", "says"),
     [
-        ("timm/nothing", HubError, "the Hub has no timm/nothing"),
+        ("timm/nothing", HubError, r"the Hub \(http.*\) has no timm/nothing"),
         ("org/nothing", ModelNotFoundError, "has no org/nothing"),
         ("org/long", ModelFolderError, "64 x 32 pixels"),
         ("org/evil", ModelFolderError, "takes no argument checkpoint_path"),
@@ -241,6 +244,50 @@ def test_a_hub_that_refuses_leaves_nothing_half_made(hub: Hub, status: int, own_
     assert not list((own_zoo / "baselines").glob("*"))
     hub.faults.clear()
     assert find("timm/resnet10t.toy_in1k").is_dir()
+
+
+@pytest.mark.parametrize("status", [400, 403, 418])
+def test_what_the_hub_says_is_told_without_the_token_that_it_repeats(
+    hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    echo = {"X-Error-Message": f"no rights for Bearer {hub.token}"}
+    hub.fail(*(Fault("config.json", 99, method, status=status, headers=echo) for method in ("GET", "HEAD")))
+    with pytest.raises(HubError, match=str(status)) as caught:
+        zoo.load("timm/resnet10t.toy_in1k")
+    assert hub.token[3:] not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_is_busy_is_asked_again(hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    clock = SimpleNamespace(sleep=waits.append)
+    for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub_tries"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    hub.fail(Fault(WEIGHTS, times=1, status=status, headers={"Retry-After": "3"}))
+    assert find("timm/resnet10t.toy_in1k").is_dir()
+    assert waits
+
+
+def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The branch moves on after config.json has come."""
+    repository = hub.repositories["timm/resnet10t.toy_in1k"]
+    before = repository.files()
+    moved = {**before, WEIGHTS: FILES["timm/vit_small_patch14_dinov2.lvd142m/model.safetensors"]}
+    original = folder.fetch
+
+    def fetch(name: str, revision: str | None, file: str, instead: str) -> Path:
+        path = original(name, revision, file, instead)
+        repository.commit("main", moved)
+        return path
+
+    monkeypatch.setattr(folder, "fetch", fetch)
+    made = folder.make_folder("timm/resnet10t.toy_in1k")
+    assert json.loads((made / "recipe.json").read_text())["baseline"] == {
+        "repository": "timm/resnet10t.toy_in1k",
+        "commit": COMMIT,
+        "weights": hashlib.sha256(before[WEIGHTS]).hexdigest(),
+    }
 
 
 def test_the_preprocessing_is_timms(tmp_path: Path) -> None:

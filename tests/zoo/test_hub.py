@@ -220,6 +220,25 @@ def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(
         reading.snapshot("org/other")
 
 
+def test_all_files_are_of_the_commit_that_the_branch_was_at_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = world.hub.repositories["org/toy"]
+    first = repository.branches["main"]
+    check = reading._check_bytes
+
+    def push_meanwhile(folder: Path) -> None:
+        check(folder)
+        repository.commit("main", {**FILES, "README.md": b"newer", "recipe.json": b"{}"})
+
+    monkeypatch.setattr(reading, "_check_bytes", push_meanwhile)
+    folder = reading.snapshot("org/toy")
+    assert folder.name == first
+    assert_whole(folder)
+    assert reading.snapshot("org/toy") == folder  # the cache knows what main was
+    assert (world.cache / "models--org--toy" / "refs" / "main").read_text() == first
+
+
 def test_the_environment_says_which_hub_which_cache_and_whether_to_ask(world: World, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, in processes of their own."""
     world.hub.repositories["org/toy"].private = True

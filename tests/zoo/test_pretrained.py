@@ -101,11 +101,11 @@ def test_a_repository_of_the_hub(name: str, state: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("architecture", "name", "says"),
     [
-        ("resnet18", "org/none", "the Hub has no org/none, or it is private"),
+        ("resnet18", "org/none", r"the Hub \(http.*\) has no org/none, or it is private"),
         ("resnet18", "org/whole@v2", "no revision 'v2'"),
         ("resnet18", "org/pickled", r"has no model\.safetensors.*never unpickled.*backbone\.pretrained=PATH"),
         ("resnet34.tv_in1k", True, r"timm/resnet34\.tv_in1k has no model\.safetensors"),
-        ("resnet34.a1_in1k", True, r"the Hub has no timm/resnet34\.a1_in1k"),
+        ("resnet34.a1_in1k", True, r"the Hub \(http.*\) has no timm/resnet34\.a1_in1k"),
     ],
 )
 def test_what_the_hub_does_not_have(hub: list[str], architecture: str, name: bool | str, says: str) -> None:

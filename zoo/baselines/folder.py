@@ -47,7 +47,7 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         folder = root() / _folder_name(repository, revision, config)
         if (folder / "card.json").is_file():
             return folder
-        config, weights = _files(repository, revision)
+        config, weights = _files(repository, config.parent.name)
         model = read_config(config)
         check_architecture(model.architecture)
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
@@ -61,10 +61,10 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
     return folder
 
 
-def _files(repository: str, revision: str | None) -> tuple[Path, Path]:
-    """config.json and the weights, with the bytes that the Hub announced."""
+def _files(repository: str, commit: str) -> tuple[Path, Path]:
+    """config.json and the weights of one commit, with the bytes that the Hub announced."""
     for _ in range(2):
-        config, weights = (fetch(repository, revision, name, "") for name in (CONFIG, WEIGHTS))
+        config, weights = (fetch(repository, commit, name, "") for name in (CONFIG, WEIGHTS))
         if not (altered := drop_altered(weights.parent)):
             return config, weights
     raise HubError(
