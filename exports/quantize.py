@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
-from exports.layers import LAYERS, find_layers
+from exports.layers import LAYERS, find_layers, products
 from zoo.errors import ExportError
 from zoo.onnx_runtime import INPUT, OUTPUT
 
@@ -117,7 +117,10 @@ def _untranspose(graph: onnx.GraphProto) -> None:
 
 def _quantise(model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Scope, ranges: Path) -> None:
     ends = find_layers(model.graph)
-    excluded = [*ends.front, *ends.tail, *((*ends.first, *ends.last) if scope.ends_in_float else ())]
+    excluded = [
+        *(*ends.front, *ends.tail, *products(model.graph)),
+        *((*ends.first, *ends.last) if scope.ends_in_float else ()),
+    ]
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # the quantiser changes what it is given
     with _quiet():
@@ -131,8 +134,6 @@ def _quantise(model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Sco
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             nodes_to_exclude=excluded,
-            # Products of two activations (attention) have no weights to gain from; their ranges are wide.
-            extra_options={"MatMulConstBOnly": True},
             calibration_cache_path=ranges,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto, helper
 
-from exports.layers import find_layers
+from exports.layers import find_layers, products
 
 
 def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:
@@ -27,3 +27,15 @@ def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:
     assert ends.first == ("b",)
     assert ends.last == ("f", "g")
     assert ends.tail == ("s", "h", "y")
+
+
+def test_products_of_two_activations_are_told_from_layers() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], name="layer"),
+        helper.make_node("MatMul", ["q", "q"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"], name="softmax"),
+        helper.make_node("MatMul", ["p", "q"], ["y"], name="mixing"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 2, 3, 4])
+    assert products(helper.make_graph(nodes, "g", [x], [y], [weight])) == ["scores", "mixing"]
