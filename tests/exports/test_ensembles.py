@@ -1,0 +1,53 @@
+"""An ensemble's variants: one graph, in fp16 and int8 as near to torch as any model's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import zoo
+from exports.export import Exporter
+from exports.parity import FLOORS
+from tests.exports.toys import make_toy, picture
+from tests.models import CARD
+from training.ensembles import concatenate
+from zoo.onnx_runtime import FILES
+from zoo.verify import verify
+
+HEADLESS = dataclasses.replace(CARD, name="headless", heads=(), dim=6, architecture_args={"widths": [4, 4, 4, 6]})
+IMAGES = [picture(seed, 31, 28) for seed in range(7000, 7020)]
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
+    root = tmp_path_factory.mktemp("ensemble")
+    for card in (CARD, HEADLESS):
+        make_toy(root / card.name, card)
+    concatenate([root / CARD.name, root / HEADLESS.name], root / "both", "both")
+    exporter = Exporter(root / "both", str(pictures), cost=False)
+    for precision in FILES:
+        exporter.export(precision)
+    return root / "both"
+
+
+@pytest.mark.parametrize("precision", FILES)
+def test_embeddings(ensemble: Path, precision: str) -> None:
+    expected = zoo.load(ensemble).embed(IMAGES)
+    got = zoo.load(ensemble, runtime="onnx", precision=precision).embed(IMAGES)
+    assert got.shape == (20, CARD.dim + HEADLESS.dim)
+    assert (got * expected).sum(1).min() >= FLOORS[precision]
+    # A member that is lost or swapped would show in its own part, however short that is.
+    for part in (slice(0, CARD.dim), slice(CARD.dim, None)):
+        ours, theirs = got[:, part], expected[:, part]
+        cosines = (ours * theirs).sum(1) / ((ours**2).sum(1) * (theirs**2).sum(1)) ** 0.5
+        assert cosines.min() >= FLOORS[precision]
+    assert (expected @ expected.T).min() < 0.9
+
+
+def test_no_member_stays_in_float_and_all_is_verified(ensemble: Path) -> None:
+    parity = json.loads((ensemble / "onnx" / "parity.json").read_text())
+    assert parity["int8"]["details"]["kept_in_float"] == []
+    assert {check.ok for check in verify(ensemble)} == {True}
