@@ -13,15 +13,14 @@ import torch
 
 from training.api import Outcome, train_model
 from training.finetune_features import cached_features
+from training.finetune_history import check_name, check_same, seen
 from training.finetune_pictures import Pictures, Split, read_pictures, split_classes
 from training.finetune_recipe import recipe_for
 from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views
-from zoo import paths
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
-from zoo.errors import UsageError
 from zoo.evaluation import evaluate
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import per_query
@@ -33,7 +32,8 @@ METRICS = ("recall_at_1", "map_at_r")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. base: the name or folder of the model to start from; head_only: its trunk stays as it is."""
+    """What is asked for. base: the name or folder of the model to start from; head_only: its trunk stays as it is;
+    replace: a model that has the name already may go."""
 
     base: str
     name: str
@@ -44,6 +44,7 @@ class Wish:
     seed: int = 0
     views: int = 8
     device: str | None = None
+    replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The new model's training, the pictures and their split, and the table."""
+    """The new model's training, the pictures and their split, and the table.
+
+    seen: the measured classes that the base learnt from when it was finetuned itself.
+    """
 
     outcome: Outcome
     pictures: Pictures
     split: Split
     rows: tuple[Row, ...]
+    seen: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,6 +79,7 @@ class Fitted:
             "split": self.split.to_json(),
             "unreadable": self.pictures.unreadable,
             "classes_of_one_image": list(self.pictures.alone),
+            "seen_by_base": list(self.seen),
             "rows": [dataclasses.asdict(row) for row in self.rows],
         }
 
@@ -82,11 +88,12 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     """Train `ZOO_HOME/models/<wish.name>` on some of the classes of `source` and measure it on the others.
 
     source: a folder with a subfolder for each class, or a CSV file with the columns image and label. The split is
-    written into the model's recipe.json and the measurement into its results.json. Raises what `read_pictures` raises,
-    before anything is trained, and what loading, `recipe_for` and training raise.
+    written into the model's recipe.json and the measurement into its results.json. The same call goes on where one was
+    stopped. Raises `UsageError` for a name that is taken and what `read_pictures` raises, before anything is trained,
+    and what loading, `recipe_for` and training raise.
     """
     base = load(wish.base, device=wish.device)
-    _check_name(wish, base)
+    check_name(wish.name, base.folder, wish.replace)
     pictures = read_pictures(source, progress)
     split = split_classes(pictures.dataset, wish.test_share, wish.seed)
     model = Model(base.folder, base.card, str(base.folder.resolve()))
@@ -98,12 +105,14 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     if wish.head_only:
         features = cached_features(model, split.train, views, wish.device, progress)
         recipe = on_features(recipe, features, model.card, model.reference, wish.settings, wish.name)
-    facts = {"split": split.to_json()}
+    known = seen(base.folder, split.test.classes)
+    facts = {"split": split.to_json(), "seen_by_base": list(known)}
+    check_same(recipe, split.to_json(), wish.replace)
     outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
     add_result(outcome.folder, _evaluation(fitted, after, split.test))
-    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels))
+    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known)
 
 
 def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Row, ...]:
@@ -118,11 +127,6 @@ def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[
     return tuple(
         Row(n, means[0][n], low[n], means[1][n], high[n], means[1][n] - means[0][n], difference[n]) for n in METRICS
     )
-
-
-def _check_name(wish: Wish, base: Embedder) -> None:
-    if (paths.local_models() / wish.name).resolve() == base.folder.resolve():
-        raise UsageError(f"the new model would take the place of {wish.name}, which it starts from; name it with --as.")
 
 
 def _evaluation(model: Embedder, rows: np.ndarray, test: Dataset) -> Evaluation:

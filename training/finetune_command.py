@@ -23,6 +23,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change the recipe; repeatable"
     )
     parser.add_argument("--as", dest="rename", metavar="NAME", help="the new model's name (default: NAME-finetuned)")
+    parser.add_argument("--replace", action="store_true", help="the new model takes the place of one of its name")
     parser.add_argument(
         "--test-share", type=float, default=0.3, metavar="S", help="the share of classes to measure on (default: 0.3)"
     )
@@ -56,6 +57,7 @@ def _run(args: Namespace) -> int:
         args.seed,
         args.views,
         args.device,
+        args.replace,
     )
     fitted = finetune(args.source, wish, not args.quiet)
     if args.json:
@@ -79,7 +81,7 @@ def _print(fitted: Fitted) -> None:
     print(
         f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
         f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
-        "that it never saw"
+        f"{_known(fitted.seen)}"
     )
     rows = [
         [
@@ -95,6 +97,16 @@ def _print(fitted: Fitted) -> None:
     ]
     print_table(COLUMNS, rows, numbers=("before", "after", "difference"))
     print(f"Written to {fitted.outcome.folder}. Index pictures with: zoo index {fitted.outcome.name} DIR --out GALLERY")
+
+
+def _known(seen: tuple[str, ...]) -> str:
+    if not seen:
+        return "that it never saw"
+    names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
+    return (
+        f"that were left out, but {len(seen)} of them the model that it starts from was finetuned on ({names}): the "
+        "scores flatter both. Classes that neither saw come from the --seed and --test-share in that one's recipe.json"
+    )
 
 
 def _interval(bounds: tuple[float, float], sign: str = "") -> str:
@@ -113,6 +125,7 @@ COMMAND = Command(
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
 
 Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
-before and after. Which ones is written into the new model's recipe.json. At least four classes of two images are
-needed; what cannot be read and classes of one image are left out and named.""",
+before and after. Which ones is written into the new model's recipe.json. A name that is taken is refused; the same
+command goes on where it was stopped. At least four classes of two images are needed; what cannot be read and classes of
+one image are left out and named.""",
 )

@@ -1,0 +1,91 @@
+"""A finetune takes no model's place unasked, goes on where it was stopped, and says what its base had seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training.frozen.pictures import make_model, write_pictures
+from training import finetune as finetuning
+from training.finetune import Wish, finetune
+from training.finetune_command import _known
+from training.finetune_history import check_name, seen
+from zoo.errors import UsageError
+from zoo.paths import SHIPPED
+
+QUICK = ["schedule.epochs=1", "schedule.steps=2"]
+WISH = Wish("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu")
+
+
+@pytest.fixture
+def base(own_zoo: Path) -> Path:
+    make_model(own_zoo / "models" / "toy")
+    return own_zoo / "models" / "toy"
+
+
+def record(folder: Path, **facts: object) -> None:
+    (folder / "recipe.json").write_text(json.dumps(facts))
+
+
+def test_names_that_are_taken(base: Path, own_zoo: Path) -> None:
+    make_model(own_zoo / "models" / "other")
+    shipped = next(SHIPPED.iterdir()).name
+    for name in ("other", shipped, "diva-r50-cub"):
+        with pytest.raises(UsageError, match=f"model or recipe {name} already.*--as OTHER.*--replace"):
+            check_name(name, base)
+        check_name(name, base, replace=True)
+    with pytest.raises(UsageError, match="would take the place of toy"):
+        check_name("toy", base, replace=True)
+    check_name("free", base)
+
+
+def test_a_second_finetune_leaves_the_first_as_it_is(
+    base: Path, own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, folder = write_pictures(tmp_path), own_zoo / "models" / "mine"
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(finetuning, "add_result", stopped)  # the model is written, its scores are not
+        finetune(root, WISH)
+    with pytest.raises(UsageError, match="mine already"):
+        finetune(root, dataclasses.replace(WISH, seed=1))
+    finetune(root, WISH)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "results.json" in before
+    for wish in (WISH, dataclasses.replace(WISH, method="ms")):
+        with pytest.raises(UsageError, match="mine already"):
+            finetune(root, wish)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    finetune(root, dataclasses.replace(WISH, method="ms", replace=True))
+    assert json.loads((folder / "recipe.json").read_text())["recipe"]["objective"]["loss"] != "margin"
+
+    # Another seed measures on classes that `mine` has learnt; which ones is for anyone to read.
+    again = finetune(root, dataclasses.replace(WISH, base="mine", name="more", seed=1))
+    learnt = json.loads((folder / "recipe.json").read_text())["split"]["train_classes"]
+    expected = [name for name in again.split.test.classes if name in learnt]
+    assert expected
+    assert list(again.seen) == again.to_json()["seen_by_base"] == expected
+    assert json.loads((own_zoo / "models" / "more" / "recipe.json").read_text())["seen_by_base"] == expected
+    assert expected[0] in _known(again.seen)
+    assert _known(()) == "that it never saw"
+
+
+def test_what_the_base_of_the_base_saw_counts_while_it_is_the_same_model(base: Path, own_zoo: Path) -> None:
+    toy, second = make_model(base), own_zoo / "models" / "second"
+    make_model(second, seed=1)
+    record(base, split={"train_classes": ["a", "b"]})
+    start = {"recipe": {"backbone": {"pretrained": str(base)}}, "split": {"train_classes": ["c"]}}
+    record(second, base={"fingerprint": toy.fingerprint}, **start)
+    assert seen(second, ["d", "c", "a"]) == ("c", "a")
+    record(second, base={"fingerprint": "another"}, **start)
+    assert seen(second, ["d", "c", "a"]) == ("c",)
+    record(second, base=1, recipe=[], split=None)
+    assert seen(second, ["c"]) == ()
+    (second / "recipe.json").write_text("{")
+    assert seen(second, ["c"]) == ()

@@ -1,0 +1,88 @@
+"""What the recipe.json of model folders tells a finetune: whose place it would take, and what its base has seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from training.recipe import Recipe
+from zoo import paths
+from zoo.cards import read_card
+from zoo.errors import UsageError, ZooError
+from zoo.registry import known_names
+from zoo.results import FILE as RESULTS
+
+
+def check_name(name: str, base: Path, replace: bool = False) -> None:
+    """Raise `UsageError` where the new model would take the place of its base, or, unless told to, of another model.
+
+    A finetune that was stopped left no folder, or one without a measurement, and may go on; `check_same` sees to that.
+    """
+    folder = paths.local_models() / name
+    if folder.resolve() == base.resolve():
+        raise UsageError(f"the new model would take the place of {name}, which it starts from; name it with --as.")
+    if replace or _unmeasured(folder):
+        return
+    if folder.exists() or name in known_names():
+        raise _taken(name)
+
+
+def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) -> None:
+    """Raise `UsageError` where the name belongs to a model of another recipe or split, unless it may be replaced."""
+    folder = paths.local_models() / recipe.name
+    made = _record(folder)
+    same = made.get("recipe") == recipe.to_json() and made.get("split") == split
+    if folder.exists() and not replace and not same:
+        raise _taken(recipe.name)
+
+
+def seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
+    """Those of `classes`, by name, that the model in the folder `base` or one it started from was finetuned on."""
+    learnt: set[str] = set()
+    folder: Path | None = base
+    visited: set[Path] = set()
+    while folder is not None and folder not in visited:
+        visited.add(folder)
+        record = _record(folder)
+        learnt.update(_of(record, "split").get("train_classes", ()))
+        folder = _base_of(record)
+    return tuple(name for name in classes if name in learnt)
+
+
+def _base_of(record: dict[str, Any]) -> Path | None:
+    """The folder that a model started from, if that still holds the same model."""
+    start = _of(_of(record, "recipe"), "backbone").get("pretrained")
+    if not isinstance(start, str):
+        return None
+    try:
+        same = read_card(Path(start)).fingerprint == _of(record, "base").get("fingerprint")
+    except ZooError:
+        return None
+    return Path(start) if same else None
+
+
+def _unmeasured(folder: Path) -> bool:
+    """Whether a finetune was stopped between the writing of its model and the measuring."""
+    return "split" in _record(folder) and not (folder / RESULTS).exists()
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _of(record: dict[str, Any], key: str) -> dict[str, Any]:
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _taken(name: str) -> UsageError:
+    return UsageError(
+        f"there is a model or recipe {name} already. Name the new one with --as OTHER, or let it take the place of a "
+        "model of that name with --replace."
+    )
