@@ -122,7 +122,7 @@ def writing_features(
 
 
 def read_features(path: str | Path) -> Features:
-    """The features in a file, memory-mapped. Raises `UsageError` where it is none, cut off or of a newer schema."""
+    """The features in a file, memory-mapped. Raises `UsageError` where it is none, damaged or of a newer schema."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise UsageError(f"there is no file {path}. Make it with: zoo features MODEL DIR -o {path}")
@@ -132,7 +132,7 @@ def read_features(path: str | Path) -> Features:
         arrays = {name: _map(path, place, "r") for name, place in places.items()}
         names = json.loads(arrays["names"].tobytes())
         golden = [np.array(arrays[f"golden_{i}"]) for i in range(sum(name.startswith("golden_") for name in arrays))]
-        return Features(
+        found = Features(
             path,
             about,
             arrays["plain"],
@@ -142,8 +142,25 @@ def read_features(path: str | Path) -> Features:
             names["sources"],
             golden,
         )
+        _check_parts(found)
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} does not hold what `zoo features` writes ({error}). Make it again.") from None
+
+
+def _check_parts(found: Features) -> None:
+    """Raise `ValueError` unless all arrays are of the same images and every label is a class."""
+    labels, plain, views = found.labels, found.plain, found.views
+    if labels.ndim != 1 or labels.dtype != np.int64 or not len(labels):
+        raise ValueError(f"labels are {labels.dtype} {list(labels.shape)}")
+    if plain.ndim != 2 or views.ndim != 3 or plain.shape != views.shape[1:] or len(plain) != len(labels):
+        raise ValueError(f"plain {list(plain.shape)}, views {list(views.shape)}, {len(labels)} labels")
+    if {plain.dtype.name, views.dtype.name} - {*FLOATS}:
+        raise ValueError(f"plain is {plain.dtype}, views {views.dtype}")
+    if not isinstance(found.sources, list) or len(found.sources) != len(labels):
+        raise ValueError(f"{len(found.sources)} sources, {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= len(found.classes):
+        raise ValueError(f"labels from {labels.min()} to {labels.max()}, {len(found.classes)} classes")
 
 
 class _Place(NamedTuple):

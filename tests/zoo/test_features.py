@@ -6,6 +6,7 @@ import dataclasses
 import json
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +104,35 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         save_file({"plain": PLAIN}, tmp_path / "odd.safetensors", {"kind": "dml-zoo features", **metadata})
         with pytest.raises(UsageError, match=says):
             read_features(tmp_path / "odd.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": np.array([0, 0, 1, 2, 3])}, "labels from 0 to 3, 3 classes"),
+        ({"labels": np.array([0, 0, 1, 2, -1])}, "labels from -1 to 2, 3 classes"),
+        ({"labels": np.arange(4) % 3}, r"plain \[5, 7\], views \[2, 5, 7\], 4 labels"),
+        ({"labels": np.zeros((5, 1), np.int64)}, r"labels are int64 \[5, 1\]"),
+        ({"labels": np.zeros(5, np.float32)}, r"labels are float32 \[5\]"),
+        ({"labels": np.zeros(0, np.int64)}, r"labels are int64 \[0\]"),
+        ({"plain": PLAIN[:4]}, r"plain \[4, 7\]"),
+        ({"plain": PLAIN[0]}, r"plain \[7\]"),
+        ({"plain": PLAIN.astype(np.int64)}, "plain is int64"),
+        ({"views": VIEWS[:, :, :6]}, r"views \[2, 5, 6\]"),
+        ({"names": {"classes": ["a", "b", "c"], "sources": ["x"]}}, "1 sources, 5 labels"),
+        ({"names": {"classes": ["a", "b", "c"], "sources": 5}}, "int"),
+        ({"names": [1]}, "list"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    tensors = load_file(write(tmp_path / "f.safetensors"))
+    if "names" in change:
+        change = {"names": np.frombuffer(json.dumps(change["names"]).encode(), np.uint8)}
+    about = json.dumps(dataclasses.asdict(ABOUT))
+    metadata = {"kind": "dml-zoo features", "schema": "1", "about": about}
+    save_file({**tensors, **change}, tmp_path / "odd.safetensors", metadata)
+    with pytest.raises(UsageError, match=f"does not hold what `zoo features` writes .*{says}"):
+        read_features(tmp_path / "odd.safetensors")
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
 from zoo.errors import UsageError
-from zoo.whitening import fit_whitening
+from zoo.whitening import BLOCK, fit_whitening
 
 
 def correlated(count: int = 200, width: int = 12, seed: int = 0) -> np.ndarray:
@@ -22,6 +24,25 @@ def test_the_same_as_scikit_learn_up_to_the_directions_signs(dim: int | None) ->
     got = rows @ weight.T + bias
     signs = np.sign((got * expected).sum(0))
     np.testing.assert_allclose(got * signs, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("count", [BLOCK, BLOCK + 1, 3 * BLOCK - 5])
+def test_blocks_of_rows_far_from_zero_are_one_whole(count: int) -> None:
+    rows = correlated(count, 6) + 1000
+    weight, bias = fit_whitening(rows, 6)
+    white = rows.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    np.testing.assert_allclose(np.cov(white.T), np.eye(6), atol=1e-3)
+    expected = PCA(whiten=True, svd_solver="full").fit(rows.astype(np.float64))
+    np.testing.assert_allclose(1 / np.linalg.norm(weight, axis=1) ** 2, expected.explained_variance_, rtol=1e-5)
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    rows = correlated(20 * BLOCK, 32)
+    tracemalloc.start()
+    fit_whitening(rows, 32)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * BLOCK * 32 * 8  # one copy of all rows in float64 is five times as much
 
 
 def test_the_mean_is_zero_and_the_covariance_one() -> None:
