@@ -132,6 +132,7 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
             return {**row, "failures": {"torch": _reason(error)}}
         weights = sum(parameter.numel() for parameter in network.parameters())
         row |= {"family": type(network.trunk).__module__.rpartition(".")[2], "parameters": weights, "dim": card.dim}
+        row["under_noise"] = _under_noise(folder, card, sample(card, calibration, data, SAMPLED).held_out)
         exporter = Exporter(folder, calibration, data, cost=False, count=SAMPLED)
         for precision, file in FILES.items():
             try:
@@ -166,6 +167,14 @@ def _write_model(member: Member, folder: Path, calibration: str, data: Path | No
     card.write(folder)
     write_golden(folder, card, list(pixels[:4]), open_model(folder, card, device="cpu")[0])
     return network, card
+
+
+def _under_noise(folder: Path, card: Card, pixels: np.ndarray) -> float:
+    """The least cosine between torch's embeddings of images and of the same with each value changed by at most 1."""
+    run, _ = open_model(folder, card, device="cpu")
+    change = np.random.default_rng(0).integers(-1, 2, pixels.shape)
+    noisy = np.clip(pixels.astype(int) + change, 0, 255).astype(np.uint8)
+    return float((run(pixels).astype(np.float64) * run(noisy)).sum(1).min())
 
 
 @torch.no_grad()

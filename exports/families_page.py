@@ -14,7 +14,9 @@ def page(table: Mapping[str, Any]) -> str:
     """docs/exports.md from what docs/exports.json holds."""
     rows = table["rows"]
     families = {row["family"] for row in rows if "fp32" in row["variants"] and not row["recipe"]}
-    columns = "architecture | timm module | input | dim | M par. | fp32 | MiB | fp16 | MiB | int8 | MiB | int8 centred"
+    columns = (
+        "architecture | timm module | input | dim | M par. | fp32 | MiB | fp16 | MiB | int8 | MiB | centred | noise"
+    )
     lines = [
         "# Exported architectures",
         "",
@@ -29,11 +31,13 @@ def page(table: Mapping[str, Any]) -> str:
         "fp32, fp16 and int8: the least cosine between torch's and the graph's embedding of one image, over golden "
         "images with noise (fp32, fp16) or with images held out (int8), in batches of 1, 2, 7 and 32. A variant below "
         f"its floor ({', '.join(f'{name} {floor}' for name, floor in FLOORS.items())}) is not written. With random "
-        "weights the embeddings of different images lie close together, which flatters a cosine: the last column is "
-        "the mean cosine after the mean embedding was taken away.",
+        "weights the embeddings of different images lie close together, which flatters a cosine: centred is the mean "
+        "cosine of int8 after the mean embedding was taken away. Random networks may also magnify every small change: "
+        "noise is the least cosine between torch's own embeddings of an image held out and of the same image with each "
+        "of its values changed by at most 1 of 255.",
         "",
         f"| {columns} |",
-        "|---|---|" + "---:|" * 10,
+        "|---|---|" + "---:|" * 11,
         *(_line(row) for row in rows),
         "",
     ]
@@ -48,6 +52,7 @@ def _line(row: Mapping[str, Any]) -> str:
         cells += [f"{variant['min_cosine']:.{digits}f}", f"{variant['bytes'] / MEBI:.1f}"] if variant else ["-", "-"]
     int8 = row["variants"].get("int8")
     cells.append(f"{int8['centred_cosine']:.3f}" if int8 else "-")
+    cells.append(f"{row['under_noise']:.4f}" if "under_noise" in row else "-")
     return f"| {' | '.join(cells)} |"
 
 

@@ -37,8 +37,8 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
 def products(graph: onnx.GraphProto) -> list[str]:
     """Names of the matrix products of two activations, as in attention: of queries and keys, of shares and values.
 
-    They have no weights to make smaller, and 8 bits are too few for them: what reaches softmax is exponentiated, and
-    its shares of many tokens are small beside the 1 that some token may get.
+    They have no weights to make smaller, and 8 bits cost much there: of vit_tiny_patch16_224 with random weights the
+    least cosine to float is 0.24 with them and 0.998 without.
     """
     weights = {tensor.name for tensor in graph.initializer}
     return [n.name for n in graph.node if n.op_type == "MatMul" and weights.isdisjoint(n.input)]
