@@ -68,6 +68,16 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Point(_Read):
+    """An item on the gallery's map, x and y from -1 to 1."""
+
+    id: int
+    x: float
+    y: float
+    label: str | None
+
+
+@dataclass(frozen=True)
 class Added:
     """The items of the images given, in order, the refused ones left out; `new`: how many were not there before;
     `refused`: number of the image, from 0, to why. Where the connection broke and the call was repeated, what was added

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from serving.client import calls
-from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, ServiceStats, Thumbnail
+from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, Point, ServiceStats, Thumbnail
 from serving.client.calls import Box, Call, Image
 from serving.client.core import Core, Outcome, key_of
 from serving.client.options import SearchOptions
@@ -79,6 +79,12 @@ class AsyncClient:
 
     async def thumbnail(self, item: int) -> Thumbnail:
         return await self._do(calls.thumbnail(item))
+
+    async def labels(self, limit: int = 1000) -> dict[str, int]:
+        return await self._do(calls.labels(limit))
+
+    async def map(self) -> list[Point]:
+        return await self._do(calls.map_of_items())
 
     async def stats(self) -> ServiceStats:
         return await self._do(calls.stats())

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 
 from serving.client import calls
-from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, ServiceStats, Thumbnail
+from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, Point, ServiceStats, Thumbnail
 from serving.client.calls import Box, Call, Image
 from serving.client.core import Core, Outcome, key_of
 from serving.client.options import SearchOptions
@@ -98,6 +98,14 @@ class Client:
     def thumbnail(self, item: int) -> Thumbnail:
         """Raises `ItemNotFoundError`."""
         return self._do(calls.thumbnail(item))
+
+    def labels(self, limit: int = 1000) -> dict[str, int]:
+        """How many items have each label; the most frequent first."""
+        return self._do(calls.labels(limit))
+
+    def map(self) -> list[Point]:
+        """Items on a plane, near one another where their embeddings are."""
+        return self._do(calls.map_of_items())
 
     def stats(self) -> ServiceStats:
         return self._do(calls.stats())

@@ -21,6 +21,7 @@ from serving.client.answers import (
     Items,
     Match,
     Model,
+    Point,
     Refused,
     ServiceStats,
     Thumbnail,
@@ -118,6 +119,17 @@ def items(offset: int = 0, limit: int = 50, label: str | None = None) -> Call[It
 
 def thumbnail(item: int) -> Call[Thumbnail]:
     return Call("GET", f"/items/{item}/thumbnail", _thumbnail)
+
+
+def labels(limit: int = 1000) -> Call[dict[str, int]]:
+    def read(response: httpx.Response) -> dict[str, int]:
+        return {one["label"]: one["items"] for one in response.json()["labels"]}
+
+    return Call("GET", "/labels", read, [("limit", str(limit))])
+
+
+def map_of_items() -> Call[list[Point]]:
+    return Call("GET", "/map", lambda response: [Point.of(one) for one in response.json()["points"]])
 
 
 def stats() -> Call[ServiceStats]:

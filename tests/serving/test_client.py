@@ -103,6 +103,8 @@ def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedd
     page = client.items(offset=2, limit=2)
     assert ([item.id for item in page.items], page.total) == ([3, 4], 24)
     assert client.items(label="red stripes").total == toys.PER_CLASS
+    assert client.labels() == dict.fromkeys(sorted(toys.CLASSES), toys.PER_CLASS)
+    assert {(point.id, point.label) for point in client.map()} == {(one.id, one.label) for one in client.items().items}
     assert (client.stats().items, client.model().dim, client.last_evaluation()) == (24, toys.DIM, None)
 
 
@@ -165,7 +167,7 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
 
     assert signatures(Client) == signatures(AsyncClient)
-    assert len(signatures(Client)) == 14
+    assert len(signatures(Client)) == 16
     assert not hasattr(serving, "Server")
 
 
