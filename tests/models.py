@@ -25,19 +25,22 @@ CARD = Card(
 
 
 def make_model(folder: Path, card: Card = CARD, seed: int = 0) -> Card:
-    """Write a model folder with random weights and running statistics; its card."""
+    """Write a model folder with random weights, its running statistics those of noise so that no layer is dead."""
     import torch
 
-    from zoo.network import Network, create_heads, create_trunk, save_network
+    from zoo.network import Network, create_heads, create_trunk, feature_count, save_network
     from zoo.torch_runtime import open_model
 
     torch.manual_seed(seed)
     folder.mkdir(parents=True)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
-    network = Network(trunk, create_heads(card.heads, int(trunk.num_features)))  # type: ignore[arg-type]
-    for name, buffer in network.named_buffers():
-        if name.endswith(("running_mean", "running_var")):
-            buffer.uniform_(0.5, 1.5)
+    network = Network(trunk, create_heads(card.heads, feature_count(trunk)))
+    shape = card.preprocessing.channels, card.preprocessing.crop, card.preprocessing.crop
+    for norm in (module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)):
+        norm.momentum = None  # the statistics of the batch, not a mean with the initial ones
+    with torch.no_grad():
+        network.train()(torch.randn(32, *shape))
+    network.eval()
     files = save_network(network, card, folder)
     card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
     card.write(folder)
