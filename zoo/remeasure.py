@@ -20,11 +20,14 @@ TOLERANCE = 0.002
 """How far a score without an interval may be off: rounding on another processor turns a query or two."""
 
 
-def remeasure(folder: Path, data: str | Path | None = None, progress: bool = False) -> Iterator[Check]:
+def remeasure(
+    folder: Path, data: str | Path | None = None, progress: bool = False, device: str | None = None
+) -> Iterator[Check]:
     """A check for each measurement in the folder: every score that has an interval lies within it again.
 
     data: where the data sets lie (default: `ZOO_DATA`, else the download cache); one that is not at hand leaves its
-    check open. Raises `ModelFolderError` where results.json cannot be read.
+    check open. device: of the scores by torch, as `zoo.load` takes it. Raises `ModelFolderError` where results.json
+    cannot be read.
     """
 
     @cache
@@ -39,7 +42,8 @@ def remeasure(folder: Path, data: str | Path | None = None, progress: bool = Fal
             continue
         try:
             known = dataset(about[0], about[1])
-            again = evaluate(load(folder, about[2], about[3]), known, k=_ks(result), progress=progress)
+            model = load(folder, about[2], about[3], device if about[2] == "torch" else None)
+            again = evaluate(model, known, k=_ks(result), progress=progress)
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.serving import toys
 from zoo.cli.main import main
+from zoo.embedder import Embedder
+from zoo.loading import load
 from zoo.paths import SHIPPED
 from zoo.remeasure import remeasure
 from zoo.results import read_results
@@ -124,3 +126,17 @@ def test_the_command_ends_with_1_when_any_check_fails(
     assert f"recall_at_1 {result['metrics']['recall_at_1']:.4f}, not" in line
     main(["verify", str(copy), "--quick"])
     assert "scores" not in capsys.readouterr().out
+
+
+def test_the_device_is_for_torch(copy: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def watched(folder: Path, runtime: str, precision: str, device: str | None) -> Embedder:
+        asked.append((runtime, device))
+        return load(folder, "onnx", precision)
+
+    monkeypatch.setattr("zoo.remeasure.load", watched)
+    for runtime in ("torch", "onnx"):
+        change(copy, runtime=runtime)
+        main(["verify", str(copy), "--data", str(pictures), "--device", "cuda:1"])
+    assert asked == [("torch", "cuda:1"), ("onnx", None)]

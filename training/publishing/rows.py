@@ -99,7 +99,7 @@ def _steps(name: str, recipes: Sequence[Recipe], options: Options) -> Iterable[S
         yield Step(
             f"export {precision}", ("export", name, "--precision", precision, *data, "--json"), precision == "fp32"
         )
-    yield Step("verify", ("verify", name, *data, "--json"))
+    yield Step("verify", ("verify", name, *data, *device, "--json"))
     if options.org:
         private = ("--private",) if options.private else ()
         yield Step("push", ("push", name, f"{options.org}/{name}", *private, "--json"))

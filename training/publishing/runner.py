@@ -48,6 +48,8 @@ def _run_row(row: Row, state: State, say: Callable[[str], None]) -> tuple[dict[s
     for step in row.steps:
         if state.is_done(row, step):
             continue
+        if state.is_other(row, step):
+            say(f"  {step.name}: again, for the folder {row.name} holds another model than the one this was done for")
         facts = _perform(row, step, state.folder)
         state.record(row, step, facts)
         say(f"  {step.name}: {facts['status']} in {facts['seconds']:.0f} s{_reason(facts)}")

@@ -19,6 +19,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name or folder")
     parser.add_argument("--data", metavar="DIR", help="where the data sets lie (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--quick", action="store_true", help="hashes and golden images only, no scores")
+    parser.add_argument("--device", help="of torch's scores: cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
@@ -46,7 +47,7 @@ def _checks(args: Namespace) -> Iterator[Check]:
     yield from verify(folder)
     yield from verify_files(folder)
     if not args.quick:
-        yield from remeasure(folder, args.data, sys.stderr.isatty())
+        yield from remeasure(folder, args.data, sys.stderr.isatty(), args.device)
 
 
 COMMAND = Command(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tests.models import CARD
 from tests.zoo.hub_server import running
 from training.publishing import throughput
 from training.publishing.estimate import cost, decoded
@@ -23,6 +26,13 @@ from zoo.errors import RecipeError, UsageError
 
 def silent(line: str) -> None:
     pass
+
+
+def write_folder(folder: Path, **changes: Any) -> None:
+    """What the state looks at of a model folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dataclasses.replace(CARD, **changes).write(folder)
+    (folder / "recipe.json").write_text("{}")
 
 
 def test_the_papers_are_all_recipes_but_the_small_twins() -> None:
@@ -55,6 +65,9 @@ def test_a_row_is_commands_of_zoo() -> None:
         ("verify", True),
         ("push", True),
     ]
+    for step in ("train", "evaluate", "verify"):
+        (command,) = (each.command for each in row.steps if each.name == step)
+        assert command[command.index("--device") + 1] == "cuda"
     train = " ".join(row.steps[0].command)
     settings = "--set backbone.pretrained=w --set schedule.epochs=1"
     assert train == f"train group-ibn-cub --data data --device cuda {settings} --quiet --json"
@@ -109,8 +122,7 @@ def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> Row:
 
 def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path, own_zoo: Path) -> None:
     for name in ("one", "two"):
-        (own_zoo / "models" / name).mkdir(parents=True)
-        (own_zoo / "models" / name / "card.json").touch()
+        write_folder(own_zoo / "models" / name)
     good, bad = ("list", "--json"), ("info", "margin-conv4-glyfs")
     rows = [row_of("one", good, bad, ("list", "--dataset", "glyphs")), row_of("two", bad, good, optional="info")]
     with held(tmp_path):
@@ -135,17 +147,91 @@ def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path
 
 
 def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path: Path, own_zoo: Path) -> None:
-    card = own_zoo / "models" / "one" / "card.json"
-    card.parent.mkdir(parents=True)
-    card.touch()
+    folder = own_zoo / "models" / "one"
+    write_folder(folder)
     row = row_of("one", ("list", "--json"))
     state = State(tmp_path)
     state.record(row, row.steps[0], {"status": "done"})
     assert State(tmp_path).is_done(row, row.steps[0])
     assert not state.is_done(row, dataclasses.replace(row.steps[0], command=("list",)))
     assert not state.is_done(dataclasses.replace(row, recipes=(RECIPES["ms-conv4-glyphs"](),)), row.steps[0])
-    card.unlink()
+    assert not state.is_other(row, row.steps[0])
+    for changes in ({"dim": 8, "heads": CARD.heads[:1]}, {}):
+        write_folder(folder, **changes)
+        assert state.is_other(row, row.steps[0]) == (not state.is_done(row, row.steps[0])) == bool(changes)
+    (folder / "recipe.json").write_text("trained once more")
     assert not state.is_done(row, row.steps[0])
+    write_folder(folder)
+    (folder / "card.json").write_text("{")
+    assert not state.is_done(row, row.steps[0])
+    (folder / "card.json").unlink()
+    assert not state.is_done(row, row.steps[0])
+    assert not state.is_other(row, row.steps[0])
+
+
+def test_a_variant_that_fails_leaves_what_came_after_it_alone(tmp_path: Path, own_zoo: Path) -> None:
+    write_folder(own_zoo / "models" / "one")
+    good, bad, last = ("list", "--json"), ("info", "margin-conv4-glyfs"), ("list", "--dataset", "glyphs")
+    row = row_of("one", good, bad, last, optional="info")
+    said: list[str] = []
+    for _ in range(2):
+        assert list(run_all([row], State(tmp_path), said.append).partly) == ["one"]
+    made = [line.split(":")[0].strip() for line in said if line.startswith("  ")]
+    assert made == ["list --json", "info margin-conv4-glyfs", "list --dataset", "info margin-conv4-glyfs"]
+    state = State(tmp_path)
+    state.record(row, row.steps[1], {"status": "done"})  # it can be made after all: what follows rests on it
+    assert [state.is_done(row, step) for step in row.steps] == [True, True, False]
+    assert list(state.rows["one"]) == ["list --json", "info margin-conv4-glyfs"]
+
+
+def test_a_model_that_was_trained_over_is_not_published(tmp_path: Path, own_zoo: Path) -> None:
+    folder = own_zoo / "models" / "one"
+    write_folder(folder)
+    row = row_of("one", ("list", "--json"), ("list", "--dataset", "glyphs"))
+    run_all([row], State(tmp_path), silent)
+    write_folder(folder, dim=8, heads=CARD.heads[:1])
+    said: list[str] = []
+    run_all([row], State(tmp_path), said.append)
+    assert "list --json: again, for the folder one holds another model" in said[1]
+    assert [line.split(":")[0].strip() for line in said[2:]] == ["list --json", "list --dataset"]
+
+
+def test_too_little_memory_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = rows_of(["margin-r50-cub"], Options(settings=("batch.chunk=6",)))
+
+    def refuse(error: Exception) -> Callable[..., float]:
+        def measure(*_: object) -> float:
+            raise error
+
+        return measure
+
+    with pytest.raises(RuntimeError) as lack:
+        torch.empty(1 << 60, dtype=torch.uint8)  # the system's own words
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), lack.value, MemoryError()):
+        monkeypatch.setattr(throughput, "_measure", refuse(error))
+        with pytest.raises(UsageError, match=r"on 6 images of 224 x 224 .*: --throughput r50=N "):
+            measured([row], {}, torch.device("cpu"), silent)
+    monkeypatch.setattr(throughput, "_measure", refuse(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        measured([row], {}, torch.device("cpu"), silent)
+
+
+def test_the_rate_is_measured_in_the_recipes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "SECONDS", 0.0)
+    seen: list[int] = []
+    create = throughput.create_trunk
+
+    def watched(*args: Any) -> torch.nn.Module:
+        trunk = create(*args)
+        trunk.register_forward_pre_hook(lambda _, images: seen.append(len(images[0])))
+        return trunk
+
+    monkeypatch.setattr(throughput, "create_trunk", watched)
+    for chunk, sizes in ((0, {8}), (3, {3, 2})):
+        (row,) = rows_of(["margin-conv4-glyphs"], Options(settings=(f"batch.chunk={chunk}",)))
+        seen.clear()
+        assert measured([row], {}, torch.device("cpu"), silent)["conv4"] > 0
+        assert set(seen) == sizes
 
 
 def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> None:
