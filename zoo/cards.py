@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import CardError, nearest
-from zoo.files import write_json
+from zoo.files import read_json, write_json
 
 SCHEMA = 2
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
@@ -135,7 +135,7 @@ def read_card(folder: Path) -> Card:
     """The card in a model folder. Raises `CardError` that names the file and what is wrong with it."""
     path = folder / "card.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise CardError(f"{folder} is no model folder: it has no card.json.") from None
     except (OSError, ValueError) as error:

@@ -55,11 +55,17 @@ class ModelInfo:
         return facts
 
 
-def from_folder(folder: Path, status: str, recipes: Mapping[str, Mapping[str, Any]]) -> ModelInfo:
-    """A model that has a folder. Raises `ModelFolderError` where its card or its results cannot be read."""
+def from_folder(
+    folder: Path, status: str, recipes: Mapping[str, Mapping[str, Any]], repository: str | None = None
+) -> ModelInfo:
+    """A model that has a folder. repository: the name that loads it, where it lies in the Hub's cache.
+
+    Raises `ModelFolderError` where its card or its results cannot be read.
+    """
     card = read_card(folder)
     # A copy under another name is loaded by that name; elsewhere than among the models, the folder's name is nothing.
-    name = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
+    own = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
+    name = repository or own
     known: Mapping[str, Any] = recipes.get(card.name, {})
     listed = baselines().get(name) if card.method == METHOD else None
     return ModelInfo(

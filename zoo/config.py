@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from zoo.cards import Card
 from zoo.errors import ModelFolderError
+from zoo.files import read_json
 
 FILE = "config.json"
 
@@ -24,7 +24,7 @@ def check_config(folder: Path, card: Card) -> None:
     if not path.is_file():
         return
     try:
-        said = _facts(json.loads(path.read_text(encoding="utf-8")))
+        said = _facts(read_json(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ModelFolderError(
             f"{path} is not a config.json as timm writes it, perhaps cut off. Get the model folder anew."

@@ -11,8 +11,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+DEEPEST = 64
+"""Levels of lists and objects in a JSON file; our own have a handful, and a hostile one of thousands ends programs."""
+
+_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
@@ -40,6 +46,25 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises `OSError`, and `ValueError` for all that is wrong in it, too deep nesting too."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = list(chain.from_iterable(inner))
+    if level:
+        raise ValueError(_TOO_DEEP)
 
 
 @contextmanager

@@ -42,21 +42,21 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
     of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
     """
     repo_id, revision = _with_revision(repo_id, revision)
-    cached = _cached(repo_id, revision)
-    if cached is not None and (revision is None or COMMIT.fullmatch(revision)):
-        return cached
+    here = cached(repo_id, revision)
+    if here is not None and (revision is None or COMMIT.fullmatch(revision)):
+        return here
     try:
         folder = _download(repo_id, revision)
     except NoModelFolderError:
         raise
     except HubError:
-        if cached is not None:
-            return cached
+        if here is not None:
+            return here
         if _is_known_to_be_none(repo_id, revision):
             raise NoModelFolderError(_no_model_folder(repo_id, [])) from None
         raise
-    if absent := _absent(folder):
-        raise HubError(_lacks(repo_id, revision, absent))
+    if lacking := absent(folder):
+        raise HubError(_lacks(repo_id, revision, lacking))
     return folder
 
 
@@ -71,7 +71,7 @@ def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]
     return repo_id, after or revision
 
 
-def _cached(repo_id: str, revision: str | None) -> Path | None:
+def cached(repo_id: str, revision: str | None) -> Path | None:
     """The folder in the cache; None where it is not there, or a download that broke off has left a part of it."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -84,7 +84,7 @@ def _cached(repo_id: str, revision: str | None) -> Path | None:
         raise explain(error, repo_id) from None
     except LocalEntryNotFoundError:
         return None
-    return None if _absent(folder) else folder
+    return None if absent(folder) else folder
 
 
 def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
@@ -170,7 +170,7 @@ def _cache() -> str:
     return constants.HF_HUB_CACHE
 
 
-def _absent(folder: Path) -> list[str]:
+def absent(folder: Path) -> list[str]:
     """What a model folder lacks of the files that its card lists."""
     if not (folder / "card.json").is_file():
         return ["card.json"]
@@ -186,10 +186,10 @@ def _no_model_folder(repo_id: str, names: list[str]) -> str:
     return f"{message}{refusal(pickles(names))}"
 
 
-def _lacks(repo_id: str, revision: str | None, absent: list[str]) -> str:
+def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
     from huggingface_hub import HfApi
 
-    message = f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(absent)}."
+    message = f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(lacking)}."
     try:
         names = HfApi().list_repo_files(repo_id, revision=revision)
     except Exception:  # this only words an error

@@ -9,7 +9,10 @@ from typing import Any
 from zoo.cards import Card
 from zoo.hub_scores import Score, Variant, scores, variants
 
-OWN_ARCHITECTURES = ("bn_inception", "conv4", "ensemble", "googlenet")
+ENSEMBLE = "ensemble"
+"""Several networks in one, which `import zoo` does not make known to timm."""
+
+OWN_ARCHITECTURES = ("bn_inception", "conv4", ENSEMBLE, "googlenet")
 """Those that timm knows only from this package."""
 
 LICENCES = frozenset(
@@ -114,13 +117,15 @@ def _use(card: Card, repo_id: str, files: Collection[str]) -> str:
         lines += ["", f'Without torch: `zoo.load("{repo_id}", runtime="onnx")`.']
     if "golden.safetensors" in files:
         lines += ["", f"`zoo verify {repo_id}` proves files, preprocessing and embeddings on your machine."]
-    own = " after `import zoo`" if library(card) != "timm" else ""
-    lines += [
-        "",
-        f"The trunk alone, without heads, in timm{own}: "
-        f'`timm.create_model("hf-hub:{repo_id}", pretrained=True, num_classes=0)`.',
-    ]
+    if card.architecture != ENSEMBLE:
+        lines += ["", _timms_line(card, repo_id)]
     return "\n".join(lines)
+
+
+def _timms_line(card: Card, repo_id: str) -> str:
+    own = " after `import zoo`" if library(card) != "timm" else ""
+    create = f'timm.create_model("hf-hub:{repo_id}", pretrained=True, num_classes=0)'
+    return f"The trunk alone, without heads, in timm{own}: `{create}`."
 
 
 def _has_onnx(files: Collection[str]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.cards import Card
 from zoo.errors import ModelFolderError
+from zoo.files import read_json
 from zoo.onnx_runtime import FILES
 from zoo.published import tables
 from zoo.results import read_results
@@ -80,7 +80,7 @@ def variants(folder: Path) -> list[Variant]:
     """The ONNX graphs of a folder. Raises `ModelFolderError` where onnx/parity.json is not what `zoo export` writes."""
     path = folder / "onnx" / "parity.json"
     try:
-        parity = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        parity = read_json(path) if path.is_file() else {}
         return [
             _variant(file, (folder / file).stat().st_size, parity.get(precision, {}))
             for precision, file in FILES.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
+from zoo.files import read_json
 from zoo.hub_errors import deepest, explain
 from zoo.hub_tries import patiently
 from zoo.paths import expand
@@ -155,7 +155,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def _images(architecture: str, config: Path) -> dict[str, Any]:
     """What a config.json says of the images, where it is one of that architecture."""
     try:
-        values = json.loads(config.read_text(encoding="utf-8"))
+        values = read_json(config)
         of, about = str(values["architecture"]), values.get("pretrained_cfg", values)
         images = {key: about[key] for key in IMAGES if key in about}
     except (ValueError, KeyError, TypeError, AttributeError):

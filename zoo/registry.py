@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from zoo.baselines import root as baselines_root
 from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
 from zoo.contents import refusal_in
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, missing, nearest
+from zoo.hub_models import in_cache, name_of
 
-__all__ = ["RECIPES", "ModelInfo", "find", "info", "known_names", "list_models", "recipes"]
+__all__ = ["RECIPES", "ModelInfo", "damaged", "find", "info", "known_names", "list_models", "recipes"]
 
 RECIPES = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
@@ -46,8 +46,8 @@ def info(name: str) -> ModelInfo:
 
     Raises `ModelNotFoundError` with the nearest names.
     """
-    if (folder := _local(name)) is not None:
-        return from_folder(folder, _status(folder), recipes())
+    if (folder := _local(name) or _in_the_hubs_cache(name)) is not None:
+        return _described(folder)
     if name in recipes():
         return from_recipe(name, recipes()[name])
     repository = repository_of(name)
@@ -104,31 +104,46 @@ def _models() -> list[ModelInfo]:
     models |= {name: from_baseline(baseline) for name, baseline in baselines().items()}
     for folder in _folders():
         try:
-            model = from_folder(folder, _status(folder), recipes())
+            model = _described(folder)
         except ModelFolderError:
-            continue  # a damaged folder must not hide the others; `zoo info` says what is wrong with it
+            continue  # a damaged folder must not hide the others; `damaged` names it
         models[model.name] = model
     return sorted(models.values(), key=lambda model: model.name)
 
 
+def damaged() -> dict[Path, str]:
+    """The model folders on this machine that cannot be listed, and what is wrong with each."""
+    found = {}
+    for folder in _folders():
+        try:
+            _described(folder)
+        except ModelFolderError as error:
+            found[folder] = str(error)
+    return found
+
+
+def _described(folder: Path) -> ModelInfo:
+    return from_folder(folder, _status(folder), recipes(), name_of(folder))
+
+
 def _folders() -> Iterator[Path]:
     """Model folders on this machine; those that `find` takes first come last."""
-    yield from _cached()
+    yield from in_cache()
     for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
         for card in sorted(root.glob("*/card.json")):
             if not card.parent.name.startswith("."):  # what a writer that was killed has left behind
                 yield card.parent
 
 
-def _cached() -> Iterator[Path]:
-    """The model folders in the Hub's cache that a bare name means."""
-    from huggingface_hub import constants
-
-    organisation = escape(hub.organisation())
-    for ref in sorted(Path(constants.HF_HUB_CACHE).glob(f"models--{organisation}--*/refs/main")):
-        folder = ref.parent.parent / "snapshots" / ref.read_text(encoding="utf-8").strip()
-        if (folder / "card.json").is_file():
-            yield folder
+def _in_the_hubs_cache(name: str) -> Path | None:
+    """The folder that `find` would take from the Hub's cache, without asking the Hub."""
+    base, _, revision = name.partition("@")
+    if _looks_like_path(name) or repository_of(base) is not None:
+        return None
+    try:
+        return hub.cached(hub.repository(base), revision or None)
+    except ModelNotFoundError:  # no name that a repository can have
+        return None
 
 
 def _status(folder: Path) -> str:
@@ -140,7 +155,8 @@ def _status(folder: Path) -> str:
 def _local(name: str) -> Path | None:
     candidates = [paths.expand(name)]
     if not _looks_like_path(name):
-        candidates += [paths.local_models() / name, paths.SHIPPED / name, place(name)]
+        candidates += [paths.local_models() / name, paths.SHIPPED / name]
+        candidates += [place(name)] if "@" not in name else []
     return next((folder for folder in candidates if _exists(folder / "card.json")), None)
 
 

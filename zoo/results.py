@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.errors import ModelFolderError
-from zoo.files import locked, write_json
+from zoo.files import locked, read_json, write_json
 
 FILE = "results.json"
 
@@ -58,7 +57,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / FILE
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        results = read_json(path)
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

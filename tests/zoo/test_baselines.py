@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 import zoo
 from tests.zoo.hub_server import COMMIT
-from tests.zoo.hub_state import Fault, Hub
+from tests.zoo.hub_state import Fault, Hub, Repository
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
 from zoo.baselines import baselines, folder, repository_of, short_name
 from zoo.baselines.config import read_config
@@ -288,6 +288,30 @@ def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.Monk
         "commit": COMMIT,
         "weights": hashlib.sha256(before[WEIGHTS]).hexdigest(),
     }
+
+
+@pytest.mark.usefixtures("hub")
+def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) -> None:
+    upper, lower = "Some-Org/Birds", "some-org/birds"
+    hub.repositories[lower] = Repository({"main": COMMIT}, {COMMIT: dict(hub.repositories[upper].files())})
+    hub.repositories[lower].files()[WEIGHTS] = of_timm("resnet18", RESNET, seed=4)[1]
+    first, second = find(upper), find(lower)
+    assert first.name == short_name(upper) == short_name(lower)
+    assert (find(upper), find(lower)) == (first, second)
+    assert read_card(first).fingerprint != read_card(second).fingerprint
+    for name, made in ((upper, first), (lower, second)):
+        assert json.loads((made / "recipe.json").read_text())["baseline"]["repository"] == name
+        assert zoo.info(name).folder == made
+        assert zoo.info(made.name).folder == made
+    assert find(lower, revision=COMMIT) != find(upper, revision=COMMIT)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_revision_is_not_taken_for_a_part_of_another_models_name(hub: Hub) -> None:
+    hub.repositories["some-org/birds-v1"] = hub.repositories["Some-Org/Birds"]
+    assert find("some-org/birds-v1").is_dir()
+    with pytest.raises(ModelNotFoundError, match="some-org/birds"):
+        find("some-org/birds@v1")
 
 
 def test_the_preprocessing_is_timms(tmp_path: Path) -> None:

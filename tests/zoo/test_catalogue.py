@@ -12,7 +12,7 @@ from tests.serving import toys
 from zoo.baselines import baselines
 from zoo.catalogue import STATUSES
 from zoo.cli.main import main
-from zoo.errors import ModelNotFoundError, UsageError
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
 from zoo.published import tables
 from zoo.registry import find, recipes
 
@@ -146,6 +146,62 @@ def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, mon
         (repository / "refs").mkdir(parents=True)
         (repository / "refs" / "main").write_text(commit)
         toys.write_model(repository / "snapshots" / commit, name=f"toy-{organisation}")
-    (found,) = zoo.list_models(method="none")
-    assert (found.name, found.status) == ("toy-dml-zoo", "hub")
-    assert find(found.name) == found.folder
+    found = {model.name: model for model in zoo.list_models(method="none")}
+    assert {name: model.status for name, model in found.items()} == {"toy-dml-zoo": "hub", "others/toy-others": "hub"}
+    for name, model in found.items():
+        assert find(name) == model.folder
+        assert zoo.info(name) == model
+        assert zoo.load(name, runtime="onnx").folder == model.folder
+    assert zoo.info("others/toy-others@main").name == "others/toy-others"
+    with pytest.raises(ModelNotFoundError):
+        zoo.info("others/toy-others@v2")
+
+
+def cached(cache: Path, repository: str, name: str) -> Path:
+    """A model in the Hub's cache."""
+    kept = cache / f"models--{repository.replace('/', '--')}"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0123456789" * 4)
+    return toys.write_model(kept / "snapshots" / ("0123456789" * 4), name=name)
+
+
+def test_a_downloaded_recipe_is_on_the_hub_and_half_of_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    whole, half = (cached(tmp_path, f"dml-zoo/diva-r50-{data}", f"diva-r50-{data}") for data in ("cub", "cars"))
+    (half / "model.safetensors").unlink()
+    listed = {model.name: model for model in zoo.list_models()}
+    for name, status, folder in (("diva-r50-cub", "hub", whole), ("diva-r50-cars", "recipe", None)):
+        model = zoo.info(name)
+        assert (model.status, model.folder) == (status, folder)
+        assert listed[name] == model
+    assert find("diva-r50-cub") == whole
+
+
+def test_a_copy_under_another_name_on_the_hub_is_listed_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = cached(tmp_path, "org/copy", "toy-original")
+    (model,) = zoo.list_models(method="none")
+    assert (model.name, find(model.name)) == ("org/copy", folder)
+
+
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
+@pytest.mark.parametrize("file", ["card.json", "results.json"])
+def test_a_folder_that_is_damaged_is_named_and_hides_no_other(
+    own_zoo: Path, file: str, depth: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
+    toys.write_model(own_zoo / "models" / "whole", name="whole")
+    (broken / file).write_text("[" * depth + "]" * depth)
+    assert [model.name for model in zoo.list_models(method="none")] == ["whole"]
+    assert main(["list", "--method", "none"]) == 0
+    out, err = capsys.readouterr()
+    assert "whole" in out
+    assert "not listed, because it is damaged" in err
+    assert str(broken / file) in err
+    assert "nested deeper than" in err
+    with pytest.raises(ModelFolderError, match="nested deeper than"):
+        zoo.info("broken")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -188,3 +189,13 @@ def test_the_least_cosine_is_one_however_long_the_rows_are() -> None:
     assert _least_cosine(a, b) == pytest.approx(2**-0.5)
     assert _least_cosine(1000 * a[:1], b[:1]) == 1
     assert np.isnan(_least_cosine(0 * a, b))
+
+
+@pytest.mark.parametrize("depth", [100, 900, 100_000])
+@pytest.mark.parametrize("file", ["card.json", "config.json"])
+def test_json_that_is_nested_without_end_is_refused(copy: Path, file: str, depth: int) -> None:
+    values = json.loads((copy / file).read_text())
+    deep = "[" * depth + "]" * depth
+    (copy / file).write_text(json.dumps({**values, "architecture_args": {"x": 0}}).replace('"x": 0', f'"x": {deep}'))
+    with pytest.raises(ModelFolderError, match=file):
+        zoo.load(copy, runtime="onnx")

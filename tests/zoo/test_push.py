@@ -315,3 +315,11 @@ def test_the_page_of_a_model_that_was_never_measured(copy: Path) -> None:
     data = ModelCard(text).data
     assert (data.library_name, data.license, data.eval_results) == ("dml-zoo", "apache-2.0", None)
     assert "Nothing was measured yet." in text
+
+
+def test_the_page_of_an_ensemble_does_not_send_people_to_timm(copy: Path) -> None:
+    """`import zoo` registers the single backbones alone (zoo/architectures/on_import.py)."""
+    card = dataclasses.replace(read_card(copy), architecture="ensemble")
+    text = readme(copy, card, "org/toy", [])
+    assert 'zoo.load("org/toy")' in text
+    assert "timm.create_model" not in text

@@ -105,3 +105,16 @@ print(*map(timm.is_model, ("conv4", "bn_inception", "googlenet")))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["True"] * 3
+
+
+def test_asking_whether_timm_is_installed_does_not_use_the_registration_up() -> None:
+    code = """
+import importlib.util, sys, zoo
+assert importlib.util.find_spec("timm").name == "timm"
+assert importlib.util.find_spec("timm").name == "timm"
+assert "timm" not in sys.modules
+import timm
+print(timm.is_model("conv4"), [type(finder).__name__ for finder in sys.meta_path].count("_AfterTimm"))
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["True", "0"]

@@ -24,9 +24,9 @@ CONV4 = {"widths": [4, 4, 8, 8]}
 register()
 
 
-def of_timm(architecture: str, args: dict[str, Any], **cfg: Any) -> tuple[bytes, bytes]:
+def of_timm(architecture: str, args: dict[str, Any], seed: int = 3, **cfg: Any) -> tuple[bytes, bytes]:
     """A timm model with random weights as timm publishes it: config.json and model.safetensors."""
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = timm.create_model(architecture, num_classes=7, **args)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():

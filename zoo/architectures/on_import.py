@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 
 
@@ -22,20 +21,23 @@ def register_beside_timm() -> None:
 
 
 class _AfterTimm(MetaPathFinder):
-    """Answers for timm alone, once: its ordinary loader, followed by the registration."""
+    """Answers for timm alone, until it was imported: its ordinary loader, followed by the registration."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != "timm":
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec("timm")
+        # Whoever asks may only want to know whether timm is installed, and import it later or never.
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_register(module: ModuleType) -> None:
                 load(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 _register()
 
             spec.loader.exec_module = load_and_register  # type: ignore[method-assign]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
+from zoo.files import read_json
 
 FILE = Path(__file__).parent / "baselines.toml"
 METHOD = "pretrained"
@@ -78,9 +80,27 @@ def root() -> Path:
 
 
 def place(name: str) -> Path:
-    """Where the model folder of a baseline lies if it was used before, by any of its names."""
+    """Where the model folder of a baseline lies if it was used before, by any of its names; none has a revision."""
     repository = repository_of(name) or (name.removeprefix("hf-hub:") if "/" in name else None)
-    return root() / (short_name(repository) if repository else name)
+    return folder_of(repository) if repository else root() / name
+
+
+def folder_of(repository: str, commit: str | None = None) -> Path:
+    """Where the model folder of a repository lies, or is to be made: its own, also where short names are alike."""
+    name = short_name(repository) + (f"--{commit[:12]}" if commit else "")
+    folder = root() / name
+    if not (folder / "card.json").is_file() or _is_of(folder, repository, commit):
+        return folder
+    return root() / f"{name}--{hashlib.sha256(f'{repository}@{commit}'.encode()).hexdigest()[:12]}"
+
+
+def _is_of(folder: Path, repository: str, commit: str | None) -> bool:
+    """Whether the folder was made of that repository and, where one is given, commit."""
+    try:
+        made_of = read_json(folder / "recipe.json")["baseline"]
+        return made_of["repository"] == repository and commit in (None, made_of["commit"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _baseline(name: str, row: dict[str, Any]) -> Baseline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from zoo.cards import Preprocessing
 from zoo.errors import CardError, ModelFolderError
+from zoo.files import read_json
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TimmModel:
 def read_config(path: Path) -> TimmModel:
     """A model from timm's config.json. Raises `ModelFolderError` where it is not one, or none that takes one square."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         architecture, about = values["architecture"], values.get("pretrained_cfg", values)
         args = dict(values.get("model_args") or {})
         how, remark = _preprocessing(about)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from zoo.baselines import METHOD, baselines, root, short_name
+from zoo.baselines import METHOD, baselines, folder_of
 from zoo.baselines.config import TimmModel, read_config
 from zoo.cards import Card
 from zoo.errors import HubError, ModelFolderError, RecipeError
-from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.golden import pictures, write_golden
 from zoo.hub_cache import drop_altered
 from zoo.network import Network, build_trunk, check_architecture, feature_count, save_network
@@ -25,7 +24,7 @@ from zoo.torch_runtime import open_model
 def is_timm(repository: str, revision: str | None = None) -> bool:
     """Whether the Hub's cache, or the Hub, has a config.json of timm's kind in that repository."""
     try:
-        values = json.loads(fetch(repository, revision, CONFIG).read_text(encoding="utf-8"))
+        values = read_json(fetch(repository, revision, CONFIG))
     except (HubError, RecipeError, OSError, ValueError):
         return False
     return (
@@ -44,7 +43,7 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
     """
     try:
         config = fetch(repository, revision, CONFIG, "")
-        folder = root() / _folder_name(repository, revision, config)
+        folder = folder_of(repository, None if revision is None else config.parent.name)
         if (folder / "card.json").is_file():
             return folder
         config, weights = _files(repository, config.parent.name)
@@ -71,11 +70,6 @@ def _files(repository: str, commit: str) -> tuple[Path, Path]:
         f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
         "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
     )
-
-
-def _folder_name(repository: str, revision: str | None, config: Path) -> str:
-    name = short_name(repository)
-    return name if revision is None else f"{name}--{config.parent.name[:12]}"
 
 
 def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:

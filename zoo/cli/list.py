@@ -24,7 +24,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.registry import list_models
+    from zoo.registry import damaged, list_models
 
     models = list_models(args.method, args.backbone, args.dataset, args.status)
     if args.json:
@@ -33,6 +33,8 @@ def _run(args: Namespace) -> int:
         print_table(COLUMNS, [_cells(model) for model in models], numbers=("dim", "size", "paper's R@1", "R@1"))
     else:
         print("zoo: no model matches; without filters all are listed: zoo list", file=sys.stderr)
+    for why in damaged().values():
+        print(f"zoo: not listed, because it is damaged: {why}", file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,33 @@
+"""The models that lie in the Hub's cache, and the names that load them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from zoo import hub
+from zoo.baselines import repository_of
+
+
+def in_cache() -> Iterator[Path]:
+    """The folders of the models that are there whole, at what was the main branch."""
+    from huggingface_hub import constants
+
+    for ref in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*/refs/main")):
+        folder = ref.parent.parent / "snapshots" / ref.read_text(encoding="utf-8").strip()
+        name = name_of(folder)
+        if name and repository_of(name) is None and not hub.absent(folder):
+            yield folder
+
+
+def name_of(folder: Path) -> str | None:
+    """The name that loads a folder of the cache, without the organisation where it is `hub.organisation()`.
+
+    None for folders that lie elsewhere.
+    """
+    found = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
+    if folder.parent.name != "snapshots" or not found:
+        return None
+    organisation, name = found.groups()
+    return name if organisation == hub.organisation() else f"{organisation}/{name}"
