@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from training.frozen.extract import Model, Views, extract
 from training.run import Place
 from zoo import paths
 from zoo.datasets.dataset import Dataset
+from zoo.errors import UsageError
 from zoo.features import Features, read_features
 from zoo.torch_runtime import choose_device
 
@@ -26,18 +28,28 @@ def cached_features(
     Of such files the last `KEPT` that were used stay. Raises what `extract` and `read_features` raise.
     """
     file = paths.home() / "cache" / f"features-{_key(model, train, views)}.safetensors"
-    if not file.exists():
+    if not _usable(file):
         extract(model, train, file, views, place=Place(choose_device(device)), progress=progress)
     os.utime(file)
     _prune(file)
     return read_features(file)
 
 
+def _usable(file: Path) -> bool:
+    """What a full disk or another version left is made again, for nobody knows of this file."""
+    try:
+        read_features(file)
+    except UsageError:
+        return False
+    return True
+
+
 def _prune(used: Path) -> None:
     """Delete all files but the last used; `used` stays, whatever the clock says."""
     others = [file for file in used.parent.glob("features-*.safetensors") if file != used]
-    for file in sorted(others, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
-        file.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):  # another process prunes as well
+        for file in sorted(others, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
+            file.unlink(missing_ok=True)
 
 
 def _key(model: Model, train: Dataset, views: Views) -> str:

@@ -66,3 +66,11 @@ def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp
         "decoded",
         *(other.name for other in others[: KEPT - 1]),
     }
+
+
+def test_a_damaged_file_is_made_again(model: Model, tmp_path: Path) -> None:
+    dataset = read_pictures(write_pictures(tmp_path, classes=4, each=2)).dataset
+    first = cached_features(model, dataset, VIEWS, "cpu")
+    plain, whole = np.array(first.plain), first.path.read_bytes()
+    first.path.write_bytes(whole[: len(whole) // 2])
+    np.testing.assert_array_equal(cached_features(model, dataset, VIEWS, "cpu").plain, plain)
