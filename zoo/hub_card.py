@@ -165,6 +165,7 @@ def _graphs(graphs: list[Variant]) -> str:
             f"{title} {100 * change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
             for title, (change, low, high) in graph.losses.items()
         )
-        rows.append(f"| `{graph.file}` | {graph.size / 1e6:.1f} | {cosine} | {changes} |")
+        below = "" if graph.holds else " (below the floor of `zoo export`)"
+        rows.append(f"| `{graph.file}` | {graph.size / 1e6:.1f} | {cosine}{below} | {changes} |")
     about = "uint8 pixels in, unit float32 embeddings out. Changes in points, with 95 % intervals (paired bootstrap)."
     return "\n".join([*rows, "", about])

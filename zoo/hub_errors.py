@@ -93,6 +93,8 @@ def _by_status(error: Exception, repo_id: str) -> HubError:
             f"the Hub refuses {repo_id} to this login (403). {_sent()} It needs a token that may do this, to write "
             f"one with write access to {repo_id.partition('/')[0]}: {_endpoint()}/settings/tokens"
         )
+    if status == 412:
+        return HubError(f"somebody else pushed to {repo_id} meanwhile, and nothing was changed. Look, and push again.")
     if status == 429:
         wait = retry_after(error)
         when = f"in {wait:.0f} seconds" if wait is not None else "in some minutes"

@@ -68,12 +68,14 @@ class Variant:
     """An ONNX graph: its file, bytes, and least cosine to torch's embeddings, where onnx/parity.json says it.
 
     losses: metric -> (change from fp32, low, high), fractions, where it was measured what the precision costs.
+    holds: it gives torch's embeddings as nearly as `zoo export` wants; False where it was kept all the same.
     """
 
     file: str
     size: int
     cosine: float | None
     losses: dict[str, tuple[float, float, float]]
+    holds: bool = True
 
 
 def variants(folder: Path) -> list[Variant]:
@@ -97,4 +99,5 @@ def _variant(file: str, size: int, said: dict) -> Variant:
         for metric, row in cost.items()
         if isinstance(row, dict) and (title := _title(metric)) is not None
     }
-    return Variant(file, size, said.get("min_cosine"), losses)
+    holds = said.get("holds", True) is True and said.get("forced", False) is False
+    return Variant(file, size, said.get("min_cosine"), losses, holds)

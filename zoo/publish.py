@@ -15,6 +15,7 @@ from zoo.contents import KNOWN, check_inside, known_files, pickles_in
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.hub_card import readme
 from zoo.hub_errors import explain
+from zoo.hub_scores import variants
 from zoo.publication import Publication
 from zoo.registry import find
 from zoo.verify import verify
@@ -29,16 +30,19 @@ def push(
     licence: str | None = None,
     message: str | None = None,
     dry_run: bool = False,
+    force: bool = False,
 ) -> Publication:
     """Put a model, by name or path, into the Hub's repository `org/name`; a bare name goes under `ZOO_HUB_ORG`.
 
     The model must pass every check of `zoo verify`, the golden embeddings among them, and hold no pickle. Sent are the
     files of a model folder and no others, with a README.md made from the card, the results and the published numbers,
-    as one commit; files of a model folder that are on the Hub and no longer here are removed in it.
+    as one commit on top of what the repository held when it was looked at; should somebody push meanwhile, nothing is
+    changed. Files of a model folder that are on the Hub and no longer here are removed in it, except in a pull request.
 
     private: whether a repository that has to be made is private (default: the organisation's habit). branch: made where
     there is none (default: main). create_pr: as a pull request to a repository that is there. licence: in place of the
-    card's. dry_run: check and put together, and send nothing.
+    card's. dry_run: check and put together, and send nothing. force: also with ONNX graphs that were exported though
+    they are below the floor of `zoo export`; the README says so.
 
     The login is huggingface_hub's own: `hf auth login` or HF_TOKEN. Raises `ModelNotFoundError`, `ModelFolderError`,
     `UsageError` and, from the Hub, `HubError` or `ModelNotFoundError`.
@@ -48,15 +52,17 @@ def push(
     if create_pr and private is not None:
         raise UsageError("a pull request goes to a repository that is there, which is private or not already.")
     repo_id = _repository(repo_id)
-    planned = prepare(find(model), repo_id, branch or "main", licence)
+    planned = prepare(find(model), repo_id, branch or "main", licence, force)
     return planned if dry_run else _send(planned, private, create_pr, message)
 
 
-def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = None) -> Publication:
+def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = None, force: bool = False) -> Publication:
     """What would be sent of a model folder. Raises `ModelFolderError` where it may not be."""
     card = read_card(folder)
     names = known_files(folder, card)
     _check(folder, card, names)
+    if not force:
+        _check_graphs(folder)
     contents: dict[str, Path | bytes] = {name: (folder / name).resolve() for name in names}
     if licence is not None:
         card = dataclasses.replace(card, licence=licence)
@@ -95,6 +101,15 @@ def _check(folder: Path, card: Card, names: list[str]) -> None:
         )
 
 
+def _check_graphs(folder: Path) -> None:
+    if below := [graph.file for graph in variants(folder) if not graph.holds]:
+        raise ModelFolderError(
+            f"{', '.join(below)} was kept though it gives other embeddings than torch by more than zoo export allows "
+            "(onnx/parity.json), and nothing was sent. Export it anew or remove it; to publish it all the same, with a "
+            "remark in the README: --force (force=True)."
+        )
+
+
 def _send(planned: Publication, private: bool | None, create_pr: bool, message: str | None) -> Publication:
     from huggingface_hub import HfApi
 
@@ -106,12 +121,14 @@ def _send(planned: Publication, private: bool | None, create_pr: bool, message: 
             raise UsageError(f"{repo_id} is on the Hub already, and everybody may read it. Nothing was sent.")
         if revision != "main":
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+        there = api.model_info(repo_id, revision=revision)
         done = api.create_commit(
             repo_id,
-            _operations(planned, api.list_repo_files(repo_id, revision=revision)),
+            _operations(planned, [] if create_pr else [file.rfilename for file in there.siblings or []]),
             commit_message=message or f"{planned.name} by dml-zoo",
             revision=revision,
             create_pr=create_pr,
+            parent_commit=there.sha,
         )
     except ZooError:
         raise

@@ -270,9 +270,12 @@ class _Handler(BaseHTTPRequestHandler):
     def commit(self, name: str, revision: str) -> None:
         self.writable(name)
         repository = self.hub.repositories[name]
-        files = dict(repository.files(revision))
+        files, head = dict(repository.files(revision)), repository.sha(revision)
         for line in self.body.splitlines():
-            self.apply(files, **json.loads(line))
+            row = json.loads(line)
+            if row["key"] == "header" and row["value"].get("parentCommit", head) != head:
+                raise RefusalError(412, message="A commit has happened since. Please refresh and try again.")
+            self.apply(files, **row)
         answer = {"commitUrl": f"{self.hub.url}/{name}/commit/", "pullRequestUrl": None}
         if "create_pr" in self.query:
             self.hub.pull_requests.append(files)

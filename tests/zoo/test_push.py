@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard
 import zoo
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_state import Fault, Hub
+from zoo import publish
 from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
@@ -323,3 +324,40 @@ def test_the_page_of_an_ensemble_does_not_send_people_to_timm(copy: Path) -> Non
     text = readme(copy, card, "org/toy", [])
     assert 'zoo.load("org/toy")' in text
     assert "timm.create_model" not in text
+
+
+def test_graphs_below_the_floor_of_the_export_are_sent_only_by_force_and_the_page_says_so(hub: Hub, copy: Path) -> None:
+    parity = json.loads((copy / "onnx" / "parity.json").read_text())
+    for said in ({"holds": False, "forced": True}, {"holds": True, "forced": True}, {"holds": False}):
+        changed = {**parity, "fp32": {**parity["fp32"], **said}}
+        (copy / "onnx" / "parity.json").write_text(json.dumps(changed))
+        with pytest.raises(ModelFolderError, match=r"onnx/model\.onnx was kept.*--force"):
+            zoo.push(copy, "org/toy")
+    assert writes(hub) == []
+    assert main(["push", str(copy), "org/toy", "--force"]) == 0
+    page = hub.repositories["org/toy"].files()["README.md"].decode()
+    assert "below the floor of `zoo export`" in page
+    zoo.push(MODEL, "org/toy")
+    assert "below the floor" not in hub.repositories["org/toy"].files()["README.md"].decode()
+
+
+def test_a_pull_request_removes_nothing_of_theirs(hub: Hub) -> None:
+    theirs = {"onnx/decoder.onnx": b"theirs", "recipe.json": b"{}", "onnx/model_int8.onnx": b"theirs"}
+    hub.add("other/model", theirs)
+    zoo.push(MODEL, "other/model", create_pr=True)
+    assert theirs.keys() <= hub.pull_requests[0].keys()
+    assert hub.repositories["other/model"].files() == theirs
+
+
+def test_a_push_beside_another_does_not_undo_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = hub.add("org/toy", {"README.md": b"before"})
+    operations = publish._operations
+
+    def meanwhile(*arguments: Any) -> Any:
+        repository.commit("main", {"README.md": b"theirs", "onnx/model_int8.onnx": b"theirs"})
+        return operations(*arguments)
+
+    monkeypatch.setattr(publish, "_operations", meanwhile)
+    with pytest.raises(HubError, match="somebody else pushed to org/toy meanwhile"):
+        zoo.push(MODEL, "org/toy")
+    assert repository.files() == {"README.md": b"theirs", "onnx/model_int8.onnx": b"theirs"}

@@ -24,6 +24,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--message", metavar="TEXT", help="the commit's message")
     parser.add_argument("--dry-run", action="store_true", help="check, print what would be sent, and send nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write what would be sent to DIR, and send nothing")
+    parser.add_argument("--force", action="store_true", help="also with ONNX graphs below the floor of zoo export")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -41,6 +42,7 @@ def _run(args: Namespace) -> int:
         licence=args.licence,
         message=args.message,
         dry_run=dry,
+        force=args.force,
     )
     if args.out is not None:
         done.write(args.out)
