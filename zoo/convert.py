@@ -26,7 +26,9 @@ from zoo.pretrained import CONFIG, WEIGHTS, Weights
 def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:
     """Write model.safetensors, without the classifier, and timm's config.json to a new or empty folder; its path.
 
-    sha256: the file's, 64 hexadecimal digits; not needed for the file that `PUBLISHED` names for the architecture.
+    sha256: the file's, 64 hexadecimal digits; not needed for the file that `PUBLISHED` names for the architecture. Of
+    that only a prefix of 8 or 9 digits is known, the one in its name: it shows a mix-up or a cut file, and does not
+    stop somebody who sets out to make another file with that prefix. Nothing is downloaded here.
 
     Raises `UsageError` where the file is not the one expected, and `RecipeError` where timm does not know the
     architecture or its entries are not exactly the file's.
@@ -59,8 +61,9 @@ def _checked(data: bytes, file: Path, architecture: str, sha256: str | None) -> 
     expected, source = _expected(architecture, sha256)
     digest = hashlib.sha256(data).hexdigest()
     if not digest.startswith(expected):
+        wanted = expected if len(expected) == len(digest) else f"one with the prefix {expected}"
         raise UsageError(
-            f"{file} was not opened: its SHA-256 is {digest}, expected {expected} ({source}). Get the file anew."
+            f"{file} was not opened: its SHA-256 is {digest}, expected {wanted} ({source}). Get the file anew."
         )
     return digest
 

@@ -133,7 +133,9 @@ def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypa
     file, out = tmp_path / "bn_inception-52deb4733.pth", tmp_path / "out"
     sha256 = publish(file, caffe_state())
     monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("opened"))
-    with pytest.raises(UsageError, match=rf"SHA-256 is {sha256}, expected 52deb4733 \(the public file is http"):
+    with pytest.raises(
+        UsageError, match=rf"SHA-256 is {sha256}, expected one with the prefix 52deb4733 \(the public file is http"
+    ):
         convert(file, "bn_inception", out)
     with pytest.raises(UsageError, match=r"expected 0{64} \(--sha256\)"):
         convert(file, "bn_inception", out, "0" * 64)

@@ -13,7 +13,7 @@ from zoo.architectures.googlenet import from_torchvision
 
 @dataclass(frozen=True)
 class Published:
-    """A public file: its name ends with the first digits of its SHA-256, as torch.hub checks it."""
+    """A public file. sha256: a prefix, the digits that its name ends with; its publishers state no more of it."""
 
     url: str
     sha256: str
