@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from serving import labels, projection
 from serving.asking import MAX_OFFSET
 from serving.finding import DEFAULT_K
+from serving.openapi_schemas import Json, object_of, ref, schemas
 from serving.reranking import KINDS, NONE
 
 MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
-
-Json = dict[str, Any]
 
 
 def document(max_k: int) -> Json:
@@ -40,7 +37,7 @@ def document(max_k: int) -> Json:
             "/livez": {"get": _plain("Whether the process is alive")},
             "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
         },
-        "components": {"schemas": _schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         # Needed where the service was started with keys; the empty one says that it may have none.
         "security": [{"key": []}, {}],
     }
@@ -70,7 +67,7 @@ def _search(max_k: int) -> Json:
         ],
         "requestBody": _images("image"),
         "responses": {
-            "200": _json("The nearest, best first", {"anyOf": [_ref("SearchResult"), _ref("SearchResults")]}),
+            "200": _json("The nearest, best first", {"anyOf": [ref("SearchResult"), ref("SearchResults")]}),
             **_REFUSALS,
             "404": _refusal("no such item"),
         },
@@ -95,7 +92,7 @@ def _embed() -> Json:
             "200": {
                 "description": "The embeddings",
                 "content": {
-                    "application/json": {"schema": _ref("Embeddings")},
+                    "application/json": {"schema": ref("Embeddings")},
                     "application/x-npy": {"schema": {"type": "string", "format": "binary"}},
                 },
             },
@@ -133,8 +130,8 @@ def _add() -> Json:
         ],
         "requestBody": _images("image"),
         "responses": {
-            "200": _json("All were there already", _ref("Added")),
-            "201": _json("Added", _ref("Added")),
+            "200": _json("All were there already", ref("Added")),
+            "201": _json("Added", ref("Added")),
             **_WRITING,
             **_REFUSALS,
         },
@@ -148,7 +145,7 @@ def _describe() -> Json:
         "parameters": [_id()],
         "requestBody": {"content": {"application/json": {"schema": {"type": "object", "properties": body}}}},
         "responses": {
-            "200": _json("The item", _ref("Item")),
+            "200": _json("The item", ref("Item")),
             **_WRITING,
             "404": _refusal("no such item"),
             "422": _refusal("a body that is not understood"),
@@ -161,7 +158,7 @@ def _remove() -> Json:
         "summary": "Remove an item. Needs a write key",
         "parameters": [_id()],
         "responses": {
-            "200": _json("It is gone", _object({"removed": {"type": "integer"}})),
+            "200": _json("It is gone", object_of({"removed": {"type": "integer"}})),
             **_WRITING,
             "404": _refusal("no such item"),
         },
@@ -179,7 +176,7 @@ def _labels() -> Json:
     return {
         "summary": "The labels and how many items have each, the most frequent first",
         "parameters": [_parameter("limit", "How many labels to give", 1, labels.MOST, labels.DEFAULT)],
-        "responses": {"200": _json("Labels", _ref("Labels")), "422": _refusal("a parameter out of range")},
+        "responses": {"200": _json("Labels", ref("Labels")), "422": _refusal("a parameter out of range")},
     }
 
 
@@ -188,7 +185,7 @@ def _map() -> Json:
         "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
         "description": "The first two principal components of their embeddings, from -1 to 1 on one scale; explained: "
         "the parts of the variance that x and y hold.",
-        "responses": {"200": _json("The map", _ref("Map"))},
+        "responses": {"200": _json("The map", ref("Map"))},
     }
 
 
@@ -201,12 +198,12 @@ def _items() -> Json:
             {"name": "label", "in": "query", "description": "Only of this label", "schema": {"type": "string"}},
             _parameter("sample", "So many at random, instead of a page", 1, MAX_LIMIT, None),
         ],
-        "responses": {"200": _json("Items", _ref("ItemPage")), "422": _refusal("a parameter out of range")},
+        "responses": {"200": _json("Items", ref("ItemPage")), "422": _refusal("a parameter out of range")},
     }
 
 
 def _item() -> Json:
-    responses = {"200": _json("The item", _ref("Item")), "404": _refusal("no such item")}
+    responses = {"200": _json("The item", ref("Item")), "404": _refusal("no such item")}
     return {"summary": "One item", "parameters": [_id()], "responses": responses}
 
 
@@ -221,80 +218,6 @@ def _thumbnail() -> Json:
             "404": _refusal("no such item"),
         },
     }
-
-
-def _schemas() -> Json:
-    label = {"type": ["string", "null"]}
-    hit = {
-        "id": {"type": "integer"},
-        "similarity": {"type": "number", "minimum": -1, "maximum": 1},
-        "label": label,
-        "source": {"type": "string"},
-        "p_same": {"type": ["number", "null"]},
-        "thumbnail": {"type": "string"},
-    }
-    item = {
-        "id": {"type": "integer"},
-        "source": {"type": "string"},
-        "label": label,
-        "metadata": {"type": "object"},
-        "content_sha256": {"type": "string"},
-        "added_at": {"type": "string", "format": "date-time"},
-        "change": {"type": "integer"},
-        "thumbnail": {"type": "string"},
-    }
-    result = {
-        "query": _object({"id": {"type": ["integer", "null"]}}),
-        "k": {"type": "integer"},
-        "milliseconds": {"type": "number"},
-        "results": {"type": "array", "items": _ref("Hit")},
-    }
-    page = {"total": {"type": "integer"}, "items": {"type": "array", "items": _ref("Item")}}
-    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}}
-    texts = ("name", "method", "backbone", "dataset", "licence", "fingerprint", "runtime", "precision", "device")
-    model = {
-        **{name: {"type": "string"} for name in texts},
-        "dim": {"type": "integer"},
-        "preprocessing": {"type": "object"},
-        "gallery": _object({name: {"type": "integer"} for name in ("items", "labels", "change")}),
-        "limits": _object({name: {"type": "integer"} for name in ("max_bytes", "max_pixels")}),
-    }
-    error = _object({"code": {"type": "string"}, "message": {"type": "string"}})
-    return {
-        "Hit": _object(hit),
-        "SearchResult": _object(result),
-        "SearchResults": _object({"searches": {"type": "array", "items": {"type": "object"}}}),
-        "Embeddings": _object(
-            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array", "items": {}}}
-        ),
-        "Added": _object(
-            {
-                "new": {"type": "integer"},
-                "items": {"type": "array", "items": _ref("Item")},
-                "refused": {"type": "array", "items": {"type": "object"}},
-            }
-        ),
-        "Item": _object(item),
-        "Labels": _object({"total": {"type": "integer"}, "labels": _several({"label": "string", "items": "integer"})}),
-        "Map": _object(
-            {
-                "total": {"type": "integer"},
-                "explained": {"type": "array", "items": {"type": "number"}},
-                "points": _several({"id": "integer", "x": "number", "y": "number", "label": ["string", "null"]}),
-            }
-        ),
-        "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
-        "Model": _object(model),
-        "Refusal": _object({"error": error}),
-    }
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _several(properties: Json) -> Json:
-    return {"type": "array", "items": _object({name: {"type": kind} for name, kind in properties.items()})}
 
 
 def _parameter(name: str, description: str, low: int, high: int | None, default: int | None) -> Json:
@@ -332,20 +255,16 @@ def _id() -> Json:
     return {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}
 
 
-def _ref(schema: str) -> Json:
-    return {"$ref": f"#/components/schemas/{schema}"}
-
-
 def _json(description: str, schema: Json) -> Json:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def _refusal(why: str) -> Json:
-    return _json(f"Refused: {why}", _ref("Refusal"))
+    return _json(f"Refused: {why}", ref("Refusal"))
 
 
 def _model() -> Json:
-    responses = {"200": _json("The model", _ref("Model"))}
+    responses = {"200": _json("The model", ref("Model"))}
     return {"summary": "The model, the gallery's size and what an upload may hold", "responses": responses}
 
 

@@ -1,0 +1,87 @@
+"""The shapes of what the service answers, for its OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def schemas() -> Json:
+    label = {"type": ["string", "null"]}
+    hit = {
+        "id": {"type": "integer"},
+        "similarity": {"type": "number", "minimum": -1, "maximum": 1},
+        "label": label,
+        "source": {"type": "string"},
+        "p_same": {"type": ["number", "null"]},
+        "thumbnail": {"type": "string"},
+    }
+    item = {
+        "id": {"type": "integer"},
+        "source": {"type": "string"},
+        "label": label,
+        "metadata": {"type": "object"},
+        "content_sha256": {"type": "string"},
+        "added_at": {"type": "string", "format": "date-time"},
+        "change": {"type": "integer"},
+        "thumbnail": {"type": "string"},
+    }
+    result = {
+        "query": object_of({"id": {"type": ["integer", "null"]}}),
+        "k": {"type": "integer"},
+        "milliseconds": {"type": "number"},
+        "results": {"type": "array", "items": ref("Hit")},
+    }
+    page = {"total": {"type": "integer"}, "items": {"type": "array", "items": ref("Item")}}
+    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}}
+    texts = ("name", "method", "backbone", "dataset", "licence", "fingerprint", "runtime", "precision", "device")
+    model = {
+        **{name: {"type": "string"} for name in texts},
+        "dim": {"type": "integer"},
+        "preprocessing": {"type": "object"},
+        "gallery": object_of({name: {"type": "integer"} for name in ("items", "labels", "change")}),
+        "limits": object_of({name: {"type": "integer"} for name in ("max_bytes", "max_pixels")}),
+    }
+    error = object_of({"code": {"type": "string"}, "message": {"type": "string"}})
+    return {
+        "Hit": object_of(hit),
+        "SearchResult": object_of(result),
+        "SearchResults": object_of({"searches": {"type": "array", "items": {"type": "object"}}}),
+        "Embeddings": object_of(
+            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array", "items": {}}}
+        ),
+        "Added": object_of(
+            {
+                "new": {"type": "integer"},
+                "items": {"type": "array", "items": ref("Item")},
+                "refused": {"type": "array", "items": {"type": "object"}},
+            }
+        ),
+        "Item": object_of(item),
+        "Labels": object_of(
+            {"total": {"type": "integer"}, "labels": _several({"label": "string", "items": "integer"})}
+        ),
+        "Map": object_of(
+            {
+                "total": {"type": "integer"},
+                "explained": {"type": "array", "items": {"type": "number"}},
+                "points": _several({"id": "integer", "x": "number", "y": "number", "label": ["string", "null"]}),
+            }
+        ),
+        "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
+        "Model": object_of(model),
+        "Refusal": object_of({"error": error}),
+    }
+
+
+def object_of(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def ref(schema: str) -> Json:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def _several(properties: Json) -> Json:
+    return {"type": "array", "items": object_of({name: {"type": kind} for name, kind in properties.items()})}
