@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from keyword import iskeyword
 from pathlib import Path
 
 import onnx
 import torch
+from torch import nn
 
 from zoo.cards import Card
 from zoo.errors import ExportError
@@ -21,12 +23,22 @@ OPSET = 20
 def write_graph(folder: Path, card: Card, path: Path) -> None:
     """Write the fp32 graph of the model in `folder` to `path`. Raises `ExportError` where torch cannot export it."""
     model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
+    _without_keywords(model)
     example = torch.zeros((2, *card.preprocessing.shape), dtype=torch.uint8)
     try:
         program = _export(model, example)
     except Exception as error:  # the exporter raises a family of its own
         raise ExportError(f"{card.name} cannot be exported to ONNX: {error}") from None
     onnx.save(_anonymous(program.model_proto), path)
+
+
+def _without_keywords(model: nn.Module) -> None:
+    """Rename heads whose names, as MIC's `class`, cannot be variables of the Python code that the exporter writes."""
+    for module in model.modules():
+        if isinstance(module, nn.ModuleDict):
+            heads = [(f"{name}_" if iskeyword(name) else name, head) for name, head in module.items()]
+            module.clear()
+            module.update(heads)
 
 
 def _anonymous(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,9 +16,9 @@ import zoo
 from exports.copies import writable
 from exports.export import Exporter, export
 from exports.parity import FLOORS, measure
-from tests.exports.toys import picture, write_pictures
+from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
-from zoo.cards import Card, read_card
+from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.onnx_runtime import FILES, open_file, providers_of
@@ -238,3 +238,9 @@ def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
     dataclasses.replace(read_card(copy), files={}).write(copy)
     with pytest.raises(UsageError, match="another model of the same name"):
         writable(shipped, ["fp16"])
+
+
+def test_heads_may_be_called_as_python_calls_its_own(tmp_path: Path) -> None:
+    card = make_toy(tmp_path / "toy", dataclasses.replace(CARD, heads=(Head("class", 8), Head("lambda", 4))))
+    assert export(tmp_path / "toy").min_cosine > 0.99999
+    assert [head.name for head in card.heads] == ["class", "lambda"]
