@@ -38,7 +38,7 @@ def _without_keywords(model: nn.Module) -> None:
         if isinstance(module, nn.ModuleDict):
             heads = [(f"{name}_" if iskeyword(name) else name, head) for name, head in module.items()]
             module.clear()
-            module.update(heads)
+            module.update(dict(heads))
 
 
 def _anonymous(model: onnx.ModelProto) -> onnx.ModelProto:

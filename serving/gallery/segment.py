@@ -59,7 +59,7 @@ class Segment:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
         bits = self._bits_of_those_alive() if among is None else _packed(self.alive & np.isin(self.ids, among))
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)
-        similarities, rows = index.search(vectors, k, params=kind.parameters(effort, selector))
+        similarities, rows = search(index, vectors, k, kind.parameters(effort, selector))
         return np.where(rows == NOTHING, np.float32(-np.inf), similarities), rows
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
@@ -79,6 +79,20 @@ class Segment:
         if self.gone and self._bits is None:
             self._bits = _packed(self.alive)
         return self._bits if self.gone else None
+
+
+def search(
+    index: faiss.Index, vectors: np.ndarray, k: int, parameters: faiss.SearchParameters
+) -> tuple[np.ndarray, np.ndarray]:
+    """`index.search` with parameters, of contiguous float32 [q, d], by FAISS's own function.
+
+    Whoever imports faiss.contrib.torch_utils (pytorch-metric-learning does) puts another one in its place, everywhere
+    in the process, which takes no parameters.
+    """
+    similarities, rows = np.empty((len(vectors), k), np.float32), np.empty((len(vectors), k), np.int64)
+    given, out, found = (faiss.swig_ptr(array) for array in (vectors, similarities, rows))
+    index.search_c(len(vectors), given, k, out, found, parameters)
+    return similarities, rows
 
 
 def _packed(flags: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from serving.gallery.items import Changes
 from serving.gallery.kinds import KINDS, Setting, build, kind_of
 from serving.gallery.measuring import measure_kind, recall_of, sample_of
 from serving.gallery.store import Store
+from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, DIM, new_items
 from zoo.errors import UsageError
 
@@ -176,3 +179,18 @@ def test_unknown_kinds_are_named() -> None:
     with pytest.raises(UsageError, match="Known: flat"):
         kind_of("lsh")
     assert Plan().kind == "flat"
+
+
+def test_search_works_beside_whoever_changes_faiss() -> None:
+    """In a process of its own: the change holds for all of it."""
+    code = (
+        "import faiss, faiss.contrib.torch_utils, numpy as np\n"
+        "from serving.gallery.kinds import KINDS\n"
+        "from serving.gallery.segment import Segment\n"
+        "rows = np.eye(4, dtype=np.float32)\n"
+        "index = faiss.IndexFlatIP(4); index.add(rows)\n"
+        "segment = Segment(index, np.arange(4)); segment.remove(np.array([2]))\n"
+        "print(segment.search(index, KINDS['flat'], 0, rows[[2, 1]], 1)[1].ravel().tolist()[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

@@ -146,7 +146,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
 @given(st.integers(0, 10_000), st.integers(0, 5_000))
 def test_two_printed_decimals_survive(tmp_path_factory, hundredths, sd):
     printed = f"{hundredths // 100}.{hundredths % 100:02d}", f"{sd // 100}.{sd % 100:02d}"
-    text = complete(SCORE.replace("62.5", printed[0]).replace("0.25", printed[1]))
+    text = complete(SCORE.replace("0.25", printed[1]).replace("62.5", printed[0]))
     (score,) = read_paper(write(tmp_path_factory.getbasetemp(), text))[0][0].scores
     assert math.isclose(score.value, hundredths / 10_000, rel_tol=1e-12)
     assert (f"{100 * score.value:.2f}", f"{100 * (score.sd or 0):.2f}") == printed
