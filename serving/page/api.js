@@ -1,0 +1,58 @@
+// Requests to the service, with the keys that it asks for, and its refusals in words.
+
+import { held, request } from "./keys.js";
+
+const REASONS = {
+  401: "A key is needed",
+  403: "Not allowed",
+  404: "Not there",
+  408: "Too slow",
+  413: "Too large",
+  415: "Not an image file",
+  421: "Unknown host name",
+  422: "Not usable",
+  429: "Too busy",
+  500: "The service failed",
+  503: "Not ready",
+};
+
+export class Refusal extends Error {
+  constructor(status, message, code) {
+    super(message);
+    Object.assign(this, { status, code });
+  }
+}
+
+/** The JSON answer; `write`: with the write key. Throws a `Refusal`, or an AbortError where `signal` says so. */
+export async function ask(path, { write = false, ...options } = {}) {
+  const kind = write ? "write" : "read";
+  for (;;) {
+    const key = kind === "read" ? held("read") || held("write") : held("write");
+    const answer = await send(path, options, key);
+    const body = await answer.json().catch(() => null); // what is no JSON is a refusal without a reason
+    options.signal?.throwIfAborted();
+    if (answer.ok && body !== null) return body;
+    const refusal = refused(answer, body);
+    const changed = key !== (kind === "read" ? held("read") || held("write") : held("write"));
+    if (answer.status !== 401 || !(changed || (await request(kind, refusal.message)))) throw refusal;
+    options.signal?.throwIfAborted();
+  }
+}
+
+async function send(path, options, key) {
+  const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
+  try {
+    return await fetch(path, { ...options, headers });
+  } catch (error) {
+    options.signal?.throwIfAborted();
+    throw new Refusal(0, "The server does not answer. Is it still running, and are you connected?");
+  }
+}
+
+function refused(answer, body) {
+  const said = body?.error?.message || `The server answered with status ${answer.status}.`;
+  const reason = REASONS[answer.status] || "Refused";
+  const wait = answer.status === 429 && Number(answer.headers.get("retry-after"));
+  const then = wait ? ` Wait ${wait} s, then try again.` : "";
+  return new Refusal(answer.status, `${reason}: ${wait ? said.replace(/ Try again.*$/, "") : said}${then}`, body?.error?.code);
+}

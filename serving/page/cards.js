@@ -1,0 +1,61 @@
+// An item of the gallery as a card: its picture, its label, how alike it is.
+
+import { button, element, percent, tell } from "./dom.js";
+
+const TINY = 64; // pictures up to this many pixels wide are shown with crisp pixels
+
+export function show(image, source) {
+  const frame = image.parentElement;
+  image.onload = () => {
+    frame.classList.remove("unshown");
+    image.classList.toggle("tiny", image.naturalWidth <= TINY && image.naturalHeight <= TINY);
+  };
+  image.onerror = () => frame.classList.add("unshown"); // the server reads formats that browsers do not
+  image.src = source;
+}
+
+export function card(item) {
+  const words = element("div", "words", named(item.label));
+  let spoken = item.label || item.source;
+  if (item.similarity !== undefined) {
+    words.append(likeness(item));
+    spoken += `, similarity ${item.similarity.toFixed(3)}`;
+  }
+  if (typeof item.p_same === "number") spoken += `, of the same class with ${percent(item.p_same)}`;
+  const made = button("card", "", () => tell("ask", { id: item.id }));
+  made.dataset.id = item.id;
+  made.title = item.source;
+  made.setAttribute("aria-label", `${spoken}. Search from this image`);
+  made.replaceChildren(picture(item.thumbnail), words);
+  const remove = button("remove", "Delete", () => tell("delete", item));
+  remove.setAttribute("aria-label", `Delete ${item.label || item.source}, item ${item.id}`);
+  return element("li", "", made, remove);
+}
+
+/** A label; of one with folders in it, as Greek/alpha, the last part stands out. */
+export function named(label) {
+  if (!label) return element("span", "label none", "no label");
+  const parts = label.split("/");
+  const name = element("span", "label", parts.pop());
+  if (!parts.length) return name;
+  return element("div", "nested", element("span", "folder", parts.join(" / ")), name);
+}
+
+function picture(source) {
+  const image = element("img");
+  image.alt = "";
+  image.loading = "lazy";
+  const frame = element("div", "frame", image);
+  show(image, source);
+  return frame;
+}
+
+function likeness({ similarity, p_same: chance }) {
+  const fill = element("span", "fill");
+  fill.style.width = `${Math.max(0, similarity) * 100}%`;
+  const row = element("div", "likeness", element("span", "track", fill), element("span", "", similarity.toFixed(3)));
+  if (typeof chance !== "number") return row;
+  const said = element("div", "chance", `${percent(chance)} same class`);
+  said.title = "The probability that it is of the query's class (p_same)";
+  return element("div", "both", row, said);
+}

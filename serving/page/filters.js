@@ -1,0 +1,97 @@
+// Which of the nearest are wanted: of which labels, how sure, in which order.
+
+import { ask } from "./api.js";
+import { $, button, counted, element, tell } from "./dom.js";
+
+const OFFERED = 12; // labels that are shown to be clicked; the others are found by typing
+const chosen = new Set();
+let known = [];
+let calibrated = false;
+
+export const chosenLabels = () => [...chosen];
+
+/** Write the filters into the parameters of a search. */
+export function fill(parameters) {
+  for (const label of chosen) parameters.append("label", label);
+  const least = $("least").value;
+  if (least && $("least").checkValidity()) {
+    parameters.set(calibrated ? "min_p" : "min_similarity", calibrated ? Number(least) / 100 : Number(least));
+  }
+  if ($("rerank").value !== "none") parameters.set("rerank", $("rerank").value);
+}
+
+export function isFiltering() {
+  return chosen.size > 0 || Boolean($("least").value);
+}
+
+/** Whether similarities can be said as probabilities; without a calibration they are cut as they are. */
+export function setCalibrated(can) {
+  calibrated = can;
+  $("least-label").textContent = can ? "At least so likely the same class, in %" : "At least this similarity";
+  Object.assign($("least"), can ? { min: 0, max: 100, step: 1 } : { min: -1, max: 1, step: 0.01 });
+}
+
+export async function loadLabels() {
+  const { labels, total } = await ask("/labels");
+  known = labels;
+  $("labels-note").textContent = counted(total, "label");
+  const option = ({ label, items }) => Object.assign(element("option"), { value: label, label: `${label} (${items})` });
+  $("label-list").replaceChildren(...labels.map(option));
+  draw();
+}
+
+export function clearFilters() {
+  chosen.clear();
+  $("least").value = "";
+  $("rerank").value = "none";
+  draw();
+  tell("filtered");
+}
+
+function choose(label) {
+  if (!chosen.delete(label)) chosen.add(label);
+  draw();
+  tell("filtered");
+}
+
+function draw() {
+  const counts = new Map(known.map(({ label, items }) => [label, items]));
+  const offered = new Set([...known.slice(0, OFFERED).map(({ label }) => label), ...chosen]);
+  const focused = document.activeElement?.dataset?.label;
+  const chips = [...offered].map((label) => {
+    const chip = button("chip", label, () => choose(label));
+    if (counts.has(label)) chip.append(element("span", "many", ` ${counts.get(label).toLocaleString()}`));
+    chip.dataset.label = label;
+    chip.setAttribute("aria-pressed", chosen.has(label));
+    return element("li", "", chip);
+  });
+  $("chips").replaceChildren(...chips);
+  chips.map((chip) => chip.firstChild).find((chip) => chip.dataset.label === focused)?.focus();
+  const active = chosen.size + Boolean($("least").value) + ($("rerank").value !== "none");
+  $("filters-note").textContent = active ? `${active} set` : "";
+  $("filters-clear").hidden = !active;
+}
+
+function typed() {
+  const label = $("label").value.trim();
+  $("label").value = "";
+  if (label && !chosen.has(label)) choose(label);
+}
+
+$("label-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  typed();
+});
+$("label").addEventListener("input", (event) => {
+  // Picked from the list, not typed: typing "a" must not choose the label "a" of "ab".
+  const picked = !event.inputType || event.inputType === "insertReplacementText";
+  if (picked && known.some(({ label }) => label === $("label").value)) typed();
+});
+for (const id of ["least", "rerank"]) {
+  $(id).addEventListener("change", () => {
+    if (!$(id).reportValidity()) return;
+    draw();
+    tell("filtered");
+  });
+}
+$("filters-clear").addEventListener("click", clearFilters);

@@ -1,0 +1,65 @@
+// What is searched by, and the browser's history of it.
+
+import { ask } from "./api.js";
+import { show } from "./cards.js";
+import { $, bytes, complain, tell } from "./dom.js";
+
+const files = new Map(); // the queries with a file, by url: the browser's history cannot hold a file
+let limits = { max_bytes: Infinity };
+let query = null; // {file, url, crop} or {id}
+
+export const current = () => query;
+
+export function setLimits(given) {
+  limits = given;
+}
+
+/** Show a query (or the gallery, for null) and remember it in the browser's history. */
+export function go(next, remember = true) {
+  query = next;
+  complain("");
+  if (remember) history.pushState({ url: next?.url, id: next?.id }, "", next?.id ? `?id=${next.id}` : location.pathname);
+  display();
+  scrollTo({ top: 0 });
+  tell("query", query);
+}
+
+/** The query that the browser's history is at; a file is forgotten once the page was left. */
+export function remembered() {
+  const { url, id } = history.state || { id: Number(new URLSearchParams(location.search).get("id")) };
+  return files.get(url) || (id ? { id } : null);
+}
+
+export function take(file) {
+  if (!file) return;
+  if (file.size === 0) return complain(`${file.name || "The image"} is empty.`);
+  if (file.size > limits.max_bytes) {
+    const name = file.name || "The image";
+    return complain(`${name} has ${bytes(file.size)}; at most ${bytes(limits.max_bytes)} are accepted.`);
+  }
+  const next = { file, url: URL.createObjectURL(file), crop: null };
+  files.set(next.url, next);
+  go(next);
+}
+
+async function display() {
+  document.body.classList.toggle("asked", Boolean(query));
+  $("query").hidden = $("count").hidden = !query;
+  $("shuffle").hidden = Boolean(query);
+  if (!query) return;
+  $("query-image").removeAttribute("src");
+  if (query.file) {
+    describe(query.url, query.file.name || "pasted image", bytes(query.file.size));
+    return;
+  }
+  describe(`/items/${query.id}/thumbnail`, `item ${query.id}`, "");
+  const wanted = query;
+  const item = await ask(`/items/${wanted.id}`).catch(() => null);
+  if (item && wanted === query) describe(item.thumbnail, item.label || "no label", item.source);
+}
+
+function describe(source, name, note) {
+  show($("query-image"), source);
+  $("query-name").textContent = name;
+  $("query-note").textContent = note;
+}

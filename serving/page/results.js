@@ -1,0 +1,98 @@
+// The grid: the neighbours of the query, or items of the gallery.
+
+import { ask } from "./api.js";
+import { card } from "./cards.js";
+import { $, complain, counted, tell } from "./dom.js";
+import { chosenLabels, fill, isFiltering } from "./filters.js";
+
+const SAMPLE = 24;
+let running = null; // the AbortController of the request under way
+let more = null; // fetches the next page
+let uncalibrated = false; // whether the results that are shown have no p_same
+
+/** Search by the query ({file, crop} or {id}); null shows the gallery. */
+export function present(query) {
+  return fetching(async (get) => {
+    if (query) await search(query, get, 0);
+    else if (chosenLabels().length) await browseLabels(get, 0);
+    else await browse(get);
+  });
+}
+
+/** Show items that are at hand. */
+export function presentItems(title, note, items) {
+  running?.abort();
+  put(items, 0, null);
+  heading(title, note);
+}
+
+async function browse(get) {
+  const { items, total } = await get(`/items?sample=${SAMPLE}`);
+  put(items, 0, null);
+  heading("From the gallery", total ? "Click one to search from it" : "The gallery is empty");
+}
+
+async function browseLabels(get, offset) {
+  const page = (label) => get(`/items?${new URLSearchParams({ label, offset, limit: SAMPLE })}`);
+  const pages = await Promise.all(chosenLabels().map(page));
+  const left = pages.some(({ total }) => total > offset + SAMPLE);
+  put(pages.flatMap(({ items }) => items), offset, left && ((next) => browseLabels(next, offset + SAMPLE)));
+  const total = pages.reduce((sum, one) => sum + one.total, 0);
+  heading("From the gallery", `${counted(total, "image")} of ${counted(pages.length, "label")}`);
+}
+
+async function search(query, get, offset) {
+  const k = Number($("k").value);
+  const parameters = new URLSearchParams({ k });
+  if (offset) parameters.set("offset", offset);
+  if (query.id) parameters.set("id", query.id);
+  if (query.crop) parameters.set("crop", query.crop.join(","));
+  fill(parameters);
+  const body = query.file && new FormData();
+  body?.append("image", query.file, "image");
+  const { results, milliseconds } = await get(`/search?${parameters}`, { method: "POST", body });
+  put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
+  const many = offset + results.length;
+  uncalibrated = many > 0 && (offset ? uncalibrated : results[0].p_same === null);
+  const found = many || !isFiltering() ? `${counted(many, "image")}, best first` : "No image passes the filters";
+  const said = uncalibrated ? ". Similarities are not calibrated: see Model" : "";
+  heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${said}`);
+}
+
+/** Run `work` with a `get` that is broken off when something else is asked for. */
+async function fetching(work) {
+  running?.abort();
+  const mine = (running = new AbortController());
+  $("found").setAttribute("aria-busy", "true");
+  const get = async (path, options) => {
+    const answer = await ask(path, { ...options, signal: mine.signal });
+    complain("");
+    return answer;
+  };
+  try {
+    await work(get);
+  } catch (error) {
+    if (mine.signal.aborted) return; // a newer request has taken over
+    complain(error.message);
+    heading("Nothing found", "");
+    put([], 0, null);
+  }
+  $("found").setAttribute("aria-busy", "false");
+}
+
+function put(items, offset, next) {
+  const cards = items.map(card);
+  if (offset) $("grid").append(...cards);
+  else $("grid").replaceChildren(...cards);
+  more = next || null;
+  if (offset) cards[0]?.firstChild.focus();
+  $("more").hidden = !more;
+  tell("found", [...$("grid").querySelectorAll(".card")].map((one) => Number(one.dataset.id)));
+}
+
+function heading(title, note) {
+  $("results-title").textContent = title;
+  $("note").textContent = note;
+}
+
+$("more").addEventListener("click", () => more && fetching(more));
