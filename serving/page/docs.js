@@ -9,10 +9,15 @@ function element(tag, className, ...content) {
   return made;
 }
 
-function table(rows) {
+/** A table that is scrolled sideways where it is too wide, also by keyboard. */
+function table(name, rows) {
   const body = rows.map(([first, ...rest]) =>
     element("tr", "", element("td", "", element("code", "", first)), ...rest.map((text) => element("td", "", text))));
-  return element("div", "wide", element("table", "", element("tbody", "", ...body)));
+  const wide = element("div", "wide", element("table", "", element("tbody", "", ...body)));
+  wide.tabIndex = 0;
+  wide.setAttribute("role", "region");
+  wide.setAttribute("aria-label", name);
+  return wide;
 }
 
 function range({ type, minimum, maximum, default: fallback }) {
@@ -40,8 +45,9 @@ function operation(path, method, what, schemas) {
     element("p", "", what.summary));
   if (what.description) made.append(element("p", "more", what.description));
   const asked = (what.parameters || []).map((p) => [p.name, range(p.schema), p.description || ""]);
-  if (asked.length) made.append(table(asked));
-  made.append(table(Object.entries(what.responses).map(([status, response]) => [status, shape(response, schemas)])));
+  if (asked.length) made.append(table(`Parameters of ${method} ${path}`, asked));
+  const answers = Object.entries(what.responses).map(([status, response]) => [status, shape(response, schemas)]);
+  made.append(table(`Answers of ${method} ${path}`, answers));
   return made;
 }
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 expect.set_options(timeout=10_000)  # a busy machine is no reason to fail
 
@@ -28,3 +29,34 @@ def chromium() -> Iterator[Browser]:
             )
         with playwright.chromium.launch(executable_path=installed, args=OPTIONS) as browser:
             yield browser
+
+
+@contextmanager
+def opened(
+    browser: Browser, url: str, size: tuple[int, int] = (1200, 820), scheme: str = "light", touch: bool = False
+) -> Iterator[Page]:
+    """The page, with its cards shown; the test fails if another host is asked, or something goes wrong in a script."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,  # type: ignore[arg-type]
+        has_touch=touch,
+        is_mobile=touch,
+    )
+    page = context.new_page()
+    errors: list[str] = []
+    requested: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
+    page.goto(url)
+    expect(page.locator(".card, dialog[open]").first).to_be_visible()
+    yield page
+    context.close()
+    assert errors == []
+    assert [one for one in requested if not one.startswith((url, "blob:", "data:"))] == []
+
+
+def complaints(page: Page) -> list[str]:
+    """What axe-core has against the page as it is now: the rule and the elements."""
+    page.wait_for_timeout(250)  # colours that are still in transition have other contrasts
+    violations = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes']]}" for one in violations]
