@@ -210,6 +210,10 @@ def test_zooming_leaves_the_place_under_the_pointer_where_it_is(page: Page) -> N
 def test_a_phone_offers_its_camera(browser: Browser, server: Running, tmp_path: Path) -> None:
     with opened(browser, server.url, PHONE, touch=True) as page:
         expect(page.get_by_text("Take a picture")).to_be_visible()
+        inside, below = page.locator(".camera").bounding_box(), page.locator("#filters").bounding_box()
+        assert inside
+        assert below
+        assert inside["y"] + inside["height"] <= below["y"]
         camera = page.locator("#camera")
         assert camera.get_attribute("capture") == "environment"
         (tmp_path / "photo.png").write_bytes(toys.query(1))
