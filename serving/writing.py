@@ -17,14 +17,12 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.asking import checked_images
 from serving.gallery import NewItem
-from serving.gallery.thumbnails import make_thumbnail
+from serving.gallery.decoding import decode
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.searcher import Searcher
 from serving.uploads import File, invalid, item_id, json_object, read_upload
 from zoo.errors import ImageError, ItemNotFoundError
-from zoo.images import open_image
-from zoo.preprocessing import to_pixels
 
 PARAMETERS = frozenset({"label", "source", "metadata"})
 MAX_TEXT, MAX_METADATA = 1000, 16_000
@@ -83,9 +81,7 @@ async def remove(request: Request) -> Response:
 
 def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
     with stage("decode"):
-        image = open_image(file.data, searcher.limits)
-        pixels = to_pixels(file.data, searcher.embedder.preprocessing, searcher.limits)
-        thumbnail = make_thumbnail(image)
+        pixels, thumbnail = decode(file.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0]
     digest = hashlib.sha256(file.data).hexdigest()

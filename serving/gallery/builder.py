@@ -14,22 +14,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
+from serving.gallery.decoding import decode
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.image_files import ImageFile, find_images, read_labels, with_labels
 from serving.gallery.items import Item, NewItem
-from serving.gallery.thumbnails import Thumbnail, make_thumbnail, side_needed
+from serving.gallery.thumbnails import Thumbnail
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError
-from zoo.images import DEFAULT_LIMITS, FORMATS, open_image
-from zoo.preprocessing import to_pixels
+from zoo.images import DEFAULT_LIMITS
 
 
 @dataclass
@@ -221,15 +219,7 @@ def _decode(file: ImageFile, gallery: Gallery, embedder: Embedder) -> _Decoded |
     known = gallery.item_of_content(content)
     if known is not None:
         return _Known(known)
-    image = open_image(data, draft=embedder.preprocessing.resize)
-    return _Decoded(file, content, to_pixels(image, embedder.preprocessing), _thumbnail(data, image))
-
-
-def _thumbnail(data: bytes, image: Image.Image) -> Thumbnail:
-    """Of the image as it was decoded for the model; decoded again only where that was too small."""
-    with Image.open(BytesIO(data), formats=FORMATS) as header:
-        needed = side_needed(header.size)
-    return make_thumbnail(image if min(image.size) >= needed else open_image(data, draft=needed))
+    return _Decoded(file, content, *decode(data, embedder.preprocessing))
 
 
 def _ahead(
