@@ -24,11 +24,15 @@ async def measure(request: Request) -> Response:
 
 
 async def last(request: Request) -> Response:
-    gallery = request.app.state.searcher().gallery
-    found = await to_thread.run_sync(gallery.fact, FACT)
-    if found is None:
+    return JSONResponse(await to_thread.run_sync(_kept, request.app.state.searcher().gallery))
+
+
+def _kept(gallery: Gallery) -> dict[str, Any]:
+    text = gallery.fact(FACT)
+    if text is None:
         raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
-    return JSONResponse({**json.loads(found), "changed_since": gallery.stats().change != json.loads(found)["change"]})
+    found = json.loads(text)
+    return {**found, "changed_since": gallery.change() != found["change"]}
 
 
 def evaluate(gallery: Gallery) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Atlas:
 
     def map_of(self, gallery: Gallery) -> dict[str, Any]:
         """What `draw` gives."""
-        key = str(gallery.path), gallery.stats().change
+        key = str(gallery.path), gallery.change()
         with self._lock:  # those who come meanwhile wait for the one map instead of drawing their own
             if self._held is None or self._held[0] != key:
                 self._held = key, draw(gallery)

@@ -193,8 +193,7 @@ class Gallery:
 
     def embeddings(self, ids: Sequence[int]) -> np.ndarray:
         """The items' unit embeddings, float32 [n, dim]. Raises `ItemNotFoundError`."""
-        rows = [self._store.embedding(item_id) for item_id in ids]
-        return np.stack(rows) if rows else np.empty((0, self.card.dim), np.float32)
+        return self._store.embeddings(ids)
 
     def item_of_content(self, content_sha256: str) -> Item | None:
         """The item of the image file with this SHA-256 (hex), if the gallery has it."""
@@ -213,6 +212,10 @@ class Gallery:
 
     def count(self, label: str | None = None) -> int:
         return self._store.count(label)
+
+    def change(self) -> int:
+        """The number of the last change: cheap, where `stats` counts items and labels."""
+        return self._store.change()
 
     def stats(self) -> Stats:
         return self._store.stats()

@@ -9,13 +9,11 @@ that counts; names are random, so that no file derived from another history of t
 
 from __future__ import annotations
 
-import json
 import random
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +23,7 @@ from serving.gallery import schema
 from serving.gallery.connection import connect
 from serving.gallery.filters import Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
+from serving.gallery.rows import item_of, json_of, row_of
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
 
@@ -75,7 +74,7 @@ class Store:
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items` in one transaction, or none; content that is there already is left alone."""
-        rows = [self._row(item) for item in items]
+        rows = [row_of(item, self.dim) for item in items]
         with self._writing() as change:
             done = [self._insert(item, row, change) for item, row in zip(items, rows, strict=True)]
         return Added([item_id for item_id, _ in done], sum(new for _, new in done))
@@ -98,7 +97,7 @@ class Store:
 
     def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> None:
         """Give an item another label and other metadata. Raises `ItemNotFoundError`."""
-        text = _json_of(metadata)
+        text = json_of(metadata)
         with self._writing():
             found = self._db.execute(
                 "UPDATE items SET label = ?, metadata = ? WHERE id = ?", (label, text, min(item_id, _MAX_ID))
@@ -162,7 +161,7 @@ class Store:
         return ids, vectors
 
     def item(self, item_id: int) -> Item:
-        return _item(self._one(f"SELECT {_ITEM} FROM items WHERE id = ?", item_id))
+        return item_of(self._one(f"SELECT {_ITEM} FROM items WHERE id = ?", item_id))
 
     def thumbnail(self, item_id: int) -> Thumbnail:
         media_type, data = self._one("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
@@ -173,21 +172,30 @@ class Store:
         (blob,) = self._one("SELECT embedding FROM items WHERE id = ?", item_id)
         return np.frombuffer(blob, "<f4").astype(np.float32)
 
+    def embeddings(self, ids: Sequence[int]) -> np.ndarray:
+        """The items' embeddings, float32 [n, dim], in the order of the ids. Raises `ItemNotFoundError`."""
+        found = dict(self._rows_by_id("id, embedding", ids))
+        absent = [item_id for item_id in ids if item_id not in found]
+        if absent:
+            raise ItemNotFoundError(f"the gallery has no item {absent[0]}.")
+        rows = [np.frombuffer(found[item_id], "<f4") for item_id in ids]
+        return np.stack(rows).astype(np.float32) if rows else np.empty((0, self.dim), np.float32)
+
     def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> list[Item]:
         """Items in the order of their ids; with `label`, those of that label alone."""
         where, values = _where(label)
         rows = self._query(f"SELECT {_ITEM} FROM items {where} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
-        return [_item(row) for row in rows]
+        return [item_of(row) for row in rows]
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """The items of these ids that exist."""
-        found = {}
+        return {row[0]: item_of(row) for row in self._rows_by_id(_ITEM, ids)}
+
+    def _rows_by_id(self, columns: str, ids: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+        """These columns of the items of these ids that exist; a statement takes only so many values at once."""
         for start in range(0, len(ids), 500):
             some = ids[start : start + 500]
-            marks = ", ".join("?" * len(some))
-            rows = self._query(f"SELECT {_ITEM} FROM items WHERE id IN ({marks})", *some)
-            found.update({row[0]: _item(row) for row in rows})
-        return found
+            yield from self._query(f"SELECT {columns} FROM items WHERE id IN ({', '.join('?' * len(some))})", *some)
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
@@ -201,11 +209,11 @@ class Store:
             rows = [self._query(f"SELECT {_ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", s)[0] for s in starts]
             # Gaps may have led to one item more than once; the first items make up the number.
             rows += self._query(f"SELECT {_ITEM} FROM items ORDER BY id LIMIT ?", n)
-        return [_item(row) for row in {row[0]: row for row in rows}.values()][:n]
+        return [item_of(row) for row in {row[0]: row for row in rows}.values()][:n]
 
     def item_of_content(self, content_sha256: str) -> Item | None:
         rows = self._query(f"SELECT {_ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
-        return _item(rows[0]) if rows else None
+        return item_of(rows[0]) if rows else None
 
     def sources_by_content(self) -> dict[str, str]:
         """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
@@ -241,31 +249,7 @@ class Store:
                 f"SELECT {columns} FROM items JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
-                yield _item(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
-
-    def _row(self, item: NewItem) -> tuple[Any, ...]:
-        vector = np.asarray(item.embedding)
-        if vector.dtype != np.float32 or vector.shape != (self.dim,):
-            raise GalleryError(
-                f"the embedding of {item.source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{self.dim}]."
-            )
-        # Written so that NaN fails too.
-        if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
-            raise GalleryError(f"the embedding of {item.source!r} is not of unit length.")
-        try:
-            metadata = _json_of(item.metadata)
-            for text in (item.source, item.label or "", metadata):
-                text.encode()
-        except (TypeError, ValueError) as error:
-            raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
-        return (
-            item.source,
-            item.label,
-            metadata,
-            vector.astype("<f4").tobytes(),
-            item.content_sha256,
-            item.added_at or _now(),
-        )
+                yield item_of(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
 
     def _insert(self, item: NewItem, row: tuple[Any, ...], change: int) -> tuple[int, bool]:
         """The id of the item with this content, and whether it is new."""
@@ -328,18 +312,5 @@ class Store:
             raise GalleryError(f"{self.path}: {error}.") from error
 
 
-def _json_of(metadata: Mapping[str, Any]) -> str:
-    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-
-
 def _where(label: str | None) -> tuple[str, tuple[str, ...]]:
     return ("", ()) if label is None else ("WHERE label = ?", (label,))
-
-
-def _item(row: tuple[Any, ...]) -> Item:
-    item_id, source, label, metadata, *rest = row
-    return Item(item_id, source, label, json.loads(metadata), *rest)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

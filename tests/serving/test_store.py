@@ -251,3 +251,14 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed(path: Path) -> 
         reopened.close()
     assert len(added) >= 8
     assert removed
+
+
+def test_embeddings_come_in_the_order_of_the_ids_asked_for(path: Path) -> None:
+    with Store(path).closing() as store:
+        ids = store.add([new_item(number) for number in range(1200)]).ids
+        wanted = [ids[700], ids[3], ids[1199], *ids[:600], ids[3]]
+        expected = [store.embedding(item_id) for item_id in wanted]
+        np.testing.assert_array_equal(store.embeddings(wanted), expected)
+        assert store.embeddings([]).shape == (0, DIM)
+        with pytest.raises(ItemNotFoundError, match="no item 4000"):
+            store.embeddings([ids[0], 4000])

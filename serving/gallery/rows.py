@@ -1,0 +1,52 @@
+"""How an item is written as a row of the store, and read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.items import Item, NewItem
+from zoo.errors import GalleryError
+
+
+def row_of(item: NewItem, dim: int) -> tuple[Any, ...]:
+    """What is written of an item beside its id and its change. Raises `GalleryError` for what cannot be kept."""
+    vector = np.asarray(item.embedding)
+    if vector.dtype != np.float32 or vector.shape != (dim,):
+        raise GalleryError(
+            f"the embedding of {item.source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{dim}]."
+        )
+    # Written so that NaN fails too.
+    if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
+        raise GalleryError(f"the embedding of {item.source!r} is not of unit length.")
+    try:
+        metadata = json_of(item.metadata)
+        for text in (item.source, item.label or "", metadata):
+            text.encode()
+    except (TypeError, ValueError) as error:
+        raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
+    return (
+        item.source,
+        item.label,
+        metadata,
+        vector.astype("<f4").tobytes(),
+        item.content_sha256,
+        item.added_at or _now(),
+    )
+
+
+def item_of(row: tuple[Any, ...]) -> Item:
+    item_id, source, label, metadata, *rest = row
+    return Item(item_id, source, label, json.loads(metadata), *rest)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def json_of(metadata: Mapping[str, Any]) -> str:
+    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
