@@ -16,6 +16,7 @@ from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
+from zoo.evaluation.evaluate import searched
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import PerQuery, per_query
 
@@ -73,10 +74,7 @@ def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Ba
 def retrieval(dataset: Dataset, model: Embedder) -> PerQuery:
     """R@1 and MAP@R of each query, by the data set's own protocol."""
     rows = model.embed(dataset.images, batch_size=32, progress=sys.stderr.isatty())
-    if "query" not in dataset.factors:
-        return per_query(rows, dataset.labels, k=(1,))
-    asks = dataset.factors["query"].astype(bool)
-    return per_query(rows[~asks], dataset.labels[~asks], (1,), rows[asks], dataset.labels[asks])
+    return per_query(**searched(rows, dataset.labels, dataset), k=(1,))
 
 
 def _embedder(folder: Path, card: Card, run: Run, precision: str) -> Embedder:

@@ -7,11 +7,10 @@ import json
 import numpy as np
 
 from serving.gallery import Gallery
-from serving.gallery.measuring import without_own
+from serving.gallery.measuring import codes_of, without_own
 from zoo.errors import EvaluationError
 from zoo.evaluation import nearest_neighbours
 from zoo.evaluation.calibration import Calibration, calibrate
-from zoo.evaluation.inputs import class_codes
 
 FACT = "calibration"
 NEIGHBOURS = 10
@@ -35,13 +34,11 @@ def neighbours_of(gallery: Gallery, queries: int = 2000) -> tuple[np.ndarray, np
     Raises `EvaluationError` where fewer than two items are labelled.
     """
     ids, vectors = gallery.vectors()
-    labels = gallery.labels()
-    names = [labels.get(item_id) for item_id in ids.tolist()]
-    labelled = np.array([name is not None for name in names], bool)
+    codes = codes_of(gallery.labels(), ids)
+    labelled = codes >= 0
     if labelled.sum() < 2:
         raise EvaluationError(f"{gallery.path} has fewer than two labelled items; nothing can be fitted to them.")
-    vectors = vectors[labelled]
-    codes = class_codes([name for name in names if name is not None], len(vectors))[0]
+    vectors, codes = vectors[labelled], codes[labelled]
     k = min(NEIGHBOURS, len(vectors) - 1)
     asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
     similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery
-from serving.gallery.measuring import without_own
+from serving.gallery.measuring import codes_of, without_own
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
-from zoo.evaluation.inputs import class_codes
+from zoo.evaluation.evaluate import searched
 from zoo.evaluation.metrics import measure_hits
 from zoo.images import ImageLike
 from zoo.loading import load
@@ -48,7 +48,11 @@ def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int 
     """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
     for embedder in _variants(find(model), with_torch):
         rows = embedder.embed(dataset.images, batch_size)
-        yield Step(f"{embedder.runtime} {embedder.precision}", "data set", _measured(rows, dataset))
+        yield Step(
+            f"{embedder.runtime} {embedder.precision}",
+            "data set",
+            per_query(**searched(rows, dataset.labels, dataset), k=(1,)),
+        )
 
 
 def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
@@ -57,20 +61,17 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
     Items without a label are found but do not search. Raises `EvaluationError` where no two items share a label.
     """
     ids, vectors = gallery.vectors()
-    labels = gallery.labels()
-    names = [labels.get(item_id) for item_id in ids.tolist()]
-    labelled = np.array([name is not None for name in names], bool)
+    codes = codes_of(gallery.labels(), ids)
+    labelled = codes >= 0
     if not labelled.any():
         raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
-    codes = np.full(len(ids), -1)
-    codes[labelled] = class_codes([name for name in names if name is not None], int(labelled.sum()))[0]
     relatives = np.bincount(codes[labelled])[codes] - 1
     if not relatives[labelled].any():
         raise EvaluationError(f"no two items of {gallery.path} share a label, so nothing can be found right or wrong.")
     asks = _some(np.flatnonzero(labelled), queries)
-    searched = [_search(gallery, ids, vectors, codes, relatives, asks, exact) for exact in (True, False)]
+    exactly, indexed = (_search(gallery, ids, vectors, codes, relatives, asks, exact) for exact in (True, False))
     kind = gallery.index_stats().kind
-    return [Step("gallery, exact", "gallery", searched[0]), Step(f"gallery, {kind} index", "gallery", searched[1])]
+    return [Step("gallery, exact", "gallery", exactly), Step(f"gallery, {kind} index", "gallery", indexed)]
 
 
 def same_images(dataset: Dataset, gallery: Gallery) -> bool:
@@ -134,13 +135,6 @@ def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
     for precision, file in FILES.items():
         if (folder / file).is_file():
             yield load(folder, runtime="onnx", precision=precision)
-
-
-def _measured(rows: np.ndarray, dataset: Dataset) -> PerQuery:
-    if "query" not in dataset.factors:
-        return per_query(rows, dataset.labels, (1,))
-    asks, labels = dataset.factors["query"].astype(bool), dataset.labels
-    return per_query(rows[~asks], labels[~asks], (1,), rows[asks], labels[asks])
 
 
 def _search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from serving.gallery.index import Frozen, Index
 from serving.gallery.kinds import Kind, Setting, build, kind_of
 from zoo.evaluation import nearest_neighbours
+from zoo.evaluation.inputs import class_codes
 
 QUERIES = 500
 TIMED = 60
@@ -49,6 +51,16 @@ def sample_of(ids: np.ndarray, vectors: np.ndarray, k: int, queries: int = QUERI
     similarities, found = nearest_neighbours(vectors[chosen], vectors, k + 1)
     kth = without_own(similarities, found, chosen)[:, -1]
     return Sample(ids[chosen], vectors[chosen], kth, k)
+
+
+def codes_of(labels: Mapping[int, str | None], ids: np.ndarray) -> np.ndarray:
+    """The class of each of the ids as a number, int64 [n]; -1 for items without a label."""
+    names = [labels.get(item_id) for item_id in ids.tolist()]
+    known = [name for name in names if name is not None]
+    codes = np.full(len(ids), -1)
+    if known:
+        codes[[name is not None for name in names]] = class_codes(known, len(known))[0]
+    return codes
 
 
 def without_own(values: np.ndarray, found: np.ndarray, own: np.ndarray) -> np.ndarray:

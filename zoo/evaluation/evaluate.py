@@ -76,8 +76,9 @@ def _dataset(dataset: str | Dataset, split: str, data: str | Path | None) -> Dat
     return dataset if isinstance(dataset, Dataset) else load_dataset(dataset, split, data)
 
 
-def _searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
-    """Each of the rows searches all others, or the queries the gallery where the data set parts them."""
+def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
+    """What `per_query` and its like are given: each row searches all others, or the queries the gallery where the data
+    set parts them."""
     if dataset is None or "query" not in dataset.factors:
         return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
@@ -95,10 +96,10 @@ def _evaluation(
     groups: Sequence[str],
     model: Embedder | None = None,
 ) -> Evaluation:
-    searched = _searched(rows, labels, dataset)
-    measured = per_query(**searched, k=k)
+    asked = searched(rows, labels, dataset)
+    measured = per_query(**asked, k=k)
     if "ranking" in groups:
-        measured = replace(measured, values={**measured.values, **ranking_per_query(**searched).values})
+        measured = replace(measured, values={**measured.values, **ranking_per_query(**asked).values})
     classes = len(np.unique(measured.classes))
     return Evaluation(
         model=model.card.name if model else None,
