@@ -130,7 +130,6 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
 
 
 def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     trackers = create_trackers(["tensorboard"], recipe(), tmp_path)
     train(recipe(), noise(), tmp_path, CPU, progress=False, trackers=trackers)
     for tracker in trackers:

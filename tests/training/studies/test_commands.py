@@ -77,7 +77,6 @@ def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("optuna")
     folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
     begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")
     assert call(search_command.COMMAND, *begun) == 0

@@ -28,8 +28,6 @@ from zoo import datasets
 from zoo.errors import MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
-pytest.importorskip("optuna")
-
 
 @pytest.mark.parametrize(("classes", "count"), [(100, 4), (136, 4), (50, 4), (7, 3), (4, 2)])
 def test_folds_are_contiguous_disjoint_and_cover_all_classes(classes: int, count: int) -> None:
