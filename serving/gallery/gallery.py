@@ -21,6 +21,7 @@ from serving.gallery.generation import Facts
 from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.live import LiveIndex
+from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_of
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
@@ -202,6 +203,11 @@ class Gallery:
     def sources_by_content(self) -> dict[str, str]:
         """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
         return self._store.sources_by_content()
+
+    @property
+    def marks(self) -> Marks:
+        """What users have said of results."""
+        return self._store.marks
 
     def fact(self, key: str) -> str | None:
         """What `set_fact` kept of the gallery under this key."""

@@ -1,7 +1,8 @@
 """The tables of a gallery's SQLite file.
 
-2: `state` names the generation of the index that counts (serving.gallery.generation). 1: without it; such files are
-brought up to date when they are opened, and read as they are where they cannot be written to.
+3: with marks (serving.gallery.marks). 2: without; `state` names the generation of the index that counts
+(serving.gallery.generation). 1: without it. Older files are brought up to date when they are opened, and read as they
+are where they cannot be written to.
 """
 
 from __future__ import annotations
@@ -11,11 +12,36 @@ from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA = 2
+SCHEMA = 3
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
 METRIC = "cosine"
+
+_MARKS = """
+CREATE TABLE IF NOT EXISTS marks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    item INTEGER NOT NULL,
+    query TEXT NOT NULL,
+    query_source TEXT NOT NULL,
+    same INTEGER NOT NULL,
+    similarity REAL NOT NULL,
+    model TEXT NOT NULL,
+    marked_at TEXT NOT NULL,
+    UNIQUE (item, query)
+);
+CREATE INDEX IF NOT EXISTS marks_by_query ON marks (query);
+CREATE TRIGGER IF NOT EXISTS marks_of_removed AFTER DELETE ON items BEGIN
+    DELETE FROM marks WHERE item = OLD.id;
+    DELETE FROM marks WHERE query = OLD.content_sha256;
+END;
+"""
+
+_NO_MARKS = """
+CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
+    NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
+"""
+"""What is read of an older file that cannot be written to."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -42,25 +68,27 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-"""
+{_MARKS}"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
     "items without a thumbnail": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM thumbnails)",
     "thumbnails without an item": "SELECT count(*) FROM thumbnails WHERE item NOT IN (SELECT id FROM items)",
     "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
+    "marks of items that are not there": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
     "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
     "WHERE change > (SELECT value FROM state WHERE key = 'change')",
 }
 """What must never be there: how it is called, and the query that counts it."""
 
-_FROM_1_TO_2 = """
-BEGIN IMMEDIATE;
+_STEPS = {
+    1: """
 INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
 DELETE FROM state WHERE key = 'mark';
-PRAGMA user_version = 2;
-COMMIT;
-"""
+""",
+    2: _MARKS,
+}
+"""From each version to the next; another process may have taken the same steps at the same time."""
 
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
@@ -86,7 +114,7 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
             "Upgrade: pip install -U dml-zoo"
         )
     if version < SCHEMA:
-        _upgrade(db)
+        _upgrade(db, version)
 
 
 def problems(db: sqlite3.Connection) -> list[str]:
@@ -98,11 +126,13 @@ def problems(db: sqlite3.Connection) -> list[str]:
         return [str(error)]
 
 
-def _upgrade(db: sqlite3.Connection) -> None:
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    steps = "".join(_STEPS.get(number, "") for number in range(version, SCHEMA))
     try:
-        db.executescript(_FROM_1_TO_2)
+        db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA}; COMMIT;")
     except sqlite3.OperationalError as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         if "readonly" not in str(error):
             raise
+        db.executescript(_NO_MARKS)

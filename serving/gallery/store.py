@@ -23,6 +23,7 @@ from serving.gallery import schema
 from serving.gallery.connection import connect
 from serving.gallery.filters import Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
+from serving.gallery.marks import Marks
 from serving.gallery.rows import item_of, json_of, row_of
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
@@ -39,6 +40,7 @@ class Store:
         """Open an existing store. Raises `GalleryError` if it is missing, damaged or of a newer version."""
         self.path = path
         self._lock = threading.RLock()
+        self.marks = Marks(self._query, self._transaction)
         if not path.is_file():
             raise GalleryError(f"{path} does not exist.")
         with self._explained():
@@ -291,13 +293,18 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[int]:
         """A transaction with the next change number; the number is used up only if something changed."""
+        with self._transaction() as db:
+            before, change = db.total_changes, self.change() + 1
+            yield change
+            if db.total_changes > before:
+                db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock, self._explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                before, change = self._db.total_changes, self.change() + 1
-                yield change
-                if self._db.total_changes > before:
-                    self._db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
+                yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
