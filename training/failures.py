@@ -29,8 +29,8 @@ def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder:
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
     loss = sum(term.item() for term in terms.values())
+    kept = f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
     return TrainingError(
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
-        f"Its batch is kept in {path}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; the last "
-        "checkpoint holds the epoch before."
+        f"Its batch is kept in {path}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
     )

@@ -7,21 +7,25 @@
     ├── ModelFolderError           a model folder is incomplete, altered or of another schema
     │   └── CardError              its card.json cannot be read or contradicts itself
     ├── HubError                   the Hugging Face Hub refused, failed or is out of reach
+    │   └── HubUnreachableError    it gave no answer, or may not be asked
     ├── ImageError                 bytes that are not a usable image
     │   └── ImageTooLargeError     more bytes or pixels than allowed
+    ├── TextError                  a text that cannot be embedded
+    │   └── NoTextTowerError       the model embeds images alone
     ├── DatasetError               a data set is missing, incomplete or not as published
     ├── EvaluationError            embeddings or labels that cannot be measured
     ├── RecipeError                an unknown recipe, key or value
     ├── TrainingError              training cannot start or go on
     ├── ExportError                a model cannot be exported, or the export is not equal to it
-    └── GalleryError               a gallery folder is missing, damaged or unusable
+    └── GalleryError               a gallery folder is damaged or unusable
+        ├── GalleryNotFoundError   there is no gallery in that folder
         ├── ItemNotFoundError      no item of that id
         ├── ModelMismatchError     the gallery was embedded by another model
         └── ServiceError           a search service refused, failed or is out of reach
 
 A message says what was wrong, what was expected and what to do. The command line prints it without a
-traceback and ends with the class's `exit_code`: 2 for what the user can put right in the command,
-3 for what was not found, 1 for everything else.
+traceback and ends with the class's `exit_code`: 2 for wrong usage and for what is not there (a model, a
+data set, a gallery, an item), 1 for a check that failed and everything else.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ class MissingDependencyError(ZooError):
 
 
 class ModelNotFoundError(ZooError):
-    exit_code = 3
+    exit_code = 2
 
 
 class ModelFolderError(ZooError):
@@ -60,6 +64,14 @@ class HubError(ZooError):
     pass
 
 
+class HubUnreachableError(HubError):
+    """`why`: the reason alone, in a few words, for a message that is about something else."""
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class ImageError(ZooError):
     exit_code = 2
 
@@ -68,8 +80,16 @@ class ImageTooLargeError(ImageError):
     pass
 
 
+class TextError(ZooError):
+    exit_code = 2
+
+
+class NoTextTowerError(TextError):
+    pass
+
+
 class DatasetError(ZooError):
-    exit_code = 3
+    exit_code = 2
 
 
 class EvaluationError(ZooError):
@@ -92,8 +112,12 @@ class GalleryError(ZooError):
     pass
 
 
+class GalleryNotFoundError(GalleryError):
+    exit_code = 2
+
+
 class ItemNotFoundError(GalleryError):
-    exit_code = 3
+    exit_code = 2
 
 
 class ModelMismatchError(GalleryError):

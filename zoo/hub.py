@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zoo.cards import read_card
 from zoo.contents import KNOWN, pickles, refusal
-from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
+from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import write_bytes
 from zoo.hub_cache import drop_altered
 from zoo.hub_errors import explain
@@ -159,9 +159,10 @@ def _located(error: Exception, repo_id: str, revision: str | None) -> Exception:
         return ModelNotFoundError(
             f"{ours} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
         )
-    if isinstance(ours, HubError):
-        return HubError(f"{repo_id} is not, or not whole, in the Hub's cache ({_cache()}), and {ours}")
-    return ours
+    if not isinstance(ours, HubError):
+        return ours
+    message = f"{repo_id} is not, or not whole, in the Hub's cache ({_cache()}), and {ours}"
+    return HubUnreachableError(message, ours.why) if isinstance(ours, HubUnreachableError) else HubError(message)
 
 
 def _cache() -> str:

@@ -6,7 +6,7 @@ import errno
 import re
 from textwrap import shorten
 
-from zoo.errors import HubError, ModelNotFoundError, ZooError
+from zoo.errors import HubError, HubUnreachableError, ModelNotFoundError, ZooError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -43,9 +43,10 @@ def explain(error: Exception, repo_id: str, revision: str | None = None) -> ZooE
     if isinstance(cause, HfHubHTTPError):
         return _by_status(cause, repo_id)
     if isinstance(cause, LocalEntryNotFoundError) or _is_offline(cause):
-        return HubError(
+        return HubUnreachableError(
             f"the Hub may not be asked about {repo_id} (HF_HUB_OFFLINE). "
-            "Run again with a network, HF_HUB_OFFLINE unset."
+            "Run again with a network, HF_HUB_OFFLINE unset.",
+            "HF_HUB_OFFLINE is set",
         )
     return _by_kind(cause, repo_id)
 
@@ -119,13 +120,15 @@ def _by_kind(error: Exception, repo_id: str) -> HubError:
             f"the connection to the Hub broke, {repo_id} came through only in part: {_words(error)}. Run again. {AGAIN}"
         )
     if "TimeoutException" in names:
-        return HubError(
+        return HubUnreachableError(
             f"the Hub ({_endpoint()}) was too slow with {repo_id}: {_words(error) or 'no answer in time'}. Run again, "
-            f"with more patience: HF_HUB_DOWNLOAD_TIMEOUT=60. {AGAIN}"
+            f"with more patience: HF_HUB_DOWNLOAD_TIMEOUT=60. {AGAIN}",
+            f"{_endpoint()} was too slow",
         )
-    return HubError(
+    return HubUnreachableError(
         f"{repo_id}: no usable answer from the Hub ({_endpoint()}): {type(error).__name__}: {_words(error)}. Check the "
-        "network, any proxy and HF_ENDPOINT; a model that is in the cache loads without them with HF_HUB_OFFLINE=1."
+        "network, any proxy and HF_ENDPOINT; a model that is in the cache loads without them with HF_HUB_OFFLINE=1.",
+        f"no usable answer from {_endpoint()}: {type(error).__name__}",
     )
 
 

@@ -78,10 +78,11 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where warnings are errors
         raise ImageTooLargeError(f"{name} claims too many pixels to be decoded.") from None
-    except FileNotFoundError:
-        raise ImageError(f"{name} does not exist.") from None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        what = "is a folder; name the image files in it" if isinstance(error, IsADirectoryError) else "does not exist"
+        raise ImageError(f"{name} {what}.") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name} is not an image in a format that is read ({', '.join(FORMATS)}).") from None
+        raise ImageError(f"{name} is in none of the formats that are read ({', '.join(FORMATS)}).") from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
         raise ImageError(f"{name} cannot be decoded: {error or type(error).__name__}.") from None
 

@@ -32,6 +32,14 @@ def data_roots(given: str | Path | None = None) -> list[Path]:
     return [expand(named), download_cache()] if named else [download_cache()]
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is there; False also for names that the file system cannot take."""
+    try:
+        return expand(path).is_dir()
+    except OSError:
+        return False
+
+
 def expand(path: str | os.PathLike[str]) -> Path:
     """The path with `~` and `~user` replaced by the home folder; left as it is where there is no such user."""
     try:

@@ -15,7 +15,16 @@ from zoo.baselines import baselines, place, repository_of
 from zoo.baselines import root as baselines_root
 from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
 from zoo.contents import refusal_in
-from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, missing, nearest
+from zoo.errors import (
+    HubError,
+    HubUnreachableError,
+    ModelFolderError,
+    ModelNotFoundError,
+    UsageError,
+    ZooError,
+    missing,
+    nearest,
+)
 from zoo.hub_models import in_cache, name_of
 
 __all__ = ["RECIPES", "ModelInfo", "damaged", "find", "info", "known_names", "list_models", "recipes"]
@@ -44,8 +53,9 @@ def list_models(
 def info(name: str) -> ModelInfo:
     """What is known of a model, by name or path; of a timm model on the Hub once it was used here.
 
-    Raises `ModelNotFoundError` with the nearest names.
+    Raises `ModelNotFoundError` with the nearest names, `UsageError` for what no name can be.
     """
+    name = _text(name)
     if (folder := _local(name) or _in_the_hubs_cache(name)) is not None:
         return _described(folder)
     if name in recipes():
@@ -65,15 +75,14 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
 
     A public backbone (a short name of `zoo.baselines`, timm/ID, or another of timm's models on the Hub) gets its
     folder on its first use, for which torch and timm must be installed. With `revision` only the Hub is asked.
-    Raises `ModelNotFoundError` that says where it looked and what to run.
+    Raises `ModelNotFoundError` that says where it looked and what to run, `UsageError` for what no name can be.
     """
-    name = os.fspath(name_or_path)
+    name = _text(name_or_path)
     if revision is None and (folder := _local(name)) is not None:
         return folder
-    if _looks_like_path(name):
-        why = refusal_in(paths.expand(name))
-        raise ModelNotFoundError(f"{name} is no model folder: there is no {Path(name) / 'card.json'}.{why}")
     base, _, at = name.partition("@")
+    if _looks_like_path(name) or (revision is None and _is_something_else(name)):
+        raise ModelNotFoundError(_no_model_at(name))
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or at or None)
     try:
@@ -84,8 +93,9 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
         return _baseline_folder(hub.repository(base), revision or at or None)
     except (ModelNotFoundError, HubError) as error:
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
-        kind = type(error) if "/" in name else ModelNotFoundError
-        raise kind(_not_found(name, str(error))) from None
+        if "/" in name:
+            raise type(error)(f"there is no folder {name}, and {error}{_like(name, known_names())}") from None
+        raise ModelNotFoundError(_not_found(name, error)) from None
 
 
 def known_names() -> list[str]:
@@ -164,6 +174,30 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or (os.sep in name and _exists(Path(name)))
 
 
+def _text(name: str | os.PathLike[str]) -> str:
+    if isinstance(name, str | os.PathLike) and isinstance(text := os.fspath(name), str):
+        return text
+    raise UsageError(
+        f"a model is named by text, not by {type(name).__name__}: by a name of zoo list, the path of a model folder, "
+        "org/name[@revision] or timm/ID on the Hub."
+    )
+
+
+def _is_something_else(name: str) -> bool:
+    """Whether a bare name is that of a folder or file here, and of nothing that the Hub is known to have."""
+    return bool(name) and name not in recipes() and repository_of(name) is None and _exists(Path(name))
+
+
+def _no_model_at(name: str) -> str:
+    if not paths.is_folder(name):
+        what = "is a file; a model is a folder" if _exists(paths.expand(name)) else "is not there"
+        return f"{name} {what}. A model folder holds card.json and model.safetensors, as zoo train writes them."
+    return (
+        f"{name} is a folder but no model folder: card.json is missing.{refusal_in(paths.expand(name))} "
+        "Give the folder that zoo train or zoo finetune has written, or a model's name (zoo list)."
+    )
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -198,12 +232,15 @@ def _like(name: str, known: list[str]) -> str:
     return f" It is the beginning of {', '.join(begun[:5])}{more}."
 
 
-def _not_found(name: str, hub_says: str) -> str:
+def _not_found(name: str, error: ZooError) -> str:
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
     hint = "" if name in recipes() else _like(name, known_names())
-    if "." in name and "/" not in name:
+    if "." in name:
         hint += f" A model of timm's is loaded as 'timm/{name}'."
+    at_hub = f"And {error}"
+    if isinstance(error, HubUnreachableError):  # its own advice is for a name that is right
+        at_hub = f"The Hub could not be asked ({error.why})."
     return (
-        f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}), "
-        f"among the shipped models and on the Hub ({hub_says}) {advice}"
+        f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
+        f"among the shipped models. {at_hub} {advice}"
     )

@@ -174,7 +174,7 @@ def test_both_clients_have_the_same_methods() -> None:
 def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
     client = kind(server.url)
     for mistake, expected, message in (
-        (lambda: client.search(b"no image"), ServiceError, "not an image"),
+        (lambda: client.search(b"no image"), ServiceError, "in none of the formats"),
         (lambda: client.search(b""), ServiceError, "empty"),
         (lambda: client.search(toys.query(0), item=1), UsageError, "one of the two"),
         (lambda: client.search(toys.query(0), k=0), ServiceError, "k must be"),

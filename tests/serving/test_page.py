@@ -125,7 +125,7 @@ def test_an_image_can_be_picked_or_pasted(page: Page, tmp_path: Path) -> None:
 def test_refusals_are_said_clearly_and_the_next_search_works(page: Page, tmp_path: Path) -> None:
     alert = page.get_by_role("alert")
     drop(page, b"this is no image", "notes.png")
-    expect(alert).to_contain_text("not an image in a format that is read")
+    expect(alert).to_contain_text("in none of the formats that are read")
     expect(page.locator(".query .unshown")).to_have_count(1)
     expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
     expect(page.locator(".card")).to_have_count(0)

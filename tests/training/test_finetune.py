@@ -174,4 +174,4 @@ def test_wishes_that_make_no_sense_are_refused_before_training(base: Path, tmp_p
         finetune(root, Wish("toy", "mine", settings=["optimizer.lrr=1"]))
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
-    assert main(["finetune", str(root), "--from", "nobody-knows"]) == 3
+    assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2

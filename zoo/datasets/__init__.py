@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.errors import DatasetError, nearest
-from zoo.paths import expand
+from zoo.paths import expand, is_folder
 
 if TYPE_CHECKING:
     from zoo.datasets.dataset import Dataset
@@ -83,6 +83,12 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
     `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set.
     Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
     """
+    check(name, split, data)
+    return DATASETS[name](split, data)
+
+
+def check(name: str, split: str = "test", data: str | Path | None = None) -> None:
+    """Raise those errors of `load` that need no image to be read: an unknown name or split, no such folder."""
     from zoo.datasets.dataset import SPLITS
 
     check_name(name)
@@ -91,10 +97,17 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
     if data is not None and not expand(data).is_dir():
         reason = f"{data} is not a folder" if expand(data).exists() else f"there is no folder {data}"
         raise DatasetError(f"{reason}; name the one that holds the data set.")
-    return DATASETS[name](split, data)
 
 
 def check_name(name: str) -> None:
     """Raise `DatasetError` for a name that no data set has."""
-    if name not in DATASETS:
-        raise DatasetError(f"no data set {name!r}.{nearest(name, DATASETS)} Known: {', '.join(DATASETS)}.")
+    if name in DATASETS:
+        return
+    folder = name if is_folder(name) else "DIR"
+    # A folder's name that resembles a data set's is no typing error.
+    hint = nearest(str(name), DATASETS) if folder == "DIR" else f" {name} is a folder."
+    raise DatasetError(
+        f"no data set {str(name)!r}.{hint} Known: {', '.join(DATASETS)}. A folder of your own, with one subfolder "
+        f"a class, is measured with dataset='folder', data={str(folder)!r}, on the command line with --dataset folder "
+        f"--data {folder}."
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.datasets import check as check_dataset
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
@@ -55,6 +56,8 @@ def evaluate(
     `UsageError` for an unknown group.
     """
     groups = groups_of(metrics)
+    if dataset is not None and not isinstance(dataset, Dataset):
+        check_dataset(dataset, split, data)  # before a model is loaded or a network runs for nothing
     if isinstance(model, str | os.PathLike):
         model = load(model)
     if isinstance(model, Embedder):

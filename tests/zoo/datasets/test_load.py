@@ -16,6 +16,12 @@ def test_the_table_names_the_loaders() -> None:
     assert list(DATASETS) == ["glyphs", "omniglot", "cifar100", "cub", "cars", "sop", "inshop", "folder"]
 
 
+FOLDERS = (
+    " A folder of your own, with one subfolder a class, is measured with dataset='folder', data='DIR', on the command "
+    "line with --dataset folder --data DIR."
+)
+
+
 @pytest.mark.parametrize(
     ("name", "split", "message"),
     [
@@ -28,7 +34,7 @@ def test_the_table_names_the_loaders() -> None:
 def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, message: str) -> None:
     with pytest.raises(DatasetError) as error:
         load(name, split)
-    assert str(error.value) == message
+    assert str(error.value).removesuffix(FOLDERS) == message
 
 
 def test_importing_the_table_imports_no_data_set() -> None:

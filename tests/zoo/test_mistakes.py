@@ -1,0 +1,116 @@
+"""What somebody new gets wrong: each mistake is answered by one error of ours, which says the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+from zoo.errors import DatasetError, HubError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
+from zoo.hub_errors import explain
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a folder of pictures and a file in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "notes").write_text("")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model() -> zoo.Embedder:
+    return zoo.load("margin-conv4-glyphs", runtime="onnx")
+
+
+@pytest.mark.parametrize("name", [None, b"margin-conv4-glyphs", 3, ["margin-conv4-glyphs"]])
+@pytest.mark.parametrize("look", [zoo.load, zoo.info])
+def test_a_model_is_named_by_text(look: Callable[[Any], object], name: Any) -> None:
+    with pytest.raises(UsageError, match=rf"not by {type(name).__name__}: by a name of zoo list, the path"):
+        look(name)
+
+
+@pytest.mark.parametrize("name", ["pictures", "./pictures", "{here}/pictures"])
+def test_a_folder_without_a_card_is_not_asked_of_the_hub(here: Path, name: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        zoo.load(name.format(here=here))
+    assert f"{name.format(here=here)} is a folder but no model folder: card.json is missing." in str(caught.value)
+    assert "Hub" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("notes", "notes is a file; a model is a folder"), ("./nothing", "./nothing is not there")],
+)
+@pytest.mark.usefixtures("here")
+def test_a_path_without_a_folder_is_not_asked_of_the_hub(name: str, says: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        zoo.load(name)
+    assert str(caught.value).startswith(says)
+    assert "Hub" not in str(caught.value)
+
+
+def test_a_folder_of_other_things_hides_no_model_of_its_name(here: Path) -> None:
+    (here / "margin-conv4-glyphs").mkdir()
+    assert zoo.load("margin-conv4-glyphs", runtime="onnx").folder.parent.name == "checkpoints"
+    (here / "margin-conv4-omniglot").mkdir()
+    with pytest.raises(ModelNotFoundError, match="Train it with: zoo train margin-conv4-omniglot"):
+        zoo.load("margin-conv4-omniglot")
+
+
+def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names() -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        zoo.load("marginn-conv4-glyphs")
+    said = str(caught.value)
+    assert said.startswith("no model 'marginn-conv4-glyphs'. Did you mean 'margin-conv4-glyphs'")
+    assert said.count("Hub") == 1
+    assert "The Hub could not be asked (HF_HUB_OFFLINE is set)." in said
+    assert caught.value.__cause__ is None
+    with pytest.raises(HubError, match="there is no folder org/nothing, and org/nothing is not"):
+        zoo.load("org/nothing")
+
+
+def test_an_unreachable_hub_has_a_short_reason_too() -> None:
+    error = explain(ConnectionRefusedError("nobody listens"), "org/toy")
+    assert isinstance(error, HubUnreachableError)
+    assert error.why.endswith(": ConnectionRefusedError")
+    assert "nobody listens" in str(error)
+
+
+@pytest.mark.parametrize("name", ["pictures", Path("pictures")])
+@pytest.mark.usefixtures("here")
+def test_a_folder_in_place_of_a_data_set_is_answered_with_how_one_is_given(model: zoo.Embedder, name: Any) -> None:
+    with pytest.raises(DatasetError) as caught:
+        zoo.evaluate(model, name)
+    assert "dataset='folder', data='pictures'" in str(caught.value)
+    assert "--dataset folder --data pictures" in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_an_unknown_data_set_is_answered_before_a_model_is_looked_for() -> None:
+    with pytest.raises(DatasetError, match=r"Did you mean 'cars'.*dataset='folder', data='DIR'"):
+        zoo.evaluate("no-such-model", "cras")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_folder_is_no_image(model: zoo.Embedder) -> None:
+    for folder in ("pictures", Path("pictures")):
+        with pytest.raises(UsageError, match=r"'pictures' is a folder.*model\.embed\(list_images\('pictures'\)\)"):
+            model.embed(folder)
+    with pytest.raises(ImageError, match="image 'pictures' is a folder; name the image files in it"):
+        model.embed(["pictures"])
+
+
+def test_exit_statuses_are_two_for_what_is_not_there_or_wrongly_used_and_one_for_the_rest() -> None:
+    assert {error.exit_code for error in _tree(ZooError)} == {1, 2}
+    assert {
+        error.__name__ for error in _tree(ZooError) if "NotFound" in error.__name__ and error.exit_code != 2
+    } == set()
+
+
+def _tree(error: type[ZooError]) -> list[type[ZooError]]:
+    return [error, *(below for child in error.__subclasses__() for below in _tree(child))]
