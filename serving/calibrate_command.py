@@ -5,13 +5,17 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 
+if TYPE_CHECKING:
+    from zoo.evaluation.calibration import Calibration
+
 
 def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("gallery", type=Path, help="gallery folder with labelled items")
+    parser.add_argument("gallery", type=Path, help="gallery folder with labelled items, or with marked results")
     parser.add_argument(
         "--queries", type=int, default=2000, metavar="N", help="items that search the others, default 2000"
     )
@@ -19,7 +23,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> None:
-    from serving.calibrating import calibrate_gallery, neighbours_of
+    from serving.calibrating import calibrate_by, pairs_of
     from serving.gallery import Gallery
     from zoo.errors import UsageError
     from zoo.evaluation.calibration import reliability
@@ -27,22 +31,28 @@ def _run(args: Namespace) -> None:
     if args.queries < 1:
         raise UsageError(f"--queries is at least 1, not {args.queries}.")
     with Gallery.open(args.gallery) as gallery:
-        fitted = calibrate_gallery(gallery, args.queries)
-        near, same, _ = neighbours_of(gallery, args.queries)
-    bins = reliability(fitted.probability(near), same)
+        pairs = pairs_of(gallery, args.queries)
+        fitted = calibrate_by(gallery, pairs)
+    bins = reliability(fitted.probability(pairs.similarities), pairs.same)
     if args.json:
         print_json({**fitted.to_json(), "reliability": [asdict(one) for one in bins]})
         return
     print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
-    print(f"fitted to {fitted.pairs:,} pairs, the {fitted.neighbours} nearest others of labelled items")
+    print(_said_of(fitted))
     elsewhere = "not measured, as there are fewer than four labels" if fitted.error is None else f"{fitted.error:.4f}"
     print(f"calibration error on other classes: {elsewhere}\n")
     rows = [(f"{one.probability:.3f}", f"{one.share:.3f}", f"{one.count:,}") for one in bins]
     print_table(("p_same", "of the query's label", "pairs"), rows, numbers=("p_same", "of the query's label", "pairs"))
 
 
+def _said_of(fitted: Calibration) -> str:
+    labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
+    parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}"]
+    return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
+
+
 CALIBRATE = Command(
-    "fit the probability that a neighbour is of the query's class to the labelled items",
+    "fit the probability that a neighbour is of the query's class to the labelled items and the marked results",
     _configure,
     _run,
     """  zoo gallery calibrate gallery/

@@ -1,52 +1,113 @@
-"""The calibration of a gallery's similarities, fitted to its own labelled items and kept with them."""
+"""The calibration of a gallery's similarities, fitted to its labelled items and its marks, and kept with them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from serving.gallery import Gallery
+from serving.gallery.marks import MarkedPairs
 from serving.gallery.measuring import codes_of, without_own
 from zoo.errors import EvaluationError
 from zoo.evaluation import nearest_neighbours
-from zoo.evaluation.calibration import Calibration, calibrate
+from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out, reliability
 
 FACT = "calibration"
 NEIGHBOURS = 10
+ENOUGH_MARKS = 20
+"""So many marks suffice where there are no labels."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What is known of the gallery's own pairs: neighbours of labelled items, then the results that users marked.
+
+    similarities: float32 [n]; same: bool [n], whether the two are of one class; classes: int64 [n], the class of the
+    query, or a number of its own where that is not known. neighbours: how many of each labelled item, 0 without
+    labels; marked: how many of the n were marked.
+    """
+
+    similarities: np.ndarray
+    same: np.ndarray
+    classes: np.ndarray
+    neighbours: int
+    marked: int
 
 
 def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
     """Fit the probability that a neighbour is of the query's class, and keep it; at most so many items search.
 
-    Raises `EvaluationError` where the labels do not allow it: none, or all alike, or nothing to do with similarity.
+    Raises `EvaluationError` where labels and marks do not allow it: too few, or all alike, or nothing to do with
+    similarity.
     """
-    near, same, codes = neighbours_of(gallery, queries)
-    fitted = calibrate(near, same, codes)
+    return calibrate_by(gallery, pairs_of(gallery, queries))
+
+
+def calibrate_by(gallery: Gallery, pairs: Pairs) -> Calibration:
+    """As `calibrate_gallery`, of pairs that are at hand."""
+    fitted = calibrate(pairs.similarities, pairs.same, pairs.classes)
+    fitted = replace(fitted, neighbours=pairs.neighbours, marked=pairs.marked)
     gallery.set_fact(FACT, json.dumps(fitted.to_json()))
     return fitted
 
 
-def neighbours_of(gallery: Gallery, queries: int = 2000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of at most so many labelled items: the similarities of their nearest labelled others, float32 [n, k]; whether
-    these share the label, bool [n, k]; and codes of their own labels, [n].
+def held_out_bins(pairs: Pairs) -> list[Bin]:
+    """The reliability of p_same on queries of classes that it was not fitted to; none where that cannot be measured."""
+    chances = held_out(pairs.similarities, pairs.same, pairs.classes)
+    return [] if chances is None else reliability(chances, pairs.same)
 
-    Raises `EvaluationError` where fewer than two items are labelled.
+
+def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
+    """The nearest labelled others of at most so many labelled items, and all marked results.
+
+    Raises `EvaluationError` where fewer than two items are labelled and there are not enough marks either.
     """
     ids, vectors = gallery.vectors()
-    codes = codes_of(gallery.labels(), ids)
-    labelled = codes >= 0
-    if labelled.sum() < 2:
-        raise EvaluationError(f"{gallery.path} has fewer than two labelled items; nothing can be fitted to them.")
-    vectors, codes = vectors[labelled], codes[labelled]
-    k = min(NEIGHBOURS, len(vectors) - 1)
-    asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
-    similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)
-    near, others = without_own(similarities, found, asks), without_own(found, found, asks)
-    return near, codes[others] == codes[asks][:, None], codes[asks]
+    labels = gallery.labels()
+    codes = codes_of(labels, ids)
+    near, same, classes = _neighbours(vectors[codes >= 0], codes[codes >= 0], queries)
+    marks = gallery.marks.pairs()
+    if not near.size and len(marks.same) < ENOUGH_MARKS:
+        raise EvaluationError(
+            f"{gallery.path} has fewer than two labelled items, and {len(marks.same)} marked results; {ENOUGH_MARKS} "
+            "marks would do without labels."
+        )
+    numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
+    marked = _classes_of(marks, numbers)
+    return Pairs(
+        np.concatenate([near.ravel(), marks.similarities]),
+        np.concatenate([same.ravel(), marks.same]),
+        np.concatenate([np.repeat(classes, near.shape[1]), marked]),
+        near.shape[1],
+        len(marked),
+    )
 
 
 def calibration_of(gallery: Gallery) -> Calibration | None:
     """The one that was kept; None where the gallery was never calibrated."""
     text = gallery.fact(FACT)
     return None if text is None else Calibration.from_json(json.loads(text))
+
+
+def _neighbours(vectors: np.ndarray, codes: np.ndarray, queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of some of the rows: similarities float32 [q, k], whether the neighbour shares the code [q, k], own codes [q]."""
+    k = min(NEIGHBOURS, len(vectors) - 1)
+    if k < 1:
+        return np.empty((0, 0), np.float32), np.empty((0, 0), bool), np.empty(0, np.int64)
+    asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
+    similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)
+    near, others = without_own(similarities, found, asks), without_own(found, found, asks)
+    return near, codes[others] == codes[asks][:, None], codes[asks]
+
+
+def _classes_of(marks: MarkedPairs, numbers: dict[str | None, int]) -> np.ndarray:
+    """The number of each query's label; of a query without a label one of its own."""
+    own: dict[str, int] = {}
+    first = max(numbers.values(), default=-1) + 1
+    codes = [
+        numbers[label] if label in numbers and label is not None else own.setdefault(query, first + len(own))
+        for query, label in zip(marks.queries, marks.labels, strict=True)
+    ]
+    return np.array(codes, np.int64)

@@ -200,7 +200,7 @@ class Marks:
     def _marks(self, condition: str, values: Sequence[object], offset: int, limit: int) -> list[Mark]:
         sql = f"SELECT {_COLUMNS} FROM {_FROM} WHERE {condition} ORDER BY marks.id LIMIT ? OFFSET ?"
         rows = self._read(sql, *values, limit, offset)
-        return [Mark(*row[:9], bool(row[9]), *row[10:]) for row in rows]
+        return [_mark(row) for row in rows]
 
     def _asked(self, query: int | SentQuery) -> tuple[str, str, np.ndarray]:
         if isinstance(query, SentQuery):
@@ -213,6 +213,11 @@ class Marks:
             raise ItemNotFoundError(f"the gallery has no item {item}.")
         content, source, blob = rows[0]
         return content, source, _vector(blob)
+
+
+def _mark(row: tuple[Any, ...]) -> Mark:
+    *images, same, similarity, model, marked_at = row
+    return Mark(*images, bool(same), similarity, model, marked_at)
 
 
 def _check(query: np.ndarray, item: np.ndarray) -> None:

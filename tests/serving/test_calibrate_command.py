@@ -6,13 +6,14 @@ import json
 import math
 from argparse import ArgumentParser
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from serving.calibrate_command import CALIBRATE
-from serving.calibrating import calibration_of
+from serving.calibrating import ENOUGH_MARKS, calibrate_gallery, calibration_of, held_out_bins, pairs_of
 from serving.gallery import Gallery, NewItem
 from serving.gallery.thumbnails import Thumbnail
 from tests.serving.test_gallery import CARD
@@ -90,6 +91,41 @@ def test_the_table_says_the_same(path: Path, capsys: pytest.CaptureFixture[str])
     assert f"{offset:+.1f}"[:4] in said
     assert f"{shares[0.5]:.3f}" in said
     assert "on other classes: 0." in said
+
+
+def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand as above, with the marks among the pairs of their similarity."""
+    _, _, shares = by_hand()
+    near, marked = BLOCKS[0][0], SIDE * (SIDE - 1)
+    with Gallery.open(path) as gallery:
+        for query, item in permutations(range(1, SIDE + 1), 2):  # all pairs of the first block
+            gallery.marks.put(query, item, False)
+    run(path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["pairs"], told["marked"]) == (len(BLOCKS) * SIDE * 10 + marked, marked)
+    low, high = told["reliability"]
+    assert low["share"] == pytest.approx(shares[0.5])
+    assert high["share"] == pytest.approx(shares[near] * 2 / 3), "a third of the near pairs are marked wrong"
+    run(path)
+    assert f"marked results: {marked}" in capsys.readouterr().out
+
+
+def test_marks_do_without_labels(tmp_path: Path) -> None:
+    vectors = np.concatenate([block(0, 0.9)[:, : SIDE + 1], block(0, 0.5)[:, : SIDE + 1]])
+    with Gallery.create(tmp_path / "g", replace(CARD, dim=SIDE + 1), "toy") as gallery:
+        picture = Thumbnail(b"picture", "image/png")
+        gallery.add([NewItem(str(n), row, picture, f"{n:064x}") for n, row in enumerate(vectors)])
+        for number in range(2, 2 + ENOUGH_MARKS // 2):
+            with pytest.raises(EvaluationError, match="20 marks would do"):
+                calibrate_gallery(gallery)
+            gallery.marks.put(1, number, number > 3)  # near ones, of which eight are right
+            gallery.marks.put(SIDE + 1, SIDE + number, number <= 3)  # of far ones two are
+        found = calibrate_gallery(gallery)
+        assert (found.pairs, found.marked, found.neighbours) == (20, 20, 0)
+        right, wrong = 11 / 12, 1 / 12  # Platt's targets of ten right and ten wrong ones
+        assert found.probability(0.9) == pytest.approx(0.8 * right + 0.2 * wrong, abs=1e-4)
+        assert found.probability(0.5) == pytest.approx(0.2 * right + 0.8 * wrong, abs=1e-4)
+        assert held_out_bins(pairs_of(gallery)) == [], "only two queries were asked"
 
 
 def test_what_cannot_be_calibrated_is_said(path: Path, tmp_path: Path) -> None:

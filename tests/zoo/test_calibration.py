@@ -5,7 +5,14 @@ import pytest
 from scipy.optimize import minimize
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.calibration import Bin, Calibration, calibrate, expected_calibration_error, reliability
+from zoo.evaluation.calibration import (
+    Bin,
+    Calibration,
+    calibrate,
+    expected_calibration_error,
+    held_out,
+    reliability,
+)
 
 
 def drawn(n: int = 4000, k: int = 5, slope: float = 9.0, offset: float = -5.0, seed: int = 0):
@@ -75,6 +82,29 @@ def test_a_curve_that_fits_other_classes_badly_has_an_error():
     assert error is None or error > 0.05
 
 
+def test_single_pairs_are_as_good_as_rows_of_them():
+    similarities, same, classes = drawn(300)
+    rows, singles = (
+        calibrate(similarities, same, classes),
+        calibrate(similarities.ravel(), same.ravel(), classes.repeat(5)),
+    )
+    np.testing.assert_allclose([singles.slope, singles.offset], [rows.slope, rows.offset])
+    assert (singles.error, singles.pairs, singles.neighbours) == (pytest.approx(rows.error), 1500, 0)
+
+
+def test_held_out_probabilities_are_of_the_curve_of_the_other_classes():
+    similarities, same, classes = drawn(400)
+    chances = held_out(similarities, same, classes)
+    assert chances is not None
+    for half in (0, 1):
+        ours, others = classes % 2 == half, classes % 2 != half
+        curve = calibrate(similarities[others], same[others], classes[others])
+        np.testing.assert_allclose(chances[ours], curve.probability(similarities[ours]))
+    error = np.mean([abs(one.probability - one.share) * one.count for one in reliability(chances, same)]) * 10 / 2000
+    assert calibrate(similarities, same, classes).error == pytest.approx(error)
+    assert held_out(similarities, same, np.arange(400) % 3) is None
+
+
 def test_few_classes_leave_the_error_open():
     similarities, same, _ = drawn(100)
     assert calibrate(similarities, same, ["a", "b"] * 50).error is None
@@ -89,7 +119,7 @@ def test_few_classes_leave_the_error_open():
         ([[0.5, 0.5]] * 9, [[False, True]] * 9, [0] * 9, "Check that the labels"),
         ([[0.1, np.nan]], [[True, False]], [0], "finite"),
         ([[0.1, 0.2]], [[True]], [0], "must be one"),
-        ([0.1, 0.2], [True, False], [0, 1], "must be one"),
+        ([[[0.1]], [[0.2]]], [[[True]], [[False]]], [0, 1], "must be one"),
     ],
 )
 def test_what_no_probability_can_be_made_of_is_refused(similarities, same, classes, says):

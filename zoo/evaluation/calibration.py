@@ -17,10 +17,11 @@ _STEPS, _ENOUGH = 100, 1e-10
 class Calibration:
     """p(same class) = 1 / (1 + exp(-(slope * similarity + offset))), for the first `neighbours` of a search.
 
-    `pairs`: how many neighbours it was fitted to; `error`: its expected calibration error on classes that it was not
+    `pairs`: how many pairs it was fitted to, `marked` of them marked by users and the others neighbours of labelled
+    queries; `error`: its expected calibration error on classes that it was not
     fitted to (mean distance of probability and share over ten bins, weighted by their size), None where it was not
     measured. It holds for queries whose class may be in the gallery as often as it was for the items it was fitted
-    to; of pictures of something else altogether it promises nothing.
+    to; of pictures of something else altogether it promises nothing. `neighbours` is 0 for single pairs.
     """
 
     slope: float
@@ -28,6 +29,7 @@ class Calibration:
     neighbours: int
     pairs: int
     error: float | None = None
+    marked: int = 0
 
     def probability(self, similarities: Any) -> np.ndarray:
         """Float64, of the shape of `similarities`."""
@@ -60,25 +62,41 @@ class Bin:
 def calibrate(similarities: Any, same: Any, classes: Any) -> Calibration:
     """Fit the logistic curve to neighbours whose class is known.
 
-    similarities: float [n, k], of the neighbours of n labelled queries, each query left out of its own; same: bool
-    [n, k], whether the neighbour is of the query's class; classes: n labels of the queries. The curve is Platt's
-    (1999, Probabilistic Outputs for Support Vector Machines, section 2.1), with his targets that stay off 0 and 1, so
-    that classes without overlap give a steep curve instead of an endless one. Where there are four classes or more,
-    the error is measured by fitting to every second class and reading the others, and the other way round.
+    similarities: float [n, k], of the neighbours of n labelled queries, each query left out of its own; or float [n],
+    of single pairs; same: bool of that shape, whether the two are of one class; classes: n labels of the queries. The
+    curve is Platt's (1999, Probabilistic Outputs for Support Vector Machines, section 2.1), with his targets that stay
+    off 0 and 1, so that classes without overlap give a steep curve instead of an endless one. The error is that of
+    `held_out`.
 
     Raises `EvaluationError` where all neighbours are alike, or where similar neighbours are not more often of the
     query's class, of which no probability can be made.
     """
-    similarities, same = np.asarray(similarities, np.float64), np.asarray(same, bool)
-    if similarities.shape != same.shape or similarities.ndim != 2 or len(classes) != len(same):
-        raise EvaluationError(
-            f"similarities {list(similarities.shape)} and same {list(same.shape)} must be one [n, k], classes n of "
-            f"them, not {len(classes)}."
-        )
-    if not np.isfinite(similarities).all():
-        raise EvaluationError("similarities must be finite.")
+    similarities, same = _checked(similarities, same, classes)
     slope, offset = _fit(similarities.ravel(), same.ravel())
-    return Calibration(slope, offset, same.shape[1], same.size, _error_elsewhere(similarities, same, classes))
+    chances = held_out(similarities, same, classes)
+    error = None if chances is None else expected_calibration_error(reliability(chances, same))
+    return Calibration(slope, offset, same.shape[1] if same.ndim == 2 else 0, same.size, error)
+
+
+def held_out(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
+    """The probability of each pair by a curve that was not fitted to its query's class, of the shape of `similarities`.
+
+    Fitted to every second class and read at the others, and the other way round; None where there are fewer than four
+    classes, or one half cannot be fitted to.
+    """
+    similarities, same = _checked(similarities, same, classes)
+    codes = np.unique(np.asarray(classes), return_inverse=True)[1]
+    if codes.max(initial=0) < 3:
+        return None
+    chances = np.empty_like(similarities)
+    for half in (0, 1):
+        fitted, read = codes % 2 == half, codes % 2 != half
+        try:
+            slope, offset = _fit(similarities[fitted].ravel(), same[fitted].ravel())
+        except EvaluationError:
+            return None
+        chances[read] = _logistic(slope * similarities[read] + offset)
+    return chances
 
 
 def reliability(probabilities: Any, same: Any, bins: int = 10) -> list[Bin]:
@@ -96,19 +114,16 @@ def expected_calibration_error(bins: list[Bin]) -> float:
     return sum(one.count * abs(one.probability - one.share) for one in bins) / total
 
 
-def _error_elsewhere(similarities: np.ndarray, same: np.ndarray, classes: Any) -> float | None:
-    codes = np.unique(np.asarray(classes), return_inverse=True)[1]
-    if codes.max(initial=0) < 3:
-        return None
-    chances = np.empty_like(similarities)
-    for half in (0, 1):
-        fitted, read = codes % 2 == half, codes % 2 != half
-        try:
-            slope, offset = _fit(similarities[fitted].ravel(), same[fitted].ravel())
-        except EvaluationError:
-            return None
-        chances[read] = _logistic(slope * similarities[read] + offset)
-    return expected_calibration_error(reliability(chances, same))
+def _checked(similarities: Any, same: Any, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+    similarities, same = np.asarray(similarities, np.float64), np.asarray(same, bool)
+    if similarities.shape != same.shape or similarities.ndim not in (1, 2) or len(classes) != len(same):
+        raise EvaluationError(
+            f"similarities {list(similarities.shape)} and same {list(same.shape)} must be one [n, k] or [n], classes n "
+            f"of them, not {len(classes)}."
+        )
+    if not np.isfinite(similarities).all():
+        raise EvaluationError("similarities must be finite.")
+    return similarities, same
 
 
 def _fit(similarities: np.ndarray, same: np.ndarray) -> tuple[float, float]:
