@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from training.hinges import contrast, hinges, triplet_hinges
+from training.distances import with_transpose
+from training.hinges import hinges, triplet_hinges
+from training.snr_contrast import inverse_power, snr_contrast
 from training.tuples import Pairs, Triplets, to_pairs
 
 
@@ -60,7 +62,7 @@ class SNRContrastive(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            contrasts = contrast(snr_distances(embeddings), labels, *margins, self.active_only)
+            contrasts = snr_contrast(embeddings, labels, *margins, self.active_only)
         else:
             pairs = to_pairs(tuples)
             near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
@@ -71,21 +73,23 @@ class SNRContrastive(nn.Module):
 
 def snr_distances(embeddings: Tensor) -> Tensor:
     """[b, b]: Var(e_i - e_j) / Var(e_i) of rows [b, d], from one matrix product. A row without variance: 0."""
-    result: Tensor = _SNRDistances.apply(embeddings - embeddings.mean(1, keepdim=True))
+    result: Tensor = _SNRDistances.apply(embeddings)
     return result
 
 
 class _SNRDistances(torch.autograd.Function):
     """d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2 of centred rows; its gradient takes one more product instead of two.
 
-    With A_ij = gradient_ij / |c_i|^2 the gradient of c_k is 2 c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
-    2 sum_j (A_kj + A_jk) c_j: the last two terms of the sum are what the quotient's denominator adds.
+    With A_ij = 2 gradient_ij / |c_i|^2 the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
+    sum_j (A_kj + A_jk) c_j: the last two terms of the sum are what the quotient's denominator adds. It is a sum of
+    centred rows, so that centring leaves it as it is.
     """
 
     @staticmethod
-    def forward(ctx: Any, centred: Tensor) -> Tensor:
+    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
+        centred = embeddings - embeddings.mean(1, keepdim=True)
         power = centred.square().sum(1)
-        inverse = _inverse(power)[:, None]
+        inverse = inverse_power(power)[:, None]
         result = torch.addmm(power, centred, centred.T, alpha=-2).mul_(inverse).add_((inverse > 0).to(power.dtype))
         ctx.save_for_backward(centred, inverse, result)
         return result
@@ -94,24 +98,19 @@ class _SNRDistances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         centred, inverse, result = ctx.saved_tensors
-        scaled = gradient * inverse
-        both = scaled + scaled.T
+        scaled = gradient * (2 * inverse)
+        both = with_transpose(scaled)
         weights = both.sum(1, keepdim=True) - scaled.mul_(result).sum(1, keepdim=True)
-        return torch.addmm(centred * weights, both, centred, alpha=-1).mul_(2)
+        return torch.addmm(centred * weights, both, centred, alpha=-1)
 
 
 def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """[t]: Var(e_i - e_j) / Var(e_i) for index pairs, int64 [t]. A row i without variance: 0."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
     noise = (centred.index_select(0, i) - centred.index_select(0, j)).square().sum(1)
-    return noise * _inverse(centred.square().sum(1)).index_select(0, i)
+    return noise * inverse_power(centred.square().sum(1)).index_select(0, i)
 
 
 def off_centre(embeddings: Tensor) -> Tensor:
     """mean_i |sum_k e_ik|, a scalar: what keeps the mean over dimensions at zero, where the distance is blind to it."""
     return embeddings.sum(1).abs().mean()
-
-
-def _inverse(power: Tensor) -> Tensor:
-    tiny = torch.finfo(power.dtype).eps
-    return (power > tiny) / power.clamp(min=tiny)
