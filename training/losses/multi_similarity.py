@@ -32,8 +32,7 @@ class MultiSimilarity(nn.Module):
         pulled = masked.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
         pushed = masked.logsumexp(self.beta * cosines, negative) - self.beta * self.base
         terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta
-        kept = positive.any(1) & negative.any(1)
-        return masked.mean(terms, kept if self.kept_only else torch.ones_like(kept))
+        return masked.mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
 
 
 def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:
