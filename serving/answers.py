@@ -9,15 +9,18 @@ from serving.gallery import Hit, Item
 from zoo.evaluation.calibration import Calibration
 
 
-def hit_json(hit: Hit, calibration: Calibration | None) -> dict[str, Any]:
-    """`p_same`: the probability that it is of the query's class; null where the gallery was never calibrated."""
+def hit_json(hit: Hit, calibration: Calibration | None, path: str) -> dict[str, Any]:
+    """`p_same`: the probability that it is of the query's class; null where the gallery was never calibrated.
+
+    path: of the collection (`Collection.path`).
+    """
     chance = None if calibration is None else round(float(calibration.probability(hit.similarity)), 4)
-    return {**dataclasses.asdict(hit), "p_same": chance, "thumbnail": thumbnail_path(hit.id)}
+    return {**dataclasses.asdict(hit), "p_same": chance, "thumbnail": thumbnail_path(hit.id, path)}
 
 
-def item_json(item: Item) -> dict[str, Any]:
-    return {**dataclasses.asdict(item), "thumbnail": thumbnail_path(item.id)}
+def item_json(item: Item, path: str) -> dict[str, Any]:
+    return {**dataclasses.asdict(item), "thumbnail": thumbnail_path(item.id, path)}
 
 
-def thumbnail_path(wanted: int) -> str:
-    return f"/items/{wanted}/thumbnail"
+def thumbnail_path(wanted: int, path: str) -> str:
+    return f"{path}/items/{wanted}/thumbnail"

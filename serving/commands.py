@@ -69,10 +69,17 @@ def _told(report: Report) -> str:
 
 
 def _configure_serve(parser: ArgumentParser) -> None:
-    parser.add_argument("gallery", type=Path, help="gallery folder")
+    parser.add_argument(
+        "galleries", nargs="+", metavar="GALLERY", help="gallery folder; several as NAME=GALLERY, at /collections/NAME"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at, default 127.0.0.1")
     parser.add_argument("--port", type=int, default=3000, help="default 3000; 0 takes a free one")
-    parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL",
+    )
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that answer, default 1; limits are each one's"
     )
@@ -84,12 +91,13 @@ def _configure_serve(parser: ArgumentParser) -> None:
 
 
 def _serve(args: Namespace) -> None:
+    from serving.galleries import from_words
     from serving.server import serve
 
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    serve(args.gallery, args.model, args.host, args.port, args.workers, args.device)
+    serve(from_words(args.galleries, args.model), args.host, args.port, args.workers, args.device)
 
 
 INDEX = Command(
@@ -105,6 +113,7 @@ SERVE = Command(
     _serve,
     "zoo serve gallery/ --port 3000\n"
     "zoo serve gallery/ --workers 4                               four processes; the cores are shared among them\n"
+    "zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars\n"
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
     "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
 )

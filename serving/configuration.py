@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from serving.galleries import from_environment
 from zoo.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -21,7 +22,13 @@ HOSTS = "ZOO_SERVE_HOSTS"
 """The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
 READ_KEYS, WRITE_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
 """Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
-_NO_NUMBERS = frozenset({HOSTS, READ_KEYS, WRITE_KEYS})
+KEYS = (READ_KEYS, WRITE_KEYS)
+
+
+def key_variables(name: str) -> tuple[str, str]:
+    """Those that hold the keys of the collection `name` alone; `READ_KEYS` and `WRITE_KEYS` hold for all."""
+    ending = name.upper().replace("-", "_")
+    return f"{READ_KEYS}_{ending}", f"{WRITE_KEYS}_{ending}"
 
 
 def _number(default: float, low: float, help_text: str) -> Any:
@@ -48,9 +55,11 @@ class Configuration:
     def of(cls, environment: Mapping[str, str]) -> Configuration:
         """Raises `UsageError` for a variable that there is not, and for a value that is none."""
         names = {PREFIX + one.name.upper(): one for one in fields(cls)}
+        own = [key for place in from_environment(environment) if place.name for key in key_variables(place.name)]
+        known = [*names, HOSTS, *KEYS, *own]
         for name in environment:
-            if name.startswith(PREFIX) and name not in names and name not in _NO_NUMBERS:
-                near = nearest(name, [*names, *_NO_NUMBERS])
+            if name.startswith(PREFIX) and name not in known:
+                near = nearest(name, known)
                 raise UsageError(f"there is no setting {name}.{near} All of them: zoo serve --help")
         given = {one.name: _value(name, environment[name], one) for name, one in names.items() if name in environment}
         return cls(**given)

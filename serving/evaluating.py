@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving.calibrating import calibrate_gallery, calibration_of
+from serving.collection import collection_of
 from serving.gallery import Gallery
 from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
@@ -20,11 +21,11 @@ FACT = "evaluation"
 
 async def measure(request: Request) -> Response:
     """R@1 and MAP@R, exactly and through the index, its recall, and a new calibration; kept for GET."""
-    return JSONResponse(await to_thread.run_sync(evaluate, request.app.state.searcher().gallery))
+    return JSONResponse(await to_thread.run_sync(evaluate, collection_of(request).gallery))
 
 
 async def last(request: Request) -> Response:
-    return JSONResponse(await to_thread.run_sync(_kept, request.app.state.searcher().gallery))
+    return JSONResponse(await to_thread.run_sync(_kept, collection_of(request).gallery))
 
 
 def _kept(gallery: Gallery) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.metrics import route_of
+from serving.metrics import collection_in, route_of
 
 HEADER = b"x-request-id"
 _SANE = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -58,6 +58,7 @@ def _line(scope: Scope, request_id: bytes, facts: dict[str, int], seconds: float
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "id": request_id.decode(),
         "method": scope["method"],
+        **({"collection": name} if (name := collection_in(scope)) else {}),
         "route": route_of(scope),
         **facts,
         "ms": round(1000 * seconds, 1),

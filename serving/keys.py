@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.configuration import READ_KEYS, WRITE_KEYS
+from serving.configuration import KEYS, READ_KEYS, WRITE_KEYS, key_variables
 from serving.refusals import RefusedError, respond
 from zoo.errors import UsageError
 
@@ -24,9 +24,9 @@ COOKIE = "zoo-key"
 """In which the page keeps its read key, as an <img> sends no header; it is never taken for writing."""
 
 SHORTEST = 16
-OPEN_PATHS = ("/", "/docs", "/openapi.json")
+OPEN_PATHS = ("", "/", "/docs", "/openapi.json", "/livez", "/readyz")
 OPEN_PREFIX = "/page/"
-"""The page itself, which holds nothing of the gallery and asks for the key."""
+"""The page itself, which holds nothing of the gallery and asks for the key; and probes, which are told yes or no."""
 READING_POSTS = frozenset({"/search", "/embed"})
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -39,9 +39,10 @@ class Keys:
     write: tuple[bytes, ...] = ()
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Keys:
-        """Raises `UsageError` for a key that can be guessed."""
-        return cls(*(_digests(name, environment.get(name, "")) for name in (READ_KEYS, WRITE_KEYS)))
+    def of(cls, environment: Mapping[str, str], collection: str = "") -> Keys:
+        """Those of all collections, and of this one besides. Raises `UsageError` for a key that can be guessed."""
+        pairs = [KEYS, key_variables(collection)] if collection else [KEYS]
+        return cls(*(_digests_in(environment, names) for names in zip(*pairs, strict=True)))
 
     def may_read(self, key: str | None) -> bool:
         """A write key reads too."""
@@ -54,8 +55,9 @@ class Keys:
 class KeyGuard:
     """ASGI middleware: 401 without a key that is needed, 403 with one that does not suffice."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self.app, self.keys = app, keys
+    def __init__(self, app: ASGIApp, keys_of: Callable[[Scope], Keys | None]) -> None:
+        """keys_of: those that hold for a request; None where what answers it looks at the key itself."""
+        self.app, self.keys_of = app, keys_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -65,26 +67,33 @@ class KeyGuard:
             await respond(refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RefusedError | None:
-        path, method = scope["path"], scope["method"]
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+        keys, method = self.keys_of(scope), scope["method"]
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if keys is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
             return None
-        headers = dict(scope["headers"])
-        key = _key_of(headers)
         if method in _READING_METHODS or path in READING_POSTS:
-            given = key if key is not None else _cookie_of(headers)
-            return None if self.keys.may_read(given) else _unauthorised(given, READ_KEYS)
-        if not self.keys.write:
+            given = reading_key(scope)
+            return None if keys.may_read(given) else unauthorised(given, READ_KEYS)
+        key = _key_of(dict(scope["headers"]))
+        if not keys.write:
             return RefusedError(
                 HTTPStatus.FORBIDDEN,
                 "read_only",
                 f"This service does not take changes; start it with {WRITE_KEYS} set.",
             )
-        if self.keys.may_write(key):
+        if keys.may_write(key):
             return None
-        if key is not None and self.keys.read and self.keys.may_read(key):
+        if key is not None and keys.read and keys.may_read(key):
             message = "This key may read; changes need a write key."
             return RefusedError(HTTPStatus.FORBIDDEN, "write_key_needed", message)
-        return _unauthorised(key, WRITE_KEYS)
+        return unauthorised(key, WRITE_KEYS)
+
+
+def reading_key(scope: Scope) -> str | None:
+    """The key that a request would read with: its header's, else its cookie's."""
+    headers = dict(scope["headers"])
+    key = _key_of(headers)
+    return key if key is not None else _cookie_of(headers)
 
 
 def client_of(scope: Scope) -> str:
@@ -93,6 +102,10 @@ def client_of(scope: Scope) -> str:
     if key is not None:
         return hashlib.sha256(key.encode()).hexdigest()
     return str((scope.get("client") or ("",))[0])
+
+
+def _digests_in(environment: Mapping[str, str], names: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(digest for name in names for digest in _digests(name, environment.get(name, "")))
 
 
 def _digests(name: str, text: str) -> tuple[bytes, ...]:
@@ -128,7 +141,7 @@ def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
     return cookies[COOKIE].value if COOKIE in cookies else None
 
 
-def _unauthorised(key: str | None, variable: str) -> RefusedError:
+def unauthorised(key: str | None, variable: str) -> RefusedError:
     what = "read" if variable == READ_KEYS else "write"
     if key is None:
         message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."

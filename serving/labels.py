@@ -9,6 +9,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from serving.collection import collection_of
 from serving.gallery import Gallery
 from serving.gallery.connection import connect
 from serving.gallery.gallery import STORE
@@ -24,7 +25,7 @@ GROUP BY label ORDER BY items DESC, label LIMIT ?
 
 async def show(request: Request) -> JSONResponse:
     limit = whole_number(request.query_params, "limit", DEFAULT, 1, MOST)
-    return JSONResponse(await to_thread.run_sync(counts, request.app.state.searcher().gallery, limit))
+    return JSONResponse(await to_thread.run_sync(counts, collection_of(request).gallery, limit))
 
 
 def counts(gallery: Gallery, limit: int = DEFAULT) -> dict[str, Any]:

@@ -16,20 +16,26 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+SCOPE = "collection"
+"""Under which a request's ASGI scope holds the collection that it is about, and the label with that one's name: ""
+where it has none, which to Prometheus is no label.
+"""
 STAGES = ("read", "decode", "embed", "find", "write")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 REGISTRY = CollectorRegistry()
-REQUESTS = Counter("zoo_requests", "Requests by route and status", ("route", "status"), registry=REGISTRY)
+REQUESTS = Counter(
+    "zoo_requests", "Requests by collection, route and status", (SCOPE, "route", "status"), registry=REGISTRY
+)
 LATENCY = Histogram(
-    "zoo_request_seconds", "From the first byte to the last", ("route",), buckets=_SECONDS, registry=REGISTRY
+    "zoo_request_seconds", "From the first byte to the last", (SCOPE, "route"), buckets=_SECONDS, registry=REGISTRY
 )
 STAGE = Histogram("zoo_stage_seconds", "Time within a request", ("stage",), buckets=_SECONDS, registry=REGISTRY)
 REFUSED = Counter("zoo_refused", "Requests refused by code", ("code",), registry=REGISTRY)
 UNDER_WAY = Gauge("zoo_requests_under_way", "Requests inside now", registry=REGISTRY, multiprocess_mode="livesum")
-ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", registry=REGISTRY, multiprocess_mode="mostrecent")
+ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", (SCOPE,), registry=REGISTRY, multiprocess_mode="mostrecent")
 RECALL = Gauge(
-    "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never",
+    "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never", (SCOPE,),
     registry=REGISTRY, multiprocess_mode="mostrecent",
 )  # fmt: skip
 
@@ -67,9 +73,9 @@ class Measured:
             await self.app(scope, receive, noted)
         finally:
             UNDER_WAY.dec()
-            route = route_of(scope)
-            REQUESTS.labels(route, str(status)).inc()
-            LATENCY.labels(route).observe(time.perf_counter() - started)
+            name, route = collection_in(scope), route_of(scope)
+            REQUESTS.labels(name, route, str(status)).inc()
+            LATENCY.labels(name, route).observe(time.perf_counter() - started)
 
 
 def route_of(scope: Scope) -> str:
@@ -77,6 +83,12 @@ def route_of(scope: Scope) -> str:
     endpoint, routes = scope.get("endpoint"), getattr(scope.get("app"), "routes", ())
     met = (route for route in routes if endpoint and getattr(route, "endpoint", None) is endpoint)
     return str(getattr(next(met, None), "path", "other"))
+
+
+def collection_in(scope: Scope) -> str:
+    """The name of the collection that a request is about; "" where there is none."""
+    found = scope.get(SCOPE)
+    return found.name if found else ""
 
 
 def exposition() -> tuple[bytes, str]:

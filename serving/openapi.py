@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from serving import labels, projection
 from serving.asking import MAX_OFFSET
+from serving.collection import FOLDER
 from serving.finding import DEFAULT_K
 from serving.openapi_schemas import Json, object_of, ref, schemas
 from serving.reranking import KINDS, NONE
@@ -12,7 +13,13 @@ MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
 
 
-def document(max_k: int) -> Json:
+def document(max_k: int, path: str | None = "") -> Json:
+    """Of a collection whose routes begin with `path`, "" at the service's root; None: of a service of named ones."""
+    paths = _of_collection(max_k)
+    if path == "":
+        paths |= _of_service()
+    elif path is None:
+        paths = {f"{FOLDER}/{{collection}}{one}": _of_any(what) for one, what in paths.items()} | _of_service()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -22,24 +29,55 @@ def document(max_k: int) -> Json:
             'shape: {"error": {"code", "message"}}. A request to a host name that the service does not go by is '
             "refused with 421.",
         },
-        "paths": {
-            "/search": {"post": _search(max_k)},
-            "/embed": {"post": _embed()},
-            "/evaluate": {"get": _evaluation(), "post": _evaluate()},
-            "/items": {"get": _items(), "post": _add()},
-            "/items/{id}": {"get": _item(), "patch": _describe(), "delete": _remove()},
-            "/items/{id}/thumbnail": {"get": _thumbnail()},
-            "/model": {"get": _model()},
-            "/stats": {"get": _stats()},
-            "/labels": {"get": _labels()},
-            "/map": {"get": _map()},
-            "/metrics": {"get": _plain("Counters and latencies in Prometheus's text format")},
-            "/livez": {"get": _plain("Whether the process is alive")},
-            "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
-        },
+        **({"servers": [{"url": path}]} if path else {}),
+        "paths": paths,
         "components": {"schemas": schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         # Needed where the service was started with keys; the empty one says that it may have none.
         "security": [{"key": []}, {}],
+    }
+
+
+def _of_collection(max_k: int) -> Json:
+    return {
+        "/search": {"post": _search(max_k)},
+        "/embed": {"post": _embed()},
+        "/evaluate": {"get": _evaluation(), "post": _evaluate()},
+        "/items": {"get": _items(), "post": _add()},
+        "/items/{id}": {"get": _item(), "patch": _describe(), "delete": _remove()},
+        "/items/{id}/thumbnail": {"get": _thumbnail()},
+        "/model": {"get": _model()},
+        "/stats": {"get": _stats()},
+        "/labels": {"get": _labels()},
+        "/map": {"get": _map()},
+        "/livez": {"get": _plain("Whether the process is alive")},
+        "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
+    }
+
+
+def _of_service() -> Json:
+    return {
+        FOLDER: {"get": _collections()},
+        "/metrics": {"get": _plain("Counters and latencies in Prometheus's text format")},
+        "/livez": {"get": _plain("Whether the process is alive")},
+        "/readyz": {"get": _plain("Whether every collection embeds and finds its golden image", "503")},
+    }
+
+
+def _of_any(operations: Json) -> Json:
+    named = {"name": "collection", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        method: {**operation, "parameters": [named, *operation.get("parameters", [])]}
+        for method, operation in operations.items()
+    }
+
+
+def _collections() -> Json:
+    return {
+        "summary": "The collections that the key may read",
+        "responses": {
+            "200": _json("name is null where there is one gallery, at the root", ref("Collections")),
+            "401": _REFUSALS["401"],
+        },
     }
 
 

@@ -48,6 +48,19 @@ def schemas() -> Json:
         "Hit": object_of(hit),
         "SearchResult": object_of(result),
         "SearchResults": object_of({"searches": {"type": "array", "items": {"type": "object"}}}),
+        "Collections": object_of(
+            {
+                "collections": _several(
+                    {
+                        "name": ["string", "null"],
+                        "path": "string",
+                        "items": "integer",
+                        "model": "string",
+                        "dim": "integer",
+                    }
+                )
+            }
+        ),
         "Embeddings": object_of(
             {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array", "items": {}}}
         ),

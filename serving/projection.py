@@ -1,4 +1,4 @@
-"""GET /map: the gallery as points of a plane, near one another where their embeddings are."""
+"""A map: the gallery as points of a plane, near one another where their embeddings are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import threading
 from typing import Any
 
 import numpy as np
-from anyio import to_thread
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from serving.gallery import Gallery
 
@@ -30,11 +27,6 @@ class Atlas:
             if self._held is None or self._held[0] != key:
                 self._held = key, draw(gallery)
             return self._held[1]
-
-
-async def show(request: Request) -> JSONResponse:
-    gallery, atlas = request.app.state.searcher().gallery, request.app.state.atlas
-    return JSONResponse(await to_thread.run_sync(atlas.map_of, gallery))
 
 
 def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:

@@ -44,9 +44,10 @@ def _run(args: Namespace) -> None:
 
 
 def _in_folder(args: Namespace) -> list[Hit]:
+    from serving.models import Models
     from serving.searcher import Searcher
 
-    searcher = Searcher.open(args.gallery, args.runtime or "onnx", args.model)
+    searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx"))
     try:
         return searcher.by_item(args.id, args.k) if args.id is not None else searcher.by_image(args.image, args.k)
     finally:

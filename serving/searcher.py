@@ -12,11 +12,11 @@ from PIL import Image
 from serving.finding import Ask, Box, find
 from serving.gallery import Gallery, Hit
 from serving.metrics import stage
+from serving.models import Models
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
 from zoo.golden import FILE, read_golden
 from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
-from zoo.loading import load
 from zoo.preprocessing import to_pixels
 from zoo.verify import FLOORS
 
@@ -41,15 +41,17 @@ class Searcher:
     def open(
         cls,
         path: str | Path,
-        runtime: str = "onnx",
         model: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
-        device: str | None = None,
+        models: Models | None = None,
     ) -> Searcher:
-        """Open a gallery and load its model; `model`: where that model lies now, if it has moved."""
+        """Open a gallery and load its model, one of `models` where that has it already.
+
+        model: where that model lies now, if it has moved.
+        """
         gallery = Gallery.open(path)
         try:
-            return cls(gallery, load(model or gallery.model_ref, runtime=runtime, device=device), limits)
+            return cls(gallery, (models or Models()).of(gallery, model), limits)
         except BaseException:
             gallery.close()
             raise

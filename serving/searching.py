@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import hit_json
 from serving.asking import Search, checked_images, read_crop, read_search
 from serving.calibrating import calibration_of
+from serving.collection import Collection, collection_of
 from serving.metrics import stage
 from serving.refusals import RefusedError, as_json
 from serving.searcher import Searcher
@@ -30,15 +31,15 @@ async def search(request: Request) -> Response:
     with stage("read"):
         asked = read_search(await read_upload(request, configuration.max_images), configuration)
     start = perf_counter()
-    searcher: Searcher = request.app.state.searcher()
+    collection = collection_of(request)
     if len(asked.images) < 2:
-        body = await to_thread.run_sync(_one, searcher, asked, limiter=request.app.state.cores)
+        body = await to_thread.run_sync(_one, collection, asked, limiter=request.app.state.cores)
     else:
         # One by one, so that others' requests come in between, and a bad image is no matter of the good ones.
         body = {"searches": []}
         for file in asked.images:
             one = Search(asked.ask, (file,))
-            body["searches"].append(await to_thread.run_sync(_tried, searcher, one, limiter=request.app.state.cores))
+            body["searches"].append(await to_thread.run_sync(_tried, collection, one, limiter=request.app.state.cores))
     return JSONResponse({**body, "k": asked.ask.k, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 
 
@@ -48,7 +49,7 @@ async def embed(request: Request) -> Response:
     form, crop = upload.one("format") or "json", read_crop(upload.one("crop"))
     if form not in FORMATS:
         raise invalid("format", f"one of {', '.join(FORMATS)}")
-    searcher: Searcher = request.app.state.searcher()
+    searcher = collection_of(request).searcher
     rows = []
     for number, file in enumerate(checked_images(upload)):
         try:
@@ -58,7 +59,8 @@ async def embed(request: Request) -> Response:
     return _embeddings(np.concatenate(rows), form, searcher)
 
 
-def _one(searcher: Searcher, asked: Search) -> dict[str, Any]:
+def _one(collection: Collection, asked: Search) -> dict[str, Any]:
+    searcher = collection.searcher
     if asked.item is not None:
         embedding = searcher.gallery.embedding(asked.item)[None]
     else:
@@ -67,14 +69,14 @@ def _one(searcher: Searcher, asked: Search) -> dict[str, Any]:
     calibration = calibration_of(searcher.gallery)
     return {
         "query": {"id": asked.item},
-        "results": [hit_json(hit, calibration) for hit in hits],
+        "results": [hit_json(hit, calibration, collection.path) for hit in hits],
     }
 
 
-def _tried(searcher: Searcher, asked: Search) -> dict[str, Any]:
+def _tried(collection: Collection, asked: Search) -> dict[str, Any]:
     name = {"name": asked.images[0].name}
     try:
-        return {"query": name, "results": _one(searcher, asked)["results"]}
+        return {"query": name, "results": _one(collection, asked)["results"]}
     except ImageError as error:
         return {"query": name, **as_json(error)}
 

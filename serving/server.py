@@ -8,37 +8,39 @@ import os
 import signal
 import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from serving import supervisor, worker
-from serving.access import Access
 from serving.configuration import HOSTS, READ_KEYS, Configuration
+from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
 from serving.hosts import ANY
+from serving.keys import Keys
 from zoo.errors import UsageError
 
 MAX_WORKERS = 256
 
 
-def serve(gallery: Path, model: str | None, host: str, port: int, workers: int = 1, device: str | None = None) -> None:
+def serve(places: Sequence[Place], host: str, port: int, workers: int = 1, device: str | None = None) -> None:
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
-    Port 0 takes a free one. device: what the model runs on, as `zoo.load` takes it. Raises `UsageError` for an address
-    that cannot be had or must not be.
+    places: the galleries, as `serving.galleries.from_words` gives them. Port 0 takes a free one. device: what their
+    models run on, as `zoo.load` takes it. Raises `UsageError` for an address that cannot be had or must not be.
     """
     if not 1 <= workers <= MAX_WORKERS:
         raise UsageError(f"--workers is a number from 1 to {MAX_WORKERS}, not {workers}; about one a core is enough.")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, worker.leave)
-    public = bool(Access.of(os.environ).keys.read)
+    for stale in (GALLERY, COLLECTIONS):
+        os.environ.pop(stale, None)
+    os.environ |= to_environment(places)
+    if device:
+        os.environ["ZOO_DEVICE"] = device
+    public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:
         # BentoML writes into its home; ours goes when the service does.
         os.environ.setdefault("BENTOML_HOME", scratch)
-        os.environ["ZOO_GALLERY"] = str(gallery.resolve())
-        if model:
-            os.environ["ZOO_MODEL"] = model
-        if device:
-            os.environ["ZOO_DEVICE"] = device
         os.environ.setdefault(HOSTS, ANY if public else host)
         _answer(listening, workers, scratch)
 

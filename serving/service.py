@@ -11,33 +11,19 @@ from __future__ import annotations
 
 import gc
 import os
-from functools import cache
 
 import bentoml
 
-from serving.access import Access
 from serving.app import create_app
-from serving.configuration import Configuration
-from serving.searcher import Searcher
-from zoo.errors import UsageError
+from serving.collections import Collections
+from serving.configuration import HOSTS, Configuration
+from serving.hosts import hosts_in
 
-CONFIGURATION, ACCESS = Configuration.of(os.environ), Access.of(os.environ)
-
-
-@cache
-def searcher() -> Searcher:
-    """The one searcher of this process, opened at first use from `ZOO_GALLERY` (and `ZOO_MODEL`, if it has moved).
-
-    `ZOO_DEVICE`: what the model runs on, as `zoo.load` takes it.
-    """
-    gallery = os.environ.get("ZOO_GALLERY")
-    if not gallery:
-        raise UsageError("ZOO_GALLERY must name the gallery folder to serve.")
-    model, device = os.environ.get("ZOO_MODEL"), os.environ.get("ZOO_DEVICE")
-    return Searcher.open(gallery, model=model, limits=CONFIGURATION.limits, device=device)
+CONFIGURATION = Configuration.of(os.environ)
+COLLECTIONS = Collections.of(os.environ)
 
 
-@bentoml.asgi_app(create_app(searcher, CONFIGURATION, ACCESS))
+@bentoml.asgi_app(create_app(COLLECTIONS, CONFIGURATION, hosts_in(os.environ.get(HOSTS, ""))))
 @bentoml.service(
     name="image-search",
     traffic={"timeout": 60},
@@ -47,16 +33,15 @@ def searcher() -> Searcher:
 )
 class ImageSearch:
     def __init__(self) -> None:
-        self.searcher = searcher()
-        self.searcher.gallery.compact_in_background()
+        COLLECTIONS.open()
         # What is alive now stays: the collector need not look at it again, which takes the long pauses away.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
 
     def __is_ready__(self) -> bool:
-        return self.searcher.is_ready()
+        return COLLECTIONS.is_ready()
 
     @bentoml.on_shutdown  # type: ignore[untyped-decorator]
     def close(self) -> None:
-        self.searcher.close()
+        COLLECTIONS.close()

@@ -34,7 +34,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None]) -> None:
     from serving import service
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    searcher = service.searcher()
+    service.COLLECTIONS.open()
     config = uvicorn.Config(
         service.ImageSearch.to_asgi(),  # type: ignore[attr-defined]  # the decorator made it a Service
         log_config=None,
@@ -51,8 +51,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None]) -> None:
             await super().startup(sockets)
             if self.started:
                 listening.listen(QUEUE)  # uvicorn has just made the kernel's queue as short as its own
-                count, name = searcher.gallery.count(), searcher.embedder.card.name
-                ready(f"{count:,} {'image' if count == 1 else 'images'}, embedded by {name}")
+                ready(str(service.COLLECTIONS))
 
     server = Server(config)
     server.run(sockets=[listening])

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from serving.answers import item_json
 from serving.asking import checked_images
+from serving.collection import Collection, collection_of
 from serving.gallery import NewItem
 from serving.gallery.decoding import decode
 from serving.metrics import stage
@@ -46,7 +47,8 @@ async def add(request: Request) -> Response:
         _text(upload.one("source"), "source"),
         _metadata(json_object(upload.one("metadata"), "metadata")),
     )
-    searcher: Searcher = request.app.state.searcher()
+    collection = collection_of(request)
+    searcher = collection.searcher
     made, refused = [], []
     for number, file in enumerate(checked_images(upload)):
         try:
@@ -55,25 +57,26 @@ async def add(request: Request) -> Response:
             refused.append({"number": number, "name": file.name[:MAX_TEXT], **as_json(error)})
             if len(upload.files) == 1:
                 raise
-    return await to_thread.run_sync(_store, searcher, made, refused)
+    return await to_thread.run_sync(_store, collection, made, refused)
 
 
 async def describe(request: Request) -> Response:
     """Change an item's label or metadata; what the body does not name stays."""
-    wanted, gallery = item_id(request.path_params["id"]), request.app.state.searcher().gallery
+    wanted, collection = item_id(request.path_params["id"]), collection_of(request)
+    gallery = collection.gallery
     values = _description(await request.body())
 
     def change() -> dict[str, Any]:
         item = gallery.item(wanted)
         label, metadata = values.get("label", item.label), values.get("metadata", item.metadata)
         gallery.describe(wanted, label, metadata)
-        return item_json(gallery.item(wanted))
+        return item_json(gallery.item(wanted), collection.path)
 
     return JSONResponse(await to_thread.run_sync(change))
 
 
 async def remove(request: Request) -> Response:
-    wanted, gallery = item_id(request.path_params["id"]), request.app.state.searcher().gallery
+    wanted, gallery = item_id(request.path_params["id"]), collection_of(request).gallery
     if not await to_thread.run_sync(gallery.remove, [wanted]):
         raise ItemNotFoundError(f"the gallery has no item {wanted}.")
     return JSONResponse({"removed": wanted})
@@ -89,10 +92,10 @@ def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
     return NewItem(source, embedding.astype(np.float32), thumbnail, digest, described.label, described.metadata)
 
 
-def _store(searcher: Searcher, made: list[NewItem], refused: list[dict[str, Any]]) -> Response:
+def _store(collection: Collection, made: list[NewItem], refused: list[dict[str, Any]]) -> Response:
     with stage("write"):
-        added = searcher.gallery.add(made)
-        items = [item_json(searcher.gallery.item(one)) for one in added.ids]
+        added = collection.gallery.add(made)
+        items = [item_json(collection.gallery.item(one), collection.path) for one in added.ids]
     status = HTTPStatus.CREATED if added.new else HTTPStatus.OK
     if refused and not made:
         status = HTTPStatus.UNPROCESSABLE_ENTITY

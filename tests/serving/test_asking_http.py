@@ -88,6 +88,6 @@ def test_stats_and_metrics(http: httpx.Client) -> None:
     assert (told["items"], told["index"]["kind"], told["calibration"]) == (24, "flat", None)
     http.post("/search?id=1")
     text = http.get("/metrics").text
-    assert "zoo_gallery_items 24.0" in text
+    assert 'zoo_gallery_items{collection=""} 24.0' in text
     assert 'zoo_stage_seconds_count{stage="find"}' in text
     json.dumps(told, allow_nan=False)

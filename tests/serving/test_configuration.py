@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from serving.access import Access
 from serving.configuration import PREFIX, READ_KEYS, WRITE_KEYS, Configuration
+from serving.keys import Keys
 from zoo.errors import UsageError
 
 
@@ -29,9 +29,7 @@ def test_a_misspelt_variable_is_not_passed_over():
 def test_variables_of_keys_and_hosts_are_known():
     environment = {READ_KEYS: "r" * 20, WRITE_KEYS: "w" * 20, "ZOO_SERVE_HOSTS": "a, b"}
     assert Configuration.of(environment) == Configuration()
-    access = Access.of(environment)
-    assert access.hosts == ("a", "b")
-    assert access.keys.may_write("w" * 20)
+    assert Keys.of(environment).may_write("w" * 20)
 
 
 def test_every_setting_says_what_it_is():

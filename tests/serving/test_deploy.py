@@ -65,7 +65,7 @@ def test_the_container_serves_as_nobody_in_particular() -> None:
     assert final["USER"] == "zoo"
     assert f"useradd --system --uid 10001 --create-home {final['USER']}" in final["RUN"]
     args = serve_arguments(json.loads(final["ENTRYPOINT"]))
-    assert (str(args.gallery), args.host, str(args.port)) == (final["VOLUME"], "0.0.0.0", final["EXPOSE"])
+    assert (args.galleries, args.host, str(args.port)) == ([final["VOLUME"]], "0.0.0.0", final["EXPOSE"])
     *_, code = json.loads(final["HEALTHCHECK"].partition("CMD ")[2])
     ast.parse(code)
     assert f":{args.port}/readyz" in code
@@ -84,7 +84,7 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
     args = serve_arguments(service["ExecStart"].split())
     assert (args.host, args.workers) == ("127.0.0.1", 2)
     assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict")
-    assert args.gallery.is_relative_to(service["ReadWritePaths"])
+    assert Path(args.galleries[0]).is_relative_to(service["ReadWritePaths"])
     assert service["EnvironmentFile"].startswith("/etc/")
     assert "KEYS" not in service["Environment"]
     assert int(service["TimeoutStopSec"]) > Configuration().drain_seconds + 5

@@ -17,8 +17,9 @@ from PIL import Image
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from serving.access import Access
-from serving.app import ROUTES, create_app
+from serving.app import ROUTES, SERVICE, create_app
+from serving.collection import Collection
+from serving.collections import Collections
 from serving.configuration import Configuration
 from serving.gallery import Gallery
 from serving.hosts import ANY, hosts_in
@@ -278,8 +279,8 @@ def test_health_model_and_page(http: httpx.Client, model: Embedder) -> None:
 
 def test_the_description_is_of_this_service(http: httpx.Client) -> None:
     described = http.get("/openapi.json").json()
-    routes = {route.path for route in ROUTES if isinstance(route, Route)} - {"/", "/docs", "/openapi.json"}
-    assert set(described["paths"]) == routes | {"/livez", "/readyz"}
+    routes = {route.path for route in ROUTES + SERVICE if isinstance(route, Route)} - {"/", "/docs", "/openapi.json"}
+    assert set(described["paths"]) == routes
     schemas = described["components"]["schemas"]
 
     def check(value: Any, schema: dict[str, Any]) -> None:
@@ -298,6 +299,7 @@ def test_the_description_is_of_this_service(http: httpx.Client) -> None:
         "/items": http.get("/items"),
         "/items/{id}": http.get("/items/1"),
         "/model": http.get("/model"),
+        "/collections": http.get("/collections"),
     }.items():
         method = described["paths"][path]["post" if path == "/search" else "get"]
         schema = method["responses"]["200"]["content"]["application/json"]["schema"]
@@ -339,7 +341,7 @@ def test_hosts_can_be_named_and_the_public_is_served_under_any(searcher: Searche
         (hosts_in("Search.example.org, other"), "evil.example", 421),
         ([ANY], "evil.example", 200),
     ):
-        app = create_app(lambda: searcher, access=Access(hosts=tuple(known)))
+        app = create_app(Collections([Collection("", lambda: searcher)]), hosts=known)
         assert TestClient(app, f"http://{host}").get("/items").status_code == status
 
 
@@ -365,7 +367,7 @@ def test_a_failure_of_the_service_is_said_in_json_and_gives_nothing_away() -> No
     def broken() -> Searcher:
         raise GalleryError("/home/somebody/gallery.sqlite: disk I/O error.")
 
-    app = create_app(broken)
+    app = create_app(Collections([Collection("", broken)]))
     answer = TestClient(app, "http://localhost", raise_server_exceptions=False).get("/model")
     assert_refused(answer, 500, "internal_error")
     assert "somebody" not in answer.text

@@ -54,7 +54,7 @@ def test_failures_are_lines_too():
 
 
 def count(route: str, status: str) -> float:
-    return REGISTRY.get_sample_value("zoo_requests_total", {"route": route, "status": status}) or 0.0
+    return REGISTRY.get_sample_value("zoo_requests_total", {"collection": "", "route": route, "status": status}) or 0.0
 
 
 def test_requests_are_counted_by_route_and_never_by_path():
@@ -64,7 +64,7 @@ def test_requests_are_counted_by_route_and_never_by_path():
         service.get(path)
     assert (count("/things/{id}", "200") - before[0], count("other", "404") - before[1]) == (2, 3)
     text, media_type = exposition()
-    assert b'zoo_requests_total{route="/things/{id}",status="200"}' in text
+    assert b'zoo_requests_total{collection="",route="/things/{id}",status="200"}' in text
     assert b"made" not in text
     assert media_type.startswith("text/plain")
     assert REGISTRY.get_sample_value("zoo_requests_under_way") == 0

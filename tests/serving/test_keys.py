@@ -30,7 +30,7 @@ APP = Starlette(
 
 
 def client(**environment: str) -> TestClient:
-    return TestClient(KeyGuard(APP, Keys.of(environment)))
+    return TestClient(KeyGuard(APP, lambda scope: Keys.of(environment)))
 
 
 BOTH = {READ_KEYS: f"{READER}, {OLD}", WRITE_KEYS: WRITER}

@@ -64,7 +64,7 @@ def counted(service: Running, what: str) -> float:
 
 def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -> None:
     first, second = workers(service)
-    rng, searched = np.random.default_rng(3), 'zoo_requests_total{route="/search",status="200"}'
+    rng, searched = np.random.default_rng(3), 'zoo_requests_total{collection="",route="/search",status="200"}'
     before = counted(service, searched)
     for n, (writer, reader) in enumerate(((first, second), (second, first))):
         picture = toys.encoded(Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)))
@@ -78,7 +78,7 @@ def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -
             left = httpx.post(f"{service.url}/search?k=1", content=picture).json()["results"][0]
             assert left["id"] != added["id"]
             assert counted(service, searched) == before + 2 * (n + 1)  # of both workers, whichever is asked
-            assert counted(service, "zoo_gallery_items") == 24
+            assert counted(service, 'zoo_gallery_items{collection=""}') == 24
 
 
 def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> None:

@@ -1,0 +1,112 @@
+"""All that a service serves, and the way from a path to the collection that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.collection import FOLDER, Collection
+from serving.configuration import Configuration
+from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
+from serving.keys import Keys
+from serving.metrics import SCOPE
+from serving.models import Models
+from serving.refusals import RefusedError, respond
+from serving.searcher import Searcher
+from zoo.errors import UsageError
+
+
+class Collections:
+    """One collection without a name, or several with one."""
+
+    def __init__(self, each: Sequence[Collection]) -> None:
+        self.each = tuple(each)
+        self._by_name = {one.name: one for one in each}
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Collections:
+        """Those that the environment names; their galleries are opened at first use.
+
+        `ZOO_DEVICE`: what their models run on, as `zoo.load` takes it. Raises `UsageError` for settings and keys that
+        are none. Where nothing is named, there is one collection that raises when it is opened.
+        """
+        limits, models = Configuration.of(environment).limits, Models(device=environment.get("ZOO_DEVICE"))
+        places = from_environment(environment)
+        if not places:
+            return cls([Collection("", _nothing, Keys.of(environment))])
+
+        def opened(place: Place) -> Searcher:
+            return Searcher.open(place.gallery, place.model, limits, models)
+
+        return cls([Collection(one.name, partial(opened, one), Keys.of(environment, one.name)) for one in places])
+
+    @property
+    def root(self) -> Collection | None:
+        """The one at the service's root; None where all have names."""
+        return self._by_name.get("")
+
+    def at(self, path: str) -> Collection | None:
+        """The collection that a path is about; None for the service's own paths.
+
+        Raises `RefusedError` for a name that there is not.
+        """
+        if self.root or not path.startswith(f"{FOLDER}/"):
+            return self.root
+        name = path.removeprefix(f"{FOLDER}/").partition("/")[0]
+        if name not in self._by_name:
+            message = f"There is no collection {name[:80]!r} here; GET {FOLDER} lists them."
+            raise RefusedError(HTTPStatus.NOT_FOUND, "no_such_collection", message)
+        return self._by_name[name]
+
+    def readable(self, key: str | None) -> list[Collection]:
+        """Those that the key may read."""
+        return [one for one in self.each if one.keys.may_read(key)]
+
+    def open(self) -> None:
+        """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""
+        for one in self.each:
+            one.gallery.compact_in_background()
+
+    def is_ready(self) -> bool:
+        return all(one.searcher.is_ready() for one in self.each)
+
+    def close(self) -> None:
+        for one in self.each:
+            one.close()
+
+    def __str__(self) -> str:
+        return "; ".join(f"{one.name}: {_summary(one)}" if one.name else _summary(one) for one in self.each)
+
+
+class Chosen:
+    """ASGI middleware: names the collection in the request's scope, and lets its routes begin behind its path.
+
+    It changes the scope that it is given, so that those outside, who count requests, know the collection too.
+    """
+
+    def __init__(self, app: ASGIApp, collections: Collections) -> None:
+        self.app, self.collections = app, collections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                found = self.collections.at(scope["path"])
+            except RefusedError as refusal:
+                await respond(refusal)(scope, receive, send)
+                return
+            scope[SCOPE] = found
+            if found and found.path:
+                scope["root_path"] = found.path
+        await self.app(scope, receive, send)
+
+
+def _nothing() -> Searcher:
+    raise UsageError(f"{GALLERY} must name the gallery folder to serve, or {COLLECTIONS} several.")
+
+
+def _summary(one: Collection) -> str:
+    count = one.gallery.count()
+    return f"{count:,} {'image' if count == 1 else 'images'}, embedded by {one.searcher.embedder.card.name}"

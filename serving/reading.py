@@ -1,0 +1,95 @@
+"""What is read of a collection: GET /items and its items, /map, /model, /stats, /readyz."""
+
+from __future__ import annotations
+
+import dataclasses
+from http import HTTPStatus
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from serving.answers import item_json
+from serving.calibrating import calibration_of
+from serving.collection import collection_of
+from serving.openapi import MAX_LIMIT
+from serving.refusals import RefusedError
+from serving.uploads import item_id, whole_number
+
+
+async def items(request: Request) -> Response:
+    values, collection = request.query_params, collection_of(request)
+    gallery, path = collection.gallery, collection.path
+    limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
+    if "sample" in values:
+        size = whole_number(values, "sample", 24, 1, MAX_LIMIT)
+        sample = await to_thread.run_sync(gallery.sample, size)
+        total = await to_thread.run_sync(gallery.count)
+        return JSONResponse({"total": total, "items": [item_json(one, path) for one in sample]})
+    offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
+    page = await to_thread.run_sync(gallery.items, offset, limit, label)
+    total = await to_thread.run_sync(gallery.count, label)
+    rows = [item_json(one, path) for one in page]
+    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows})
+
+
+async def item(request: Request) -> Response:
+    wanted, collection = item_id(request.path_params["id"]), collection_of(request)
+    return JSONResponse(item_json(await to_thread.run_sync(collection.gallery.item, wanted), collection.path))
+
+
+async def thumbnail(request: Request) -> Response:
+    wanted, gallery = item_id(request.path_params["id"]), collection_of(request).gallery
+    found = await to_thread.run_sync(gallery.item, wanted)
+    # Another gallery may be served at this address tomorrow, so the browser asks each time.
+    headers = {"ETag": f'"{found.content_sha256}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    picture = await to_thread.run_sync(gallery.thumbnail, wanted)
+    return Response(picture.data, media_type=picture.media_type, headers=headers)
+
+
+async def plane(request: Request) -> Response:
+    collection = collection_of(request)
+    return JSONResponse(await to_thread.run_sync(collection.atlas.map_of, collection.gallery))
+
+
+async def model(request: Request) -> Response:
+    searcher = collection_of(request).searcher
+    embedder, card = searcher.embedder, searcher.embedder.card
+    stats = await to_thread.run_sync(searcher.gallery.stats)
+    body = {
+        **{key: getattr(card, key) for key in ("name", "method", "backbone", "dataset", "dim", "licence")},
+        "fingerprint": card.fingerprint,
+        "preprocessing": dataclasses.asdict(card.preprocessing),
+        **{key: getattr(embedder, key) for key in ("runtime", "precision", "device")},
+        "gallery": dataclasses.asdict(stats),
+        "limits": dataclasses.asdict(searcher.limits),
+    }
+    return JSONResponse(body)
+
+
+async def stats(request: Request) -> Response:
+    gallery = collection_of(request).gallery
+    counted = await to_thread.run_sync(gallery.stats)
+    index = await to_thread.run_sync(gallery.index_stats)
+    calibration = await to_thread.run_sync(calibration_of, gallery)
+    body = {
+        **dataclasses.asdict(counted),
+        "index": dataclasses.asdict(index),
+        "calibration": None if calibration is None else calibration.to_json(),
+    }
+    return JSONResponse(body)
+
+
+async def ready(request: Request) -> Response:
+    """Of this collection alone; at the service's root BentoML answers, for all."""
+    searcher = collection_of(request).searcher
+    if not await to_thread.run_sync(searcher.is_ready, limiter=request.app.state.cores):
+        message = "The golden image has not the embedding that it should have."
+        raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
+    return JSONResponse({"ready": True})
+
+
+async def alive(request: Request) -> Response:
+    return Response()
