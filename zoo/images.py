@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from zoo.errors import ImageError, ImageTooLargeError
+from zoo.image_cost import Rationed, check_cost
 
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """A path, the bytes of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
@@ -108,7 +108,8 @@ def _open_file(source: Any, limits: Limits) -> Image.Image:
     if size > limits.max_bytes:
         raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
     data = data if isinstance(source, bytes | bytearray | memoryview) else Path(source).read_bytes()
-    return Image.open(BytesIO(data), formats=FORMATS)
+    check_cost(data)
+    return Image.open(Rationed(data), formats=FORMATS)
 
 
 def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:

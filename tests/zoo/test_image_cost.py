@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.proof import bombs
+from zoo import image_cost
+from zoo.errors import ImageError
+from zoo.images import Limits, open_image
+
+SIZE = 600_000
+BOMBS = bombs.filling(SIZE)
+LIMITS = Limits(max_pixels=24_000_000)
+
+
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_built_to_keep_a_decoder_busy_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_cost, "MAX_READS", 20_000)  # in keeping with the small files
+    begun = time.process_time()
+    with contextlib.suppress(ImageError):
+        open_image(BOMBS[name], LIMITS, draft=256)
+    # What is let through is as quick as its pixels; the scans alone took 40 s, the comments of a plain map 4 s.
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize(
+    "name", ["JPEG of scans", "JPEG of EXIF", "PNG of chunks", "GIF of nothing", "PPM of comments", "BMP of runs"]
+)
+def test_it_is_refused_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_cost, "MAX_READS", 20_000)
+    with pytest.raises(ImageError, match=r"scans|EXIF|too many pieces|plain portable map"):
+        open_image(BOMBS[name], LIMITS)
+
+
+@pytest.mark.parametrize("name", list(bombs.of_pixels()))
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+def test_claims_of_many_pixels_are_refused_before_they_are_made(name: str) -> None:
+    with pytest.raises(ImageError):
+        open_image(bombs.of_pixels()[name], LIMITS)
+
+
+def test_what_encoders_write_is_read() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+    for kind, options in (("JPEG", {"progressive": True}), ("PNG", {}), ("PPM", {}), ("TIFF", {"strip_size": 1})):
+        out = BytesIO()
+        Image.fromarray(pixels).save(out, kind, **options)
+        assert open_image(out.getvalue(), LIMITS).size == (300, 200)
+    many = bombs.many_scans(0, side=64)
+    assert many.count(b"\xff\xda") == 2
+    assert open_image(many, LIMITS).size == (64, 64)
+
+
+def test_a_plain_map_is_read() -> None:
+    image = open_image(b"P2 # a comment\n2 2 # another\n255\n0 64\n128 255\n")
+    np.testing.assert_array_equal(np.asarray(image), [[0, 64], [128, 255]])
+
+
+def test_a_bmp_of_runs_is_read() -> None:
+    side, runs = 400, b""
+    for row in range(side):
+        runs += bytes((1, row % 256)) * side + b"\0\0"
+    head = b"BM" + struct.pack("<IHHI", 54 + 1024 + len(runs), 0, 0, 54 + 1024)
+    info = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(runs), 0, 0, 256, 256)
+    palette = b"".join(bytes((i, i, i, 0)) for i in range(256))
+    image = np.asarray(open_image(head + info + palette + runs + b"\0\1", LIMITS))
+    np.testing.assert_array_equal(image.reshape(side, side, -1)[:, 0, 0], np.arange(side)[::-1] % 256)
