@@ -14,16 +14,27 @@ from typing import Any
 from zoo.errors import CardError, nearest
 from zoo.files import read_json, write_json
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
 
-1: without `needs`. 2: with it.
+1: without `needs`. 2: with it. 3: with `text`, for a model that has a text tower.
 """
 
 NEEDS = "0.1.0"
 """The first dml-zoo that reads `SCHEMA`. Every card says it, so that an older dml-zoo can name what to install."""
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+KINDS = {
+    "int": "a whole number, as 64",
+    "str": 'a text in quotes, as "margin"',
+    "bool": "true or false",
+    "tuple[float, ...]": "a list of numbers, as [0.5]",
+    "tuple[str, ...]": 'a list of texts, as ["arXiv:2002.08473"]',
+    "Mapping[str, str]": 'an object of texts, as {"model.safetensors": "SHA-256"}',
+    "Mapping[str, Any]": 'an object, as {"widths": [16, 32]}',
+}
+"""What a field of a card takes, by its annotation."""
+
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -79,12 +90,30 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Text:
+    """How a text becomes the text tower's tokens: at most `length` of them, filled up to `length` with `padding`.
+
+    padding: a token's id. lowercase: whether the text is put into small letters first.
+    """
+
+    length: int
+    padding: int
+    lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= 65536 or self.padding < 0:
+            raise CardError(
+                f"text needs a length of 1 to 65536 and a token's id, got {self.length} and {self.padding}."
+            )
+
+
+@dataclass(frozen=True)
 class Card:
     """What a model folder says of itself.
 
     The embedding is the concatenation of the heads' unit vectors, normalised again; without heads it is the
-    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256. `needs`: the first version of
-    dml-zoo that reads this card.
+    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256. `text`: of the text tower, None
+    where there is none. `needs`: the first version of dml-zoo that reads this card.
     """
 
     name: str
@@ -100,6 +129,7 @@ class Card:
     licence: str = "apache-2.0"
     sources: tuple[str, ...] = ()
     description: str = ""
+    text: Text | None = None
     needs: str = NEEDS
     schema: int = SCHEMA
 
@@ -161,14 +191,16 @@ def card_from_json(values: Any) -> Card:
     fields = _upgraded(values, schema)
     fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
     fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
+    fields["text"] = None if fields.get("text") is None else _build(Text, fields["text"], "text")
     return _build(Card, fields, "card")
 
 
 def _upgraded(values: dict[str, Any], schema: int) -> dict[str, Any]:
     """The same card in today's schema. Each version differs from the one before by what its line here says."""
     fields = dict(values)
-    if schema < 2 and "needs" in fields:
-        raise CardError("card has an unknown key 'needs': schema 1 had none.")
+    for key, since in (("needs", 2), ("text", 3)):
+        if schema < since and key in fields:
+            raise CardError(f"card has an unknown key {key!r}: schema {schema} had none.")
     return {**fields, "needs": NEEDS, "schema": SCHEMA}
 
 
@@ -198,7 +230,8 @@ def _build(cls: type[Any], values: Any, where: str) -> Any:
     tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     for key, value in tuples.items():
         if not _fits(value, str(fields[key].type)):
-            raise CardError(f"{where}.{key} must be {fields[key].type}, not {value!r}.")
+            kind = KINDS.get(str(fields[key].type), str(fields[key].type))
+            raise CardError(f"{where}.{key} must be {kind}, not {values[key]!r}.")
     return cls(**tuples)
 
 
@@ -206,8 +239,8 @@ def _fits(value: Any, annotation: str) -> bool:
     """Whether a JSON value is of the kind that a field's annotation names."""
     if annotation == "int":
         return isinstance(value, int) and not isinstance(value, bool)
-    if annotation == "str":
-        return isinstance(value, str)
+    if annotation in ("str", "bool"):
+        return isinstance(value, str if annotation == "str" else bool)
     if annotation == "Mapping[str, str]":
         return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
     if annotation.startswith("Mapping"):

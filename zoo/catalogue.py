@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
-from zoo.baselines import METHOD, Baseline, baselines
+from zoo.baselines import METHOD, Baseline, PublicText, baselines
 from zoo.cards import Card, read_card
 from zoo.published import tables
 from zoo.results import read_results
@@ -99,6 +99,7 @@ def from_baseline(baseline: Baseline) -> ModelInfo:
         "description": f"{baseline.description}: pooled features, not trained further.",
         "architecture": baseline.backbone,
         "input": f"RGB, {baseline.size} pixels",
+        **({"text": _text(baseline.text)} if baseline.text else {}),
         "licence": baseline.licence,
         "sources": [baseline.source, f"https://huggingface.co/{baseline.repository}"],
     }
@@ -113,6 +114,11 @@ def from_baseline(baseline: Baseline) -> ModelInfo:
         parameters=baseline.parameters,
         facts=facts,
     )
+
+
+def _text(public: PublicText) -> str:
+    joint = ", for the backbone with its own projection (zoo baseline --joint)" if public.joint else ""
+    return f"{public.graph} and {public.tokenizer} of https://huggingface.co/{public.repository}{joint}: zoo text-tower"
 
 
 def published_scores(recipe: str) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ KNOWN = (
     "recipe.json",
     "results.json",
     "golden.safetensors",
+    "golden_text.safetensors",
+    "tokenizer.json",
     "README.md",
     "onnx/parity.json",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -14,10 +15,12 @@ from PIL import Image
 from zoo.cards import Card, Preprocessing
 from zoo.errors import UsageError
 from zoo.images import ImageLike
+from zoo.paths import is_folder
 from zoo.preprocessing import batches
 
 if TYPE_CHECKING:
     from zoo.publication import Publication
+    from zoo.text import TextTower
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,24 @@ class Embedder:
             )
         return self.run(pixels)
 
+    @cached_property
+    def text_tower(self) -> TextTower:
+        """Read on its first use. Raises `NoTextTowerError`, a `TextError`, where the model has none."""
+        from zoo.text import open_tower
+
+        return open_tower(self.folder, self.card, self.device if self.runtime == "onnx" else None)
+
+    def embed_text(self, texts: str | Iterable[str], batch_size: int = 64) -> np.ndarray:
+        """Unit embeddings, float32 [n, dim], of texts, in the space of the images'; one text gives one row.
+
+        What a text has beyond the tower's length (`card.text.length` tokens) is left out; `text_tower.tokens` says of
+        which. Raises `NoTextTowerError` where the model has no text tower, and `TextError` naming the first text that
+        is empty or no text.
+        """
+        from zoo.text import embed_texts
+
+        return embed_texts(self.text_tower, texts, batch_size, self.dim)
+
     def push_to_hub(
         self,
         repo_id: str,
@@ -86,6 +107,12 @@ class Embedder:
 
 
 def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
+    if isinstance(images, str | os.PathLike) and is_folder(images):
+        raise UsageError(
+            f"{os.fspath(images)!r} is a folder, and embed takes images: paths of image files, bytes, PIL images or "
+            "uint8 arrays. All images of a folder are embedded by: from zoo.datasets.folder import list_images; "
+            f"model.embed(list_images({os.fspath(images)!r}))"
+        )
     single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image)
     if single or (isinstance(images, np.ndarray) and images.ndim < 4):
         return [cast(ImageLike, images)]

@@ -66,7 +66,8 @@ def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) ->
                 "Get the model folder anew from where it came from, or make the file again (zoo train, zoo export)."
             )
         if sha256_of(path) != card.files[name]:
-            again = f"Make it again with: zoo export {card.name}. Or get" if name.startswith("onnx/") else "Get"
+            exported = name.startswith("onnx/model")
+            again = f"Make it again with: zoo export {card.name}. Or get" if exported else "Get"
             raise ModelFolderError(
                 f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). {again} the model "
                 "folder anew from where it came from; from the Hub with revision='main'."

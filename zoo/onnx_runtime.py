@@ -30,7 +30,7 @@ def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callab
     device that this ONNX Runtime cannot use.
     """
     where = device or "cpu"
-    session = _session(path, where)
+    session = open_session(path, where)
     _check_origin(session, card, path)
     _check_signature(session, card)
 
@@ -55,7 +55,8 @@ def graph_file(folder: Path, card: Card, precision: str) -> str:
     return FILES[precision]
 
 
-def _session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxruntime has no types
+def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxruntime has no types
+    """An ONNX Runtime session of a graph. Raises `ModelFolderError` and `UsageError` as `open_file` does."""
     try:
         import onnxruntime as ort
     except ImportError:

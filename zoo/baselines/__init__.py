@@ -23,10 +23,28 @@ METHOD = "pretrained"
 
 
 @dataclass(frozen=True)
+class PublicText:
+    """A published text tower: the Hub's repository and its files, and what `zoo text-tower` is to be told of it.
+
+    padding: the padding token's text, "" where the tokenizer says it. joint: whether the images' embeddings lie in the
+    texts' space only with the backbone's own projection (`zoo baseline --joint`).
+    """
+
+    repository: str
+    graph: str
+    tokenizer: str
+    length: int
+    padding: str = ""
+    lowercase: bool = False
+    joint: bool = False
+
+
+@dataclass(frozen=True)
 class Baseline:
     """A public backbone: its repository on the Hub is timm/`timm`. size: of the input in pixels.
 
-    scores: published retrieval scores, each a mapping with dataset, metric, value (a fraction) and source.
+    scores: published retrieval scores, each a mapping with dataset, metric, value (a fraction) and source. text: where
+    its text tower is published as an ONNX graph with a tokenizer; None where it has none.
     """
 
     name: str
@@ -38,6 +56,7 @@ class Baseline:
     source: str
     description: str
     scores: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
+    text: PublicText | None = None
 
     @property
     def repository(self) -> str:
@@ -105,4 +124,5 @@ def _is_of(folder: Path, repository: str, commit: str | None) -> bool:
 
 def _baseline(name: str, row: dict[str, Any]) -> Baseline:
     scores = tuple({**score, "value": round(score["value"] / 100, 6)} for score in row.pop("scores", ()))
-    return Baseline(name=name, scores=scores, **row)
+    text = PublicText(**row.pop("text")) if "text" in row else None
+    return Baseline(name=name, scores=scores, text=text, **row)

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from zoo import paths
+from zoo.baselines.joint import HEAD as JOINT
+from zoo.baselines.joint import projected, projection
 from zoo.cards import NAME, Card, Head, read_card
 from zoo.errors import CardError, RecipeError, UsageError
 from zoo.files import atomic_folder, sha256_of, write_json
@@ -36,12 +38,14 @@ def save_as(
     batch_size: int = 64,
     progress: bool = False,
     device: str | None = None,
+    joint: bool = False,
 ) -> Card:
     """Write the model in `source` to the local zoo as `name`; its card.
 
     images: PCA whitening is fitted on their pooled features, and kept as a linear head of `dim` numbers (default: as
     many as there are features). Without images the weights are copied as they are. size: of the input in pixels,
-    instead of the backbone's own; position embeddings are resampled as timm does it.
+    instead of the backbone's own; position embeddings are resampled as timm does it. joint: keep the backbone's own
+    projection, as CLIP's have it, into the space that images share with texts, as its head.
 
     Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, for a size that it
     cannot have, and where the images do not determine `dim` directions; `ImageError` for an image that cannot be read.
@@ -52,7 +56,10 @@ def save_as(
         raise UsageError(f"{card.name} has heads of its own; only a plain backbone is saved or whitened by this.")
     if images is None and dim is not None:
         raise UsageError("a dimension is chosen by whitening, so it needs images to fit that on: --whiten DIR.")
+    if images is not None and joint:
+        raise UsageError("texts know nothing of whitening; take either the joint space of images and texts, or that.")
     check_files(source, card)
+    own_head, card = projection(source, card) if joint else (None, card)
     network = load_network(card, source)
     if size is not None:
         network, card = _resized(network, card, size)
@@ -60,7 +67,10 @@ def save_as(
         head = _whitening(network, card, images, dim, batch_size, progress, device)
         network = Network(network.trunk, nn.ModuleDict({HEAD: head})).eval()
         card = _whitened(card, head.out_features, len(images))
-    return _write(out, network, dataclasses.replace(card, name=name), source)
+    if own_head is not None:
+        network = Network(network.trunk, nn.ModuleDict({JOINT: own_head})).eval()
+        card = projected(card, own_head.out_features)
+    return _write(out, network, dataclasses.replace(card, name=name, text=None), source)
 
 
 def pooled_features(

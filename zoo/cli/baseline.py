@@ -22,6 +22,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where that data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--dim", type=int, metavar="N", help="dimensions that whitening keeps (default: all)")
     parser.add_argument("--size", type=int, metavar="N", help="pixels of the input (default: the backbone's own)")
+    parser.add_argument("--joint", action="store_true", help="keep CLIP's projection into the space of its texts")
     parser.add_argument("--limit", type=int, metavar="N", help="fit on so many of the images, drawn evenly")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
     parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
@@ -37,7 +38,8 @@ def _run(args: Namespace) -> int:
     folder = find(args.name)
     from zoo.baselines.own import save_as  # torch, not before the arguments were looked at
 
-    card = save_as(folder, args.own, images, args.dim, args.size, args.batch_size, sys.stderr.isatty(), args.device)
+    bar, joint = sys.stderr.isatty(), args.joint
+    card = save_as(folder, args.own, images, args.dim, args.size, args.batch_size, bar, args.device, joint)
     out = paths.local_models() / args.own
     if args.json:
         print_json({"folder": str(out), "card": card.to_json()})
@@ -86,5 +88,6 @@ COMMAND = Command(
   zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
   zoo baseline timm/resnet50.a1_in1k --as r50-plain
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
+  zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
   zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify""",
 )

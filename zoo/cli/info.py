@@ -65,6 +65,7 @@ def _card(card: Card) -> dict[str, str]:
         "architecture": card.architecture,
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
         "input": f"{how.mode}, short side to {how.resize}, centre square of {how.crop}, {how.interpolation}",
+        **({"text": f"texts of up to {card.text.length} tokens"} if card.text else {}),
         "licence": card.licence,
         "sources": ", ".join(card.sources) or "-",
         "fingerprint": card.fingerprint,
