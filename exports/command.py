@@ -37,18 +37,25 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from exports.copies import writable
-    from exports.export import Exporter, check_precision
-    from exports.resize import file_of
-    from zoo.cli.output import print_json
-    from zoo.errors import ZooError
+    from exports.precisions import check_precision
     from zoo.onnx_runtime import FILES
     from zoo.registry import find
 
     precisions = list(FILES) if args.precision == ["all"] else list(dict.fromkeys(args.precision))
     for precision in precisions:
         check_precision(precision)
-    folder = writable(find(args.model), precisions)
+    return _export(find(args.model), precisions, args)
+
+
+def _export(found: Path, precisions: list[str], args: Namespace) -> int:
+    from exports.copies import writable
+    from exports.export import Exporter
+    from exports.resize import file_of
+    from zoo.cli.output import print_json
+    from zoo.errors import ZooError
+    from zoo.onnx_runtime import FILES
+
+    folder = writable(found, precisions)
     exporter = Exporter(folder, args.calibration, args.data, args.force, not args.no_cost)
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}

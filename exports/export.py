@@ -19,9 +19,10 @@ from exports.cost import Baseline, baseline
 from exports.graph import write_graph
 from exports.half import write_half
 from exports.parity import Parity, Run, measure
+from exports.precisions import check_precision
 from zoo import onnx_runtime, paths, torch_runtime
 from zoo.cards import Card, read_card
-from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
+from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, sha256_of, write_json
 from zoo.loading import check_files
 
@@ -148,13 +149,6 @@ def export(
 ) -> Parity:
     """Export a model folder in one precision. Arguments and errors are those of `Exporter`."""
     return Exporter(folder, calibration, data, force).export(precision)
-
-
-def check_precision(precision: str) -> None:
-    """Raise `UsageError` for a precision that no graph comes in."""
-    known = onnx_runtime.FILES
-    if precision not in known:
-        raise UsageError(f"models are exported in {', '.join(known)}, not {precision!r}.{nearest(precision, known)}")
 
 
 def stamp(path: Path, card: Card, precision: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exports.parity import FLOORS
+from zoo.floors import EXPORT_FLOORS
 
 MEBI = 2**20
+FLOORS = ", ".join(f"{name} {floor}" for name, floor in EXPORT_FLOORS.items())
 
 
 def page(table: Mapping[str, Any]) -> str:
@@ -30,7 +31,7 @@ def page(table: Mapping[str, Any]) -> str:
         "",
         "fp32, fp16 and int8: the least cosine between torch's and the graph's embedding of one image, over golden "
         "images with noise (fp32, fp16) or with images held out (int8), in batches of 1, 2, 7 and 32. A variant below "
-        f"its floor ({', '.join(f'{name} {floor}' for name, floor in FLOORS.items())}) is not written. With random "
+        f"its floor ({FLOORS}) is not written. With random "
         "weights the embeddings of different images lie close together, which flatters a cosine: centred is the mean "
         "cosine of int8 after the mean embedding was taken away. Random networks may also magnify every small change: "
         "noise is the least cosine between torch's own embeddings of an image held out and of the same image with each "

@@ -10,17 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from zoo.floors import EXPORT_FLOORS
+
 Run = Callable[[np.ndarray], np.ndarray]
-
-FLOORS = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.95}
-"""The least cosine between torch's and a graph's embedding of one image.
-
-fp32: the same arithmetic in another order; 0.99999 is an angle of 0.26 degrees, far above rounding.
-fp16: each result is rounded to 11 bits, 0.05 %; fifty layers of that add up to about 0.4 %, a cosine of 0.99999, and
-deep or badly scaled networks get ten times that squared loss: 0.9999.
-int8: 256 steps over a range that few values fill: some 0.7 % a layer, 5 % after fifty, 0.999; images with values past
-the calibrated range fare worse, hence 0.95, the floor of `zoo verify`. Its cost in retrieval is measured beside it.
-"""
 
 BATCHES = (1, 2, 7, 32)
 NORM_ERROR = 1e-5
@@ -71,7 +63,7 @@ def measure(expected: np.ndarray, run: Run, pixels: np.ndarray, variant: str) ->
         centred_cosine=float(np.nan_to_num(_cosines(gots[-1] - torch.mean(0), torch - torch.mean(0)), nan=-1.0).mean()),
         max_difference=float(np.nan_to_num(np.abs(np.stack(gots) - torch), nan=2.0).max()),
         max_norm_error=float(np.nan_to_num(np.abs(np.linalg.norm(np.stack(gots), axis=2) - 1), nan=1.0).max()),
-        floor=FLOORS[variant],
+        floor=EXPORT_FLOORS[variant],
         date=datetime.now(UTC).date().isoformat(),
         versions={name: version(name) for name in ("torch", "onnx", "onnxruntime")},
     )

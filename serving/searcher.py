@@ -15,10 +15,11 @@ from serving.metrics import stage
 from serving.models import Models
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
+from zoo.floors import GOLDEN_FLOORS
 from zoo.golden import FILE, read_golden
 from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.preprocessing import to_pixels
-from zoo.verify import FLOORS
+from zoo.text import read_golden as read_golden_texts
 
 MAX_DRAFT = 2**16
 
@@ -66,6 +67,30 @@ class Searcher:
         with stage("embed"):
             return self.embedder.embed_pixels(pixels[None])
 
+    def embed_text(self, text: str) -> tuple[np.ndarray, bool]:
+        """The text's unit embedding, float32 [1, dim], and whether its end was left out.
+
+        Raises `NoTextTowerError` where the model embeds images alone, and `TextError` for a text with nothing in it.
+        """
+        with stage("embed"):
+            tower = self.embedder.text_tower
+            tokens = tower.tokens([text])
+            return tower.embed(tokens), tokens.truncated[0]
+
+    def check_texts(self) -> None:
+        """Read the model's text tower, where it has one, which else the first query waits for, and try it.
+
+        Raises `ModelFolderError` where a golden text does not get the embedding it should.
+        """
+        if self.embedder.card.text is None:
+            return
+        texts, expected = read_golden_texts(self.embedder.folder)
+        if float(self.embed_text(texts[0])[0][0] @ expected[0]) < GOLDEN_FLOORS["int8"]:
+            raise ModelFolderError(
+                f"{self.embedder.card.name} does not give its golden text the embedding it should. Check it: "
+                f"zoo verify {self.embedder.folder}"
+            )
+
     def by_image(self, image: ImageLike, k: int) -> list[Hit]:
         """The `k` items nearest to an image. Raises `ImageError`."""
         return self.search(self.embed(image), Ask(k))
@@ -73,6 +98,11 @@ class Searcher:
     def by_item(self, item_id: int, k: int) -> list[Hit]:
         """The `k` items nearest to an item, itself left out. Raises `ItemNotFoundError`."""
         return self.search(self.gallery.embedding(item_id)[None], Ask(k), item_id)
+
+    def by_text(self, text: str, k: int) -> tuple[list[Hit], bool]:
+        """The `k` items nearest to a text, and whether its end was left out. Raises `TextError`."""
+        embedding, truncated = self.embed_text(text)
+        return self.search(embedding, Ask(k)), truncated
 
     def search(self, embedding: np.ndarray, ask: Ask, leave_out: int | None = None) -> list[Hit]:
         """What `ask` wants of the nearest to a unit row, float32 [1, dim]; the item `leave_out` is not among them.
@@ -86,7 +116,7 @@ class Searcher:
         """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched."""
         embedding = self.embed(self._probe)
         self.gallery.search(embedding, 1)
-        return float(embedding[0] @ self._expected) >= FLOORS[self.embedder.precision]
+        return float(embedding[0] @ self._expected) >= GOLDEN_FLOORS[self.embedder.precision]
 
     def _part(self, image: ImageLike, crop: Box | None) -> ImageLike:
         if crop is None:

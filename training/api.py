@@ -19,24 +19,16 @@ from training.ensembles import concatenate
 from training.frozen import data as frozen_data
 from training.frozen.data import Samples
 from training.loop import CHECKPOINT, train
-from training.losses import LOSSES
 from training.memory_allocation import keep_freed_memory
-from training.methods import METHODS
-from training.miners import MINERS
-from training.optimizers import OPTIMIZERS
 from training.output import write_model_folder
 from training.processes import Processes, connect
 from training.recipe import Ensemble, Recipe
-from training.recipes import RECIPES
 from training.run import Place
-from training.samplers import SAMPLERS
-from training.settings import override
-from training.tables import check
-from training.trackers import create_trackers
-from zoo import datasets, paths
+from training.trackers import check_trackers, create_trackers
+from zoo import paths
 from zoo.cards import Card, read_card
 from zoo.datasets.dataset import Dataset
-from zoo.errors import RecipeError, UsageError, ZooError, nearest
+from zoo.errors import UsageError, ZooError
 from zoo.registry import find
 from zoo.torch_runtime import choose_device
 
@@ -64,51 +56,6 @@ class Outcome:
             f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept}.\n"
             f"Written to {self.folder}. Measure it with: zoo evaluate {self.name}"
         )
-
-
-def resolve(
-    name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None
-) -> Recipe | Ensemble:
-    """The recipe of a name with `key=value` settings applied, in an ensemble to every member.
-
-    The seeds of an ensemble's members follow one another. Raises `RecipeError` with the nearest name or key.
-    """
-    if name not in RECIPES:
-        raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
-    made, settings = RECIPES[name](), list(settings)
-    if isinstance(made, Recipe):
-        recipe = _changed(made, settings)
-        seed = recipe.seed if seed is None else seed
-        return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
-    members = [
-        dataclasses.replace(
-            _changed(member, settings),
-            seed=member.seed + (seed or 0) * len(made.members),
-            name=f"{rename or made.name}.{i}",
-        )
-        for i, member in enumerate(made.members)
-    ]
-    return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
-
-
-def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
-    changed = override(recipe, settings)
-    check_names(changed)
-    return changed
-
-
-def check_names(recipe: Recipe) -> None:
-    """Raise `RecipeError` or `DatasetError` for what tables and data sets do not know, before any image is read."""
-    objective, batch = recipe.objective, recipe.batch
-    check(METHODS, "method", objective.method, objective.method_args)
-    check(SAMPLERS, "sampler", batch.sampler, batch.args)
-    check(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
-    if objective.loss is not None:
-        check(LOSSES, "loss", objective.loss, objective.loss_args)
-    if objective.miner is not None:
-        known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
-        check(MINERS, "miner", objective.miner, known)
-    datasets.check_name(recipe.data.dataset)
 
 
 def train_ensemble(ensemble: Ensemble, restart: bool = False, **how: Any) -> Outcome:
@@ -152,6 +99,8 @@ def train_model(
     """
     if compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
+    track = tuple(track)
+    check_trackers(track)
     processes, chosen = connect(choose_device(device))
     keep_freed_memory()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.count))

@@ -37,10 +37,15 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.api import resolve, train_ensemble, train_model
     from training.recipe import Recipe
+    from training.resolving import resolve
+    from training.trackers import check_trackers
     from zoo.cli.output import print_json
+    from zoo.datasets import check_folder
 
+    check_trackers(args.track)
+    if args.data is not None:
+        check_folder(args.data)
     recipe: Recipe | Ensemble = resolve(args.name, args.settings, args.seed, args.rename)
     if args.features is not None:
         recipe = _on_features(recipe, args)
@@ -49,6 +54,8 @@ def _run(args: Namespace) -> int:
     if args.show:
         print_json(recipe.to_json())
         return 0
+    from training.api import train_ensemble, train_model
+
     how = {"root": args.data, "device": args.device, "restart": args.restart, "progress": not args.quiet}
     how |= {"compiled": args.compiled, "track": args.track}
     outcome = train_model(recipe, **how) if isinstance(recipe, Recipe) else train_ensemble(recipe, **how)

@@ -14,7 +14,6 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.ensembles import concatenate
     from zoo import paths
     from zoo.cards import NAME
     from zoo.cli.output import print_json
@@ -23,8 +22,10 @@ def _run(args: Namespace) -> int:
 
     if not NAME.fullmatch(args.name):
         raise UsageError(f"--as {args.name}: a name holds lower-case letters, digits, '.', '_' and '-' only.")
-    folder = paths.local_models() / args.name
-    card = concatenate([find(member) for member in args.members], folder, args.name)
+    folder, members = paths.local_models() / args.name, [find(member) for member in args.members]
+    from training.ensembles import concatenate  # torch, not before the members were found
+
+    card = concatenate(members, folder, args.name)
     if args.json:
         print_json({"name": card.name, "folder": str(folder), "card": card.to_json()})
     else:

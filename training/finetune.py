@@ -19,6 +19,7 @@ from training.finetune_recipe import recipe_for
 from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views
+from training.twins import twin_of
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.evaluation import evaluate
@@ -92,6 +93,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     stopped. Raises `UsageError` for a name that is taken and what `read_pictures` raises, before anything is trained,
     and what loading, `recipe_for` and training raise.
     """
+    twin_of(wish.method)  # a method that there is not is said before anything is read
     base = load(wish.base, device=wish.device)
     check_name(wish.name, base.folder, wish.replace)
     pictures = read_pictures(source, progress)

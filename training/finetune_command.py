@@ -37,16 +37,24 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.finetune import Wish, finetune
+    from training.twins import twin_of
     from zoo.cards import NAME
     from zoo.cli.output import print_json
-    from zoo.errors import UsageError
+    from zoo.errors import DatasetError, UsageError
+    from zoo.paths import expand
+    from zoo.registry import find
 
     name = args.rename or _name(args.base)
     if not NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME."
         )
+    if not expand(args.source).exists():
+        raise DatasetError(f"there is no folder or file {args.source}; name your pictures.")
+    twin_of(args.method)
+    find(args.base)
+    from training.finetune import Wish, finetune  # torch, not before the arguments were looked at
+
     wish = Wish(
         args.base,
         name,

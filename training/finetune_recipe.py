@@ -8,24 +8,17 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.api import check_names
 from training.frozen.extract import Model, Views
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
-from training.recipes import RECIPES
+from training.resolving import check_names
 from training.settings import override
+from training.twins import twin_of
 from zoo.datasets.dataset import Dataset
-from zoo.errors import UsageError, nearest
 from zoo.network import load_network
 
-TWIN = "-conv4-cifar100"
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR, HEAD_LR = 1e-4, 3e-3
 """A trunk that has learnt moves little; heads begin anew."""
-
-
-def methods() -> list[str]:
-    """The short names of the methods that can be chosen."""
-    return [name.removesuffix(TWIN) for name in RECIPES if name.endswith(TWIN)]
 
 
 def recipe_for(
@@ -43,7 +36,7 @@ def recipe_for(
     head_only: for heads on cached features, which learn faster and for longer. Raises `UsageError` for an unknown
     method and `RecipeError` for settings that do not fit.
     """
-    twin = _twin(method)
+    twin = twin_of(method)
     card = model.card
     start = Backbone(card.backbone, card.architecture, card.architecture_args, str(model.folder.resolve()))
     batch = batch_for(train.labels)
@@ -78,13 +71,3 @@ def _norm_frozen(backbone: Backbone, model: Model) -> Backbone:
     if not any(isinstance(module, _BatchNorm) for module in trunk.modules()):
         return backbone
     return replace(backbone, freeze_norm="all")
-
-
-def _twin(method: str) -> Recipe:
-    known = methods()
-    if method not in known:
-        raise UsageError(f"there is no method {method!r}.{nearest(method, known)} Known: {', '.join(known)}.")
-    twin = RECIPES[method + TWIN]()
-    if not isinstance(twin, Recipe):
-        raise UsageError(f"{method} is an ensemble; choose a single method, as margin, ms or diva.")
-    return twin

@@ -22,6 +22,17 @@ ARGUMENTS = {
 }
 """Another choice of the first starts from its own defaults: arguments of the old one would not fit it."""
 
+KINDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "8"),
+    float: ("a number", "0.001"),
+    bool: ("true or false", "true"),
+    (tuple, int): ("whole numbers in brackets", "[10,20]"),
+    (tuple, float): ("numbers in brackets", "[0.2,1.0]"),
+    (tuple, str): ("texts in brackets", '["a","b"]'),
+    (tuple, Head): ("heads in brackets", '[{"name":"first","dim":64}]'),
+}
+"""The kinds of fields, each in words and with an example."""
+
 
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """The recipe with `key=value` settings applied, all at once: they may be valid only together.
@@ -127,7 +138,15 @@ def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
             return tuple(value)
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return value
-    raise RecipeError(f"{key} must be {getattr(hint, '__name__', hint) if origin is None else hint}, not {text!r}.")
+    expected, example = _wanted(hint)
+    raise RecipeError(f"{key} must be {expected}, as in {key}={example}, not {text!r}.")
+
+
+def _wanted(hint: Any) -> tuple[str, str]:
+    """What a field takes, in words, and an example."""
+    if typing.get_origin(hint) is tuple:
+        return KINDS[tuple, typing.get_args(hint)[0]]
+    return KINDS.get(hint, ("a JSON object", '{"a":1.2}'))
 
 
 def _is_number(value: Any) -> bool:

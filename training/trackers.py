@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,10 +23,8 @@ class TensorBoard:
     """Event files in `folder`: view them with tensorboard --logdir."""
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingDependencyError("tensorboard is not installed: pip install tensorboard") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(folder / "tensorboard")
         self.writer.add_text("recipe", f"```\n{recipe}\n```")
 
@@ -42,10 +41,8 @@ class WandB:
     """A run of Weights & Biases in the project dml-zoo; its own environment variables apply (WANDB_MODE=offline)."""
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise MissingDependencyError("wandb is not installed: pip install wandb") from None
+        import wandb
+
         self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.to_json(), dir=str(folder))
 
     def write(self, record: dict[str, Any]) -> None:
@@ -56,13 +53,22 @@ class WandB:
 
 
 TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+"""By the names of the libraries that they need."""
 
 
-def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple[Tracker, ...]:
+def check_trackers(names: Iterable[str]) -> None:
     """Raises `UsageError` for an unknown name, `MissingDependencyError` for one whose library is not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UsageError(f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.")
+        if find_spec(name) is None:
+            raise MissingDependencyError(f"{name} is not installed: pip install {name}")
+
+
+def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple[Tracker, ...]:
+    """Raises what `check_trackers` raises."""
+    names = tuple(names)
+    check_trackers(names)
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(TRACKERS[name](recipe, folder) for name in names)
 

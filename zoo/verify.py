@@ -15,13 +15,14 @@ from zoo.config import check_config
 from zoo.contents import pickles_in
 from zoo.errors import ZooError
 from zoo.files import sha256_of
+from zoo.floors import GOLDEN_FLOORS
 from zoo.golden import FILE as GOLDEN
 from zoo.golden import read_golden
 from zoo.loading import load, weight_files
 from zoo.onnx_runtime import FILES
-
-FLOORS = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
-"""The least cosine between a golden embedding and the one that a variant gives now."""
+from zoo.text import GOLDEN as GOLDEN_TEXT
+from zoo.text import open_tower
+from zoo.text import read_golden as read_golden_text
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def verify(folder: Path) -> Iterator[Check]:
         if (folder / file).is_file():
             absent = None if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
             yield _golden(folder, card, "onnx", precision, absent)
+    if card.text is not None:
+        yield _golden_text(folder, card)
 
 
 def verify_files(folder: Path) -> Iterator[Check]:
@@ -67,7 +70,7 @@ def verify_files(folder: Path) -> Iterator[Check]:
 def _weights_in(folder: Path) -> set[str]:
     """The files of a model folder that hold weights, relative to it."""
     found = [*folder.glob("*.safetensors"), *folder.glob("onnx/*.onnx")]
-    return {path.relative_to(folder).as_posix() for path in found if path.name != GOLDEN}
+    return {path.relative_to(folder).as_posix() for path in found if path.name not in (GOLDEN, GOLDEN_TEXT)}
 
 
 def _hash(path: Path, name: str, expected: str) -> Check:
@@ -86,10 +89,27 @@ def _golden(folder: Path, card: Card, runtime: str, precision: str, absent: str 
         got = load(folder, runtime=runtime, precision=precision).embed(images)
     except ZooError as error:
         return Check(name, False, str(error))
+    return _compared(name, got, expected, GOLDEN_FLOORS[precision])
+
+
+def _golden_text(folder: Path, card: Card) -> Check:
+    name = "golden text"
+    if absent := [module for module in ("onnxruntime", "tokenizers") if importlib.util.find_spec(module) is None]:
+        return Check(name, None, f"{absent[0]} is not installed")
+    try:
+        texts, expected = read_golden_text(folder)
+        tower = open_tower(folder, card)
+        got = tower.embed(tower.tokens(texts))
+    except ZooError as error:
+        return Check(name, False, str(error))
+    return _compared(name, got, expected, GOLDEN_FLOORS["fp32"])
+
+
+def _compared(name: str, got: np.ndarray, expected: np.ndarray, floor: float) -> Check:
     if got.shape != expected.shape:
         return Check(name, False, f"gives {list(got.shape)}, golden are {list(expected.shape)}")
     cosine = _least_cosine(got, expected)
-    return Check(name, cosine >= FLOORS[precision], f"least cosine {cosine:.6f}")
+    return Check(name, cosine >= floor, f"least cosine {cosine:.6f}")
 
 
 def _least_cosine(got: np.ndarray, expected: np.ndarray) -> float:

@@ -10,10 +10,10 @@ import pytest
 
 import zoo
 from exports.export import Exporter
-from exports.parity import FLOORS
 from tests.exports.toys import make_toy, picture
 from tests.models import CARD
 from training.ensembles import concatenate
+from zoo.floors import EXPORT_FLOORS
 from zoo.onnx_runtime import FILES
 from zoo.verify import verify
 
@@ -38,12 +38,12 @@ def test_embeddings(ensemble: Path, precision: str) -> None:
     expected = zoo.load(ensemble).embed(IMAGES)
     got = zoo.load(ensemble, runtime="onnx", precision=precision).embed(IMAGES)
     assert got.shape == (20, CARD.dim + HEADLESS.dim)
-    assert (got * expected).sum(1).min() >= FLOORS[precision]
+    assert (got * expected).sum(1).min() >= EXPORT_FLOORS[precision]
     # A member that is lost or swapped would show in its own part, however short that is.
     for part in (slice(0, CARD.dim), slice(CARD.dim, None)):
         ours, theirs = got[:, part], expected[:, part]
         cosines = (ours * theirs).sum(1) / ((ours**2).sum(1) * (theirs**2).sum(1)) ** 0.5
-        assert cosines.min() >= FLOORS[precision]
+        assert cosines.min() >= EXPORT_FLOORS[precision]
     assert (expected @ expected.T).min() < 0.9
 
 

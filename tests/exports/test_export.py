@@ -15,12 +15,13 @@ from onnx import TensorProto
 import zoo
 from exports.copies import writable
 from exports.export import Exporter, export
-from exports.parity import FLOORS, measure
+from exports.parity import measure
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
 from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.floors import EXPORT_FLOORS
 from zoo.onnx_runtime import FILES, open_file, providers_of
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
@@ -36,7 +37,7 @@ def test_every_batch_size_gives_torchs_embeddings(exported: Path, precision: str
     for size in (1, 2, 7, 32):
         got = model.embed(IMAGES, batch_size=size)
         assert got.dtype == np.float32
-        assert (got * expected).sum(1).min() >= FLOORS[precision]
+        assert (got * expected).sum(1).min() >= EXPORT_FLOORS[precision]
         assert np.abs(np.linalg.norm(got.astype(np.float64), axis=1) - 1).max() < 1e-6
     # The floors mean something only where images lie further apart than they allow.
     assert (expected @ expected.T).min() < 0.9
@@ -50,7 +51,7 @@ def test_parity_says_what_was_measured(exported: Path) -> None:
     for precision, row in parity.items():
         assert row["holds"]
         assert not row["forced"]
-        assert row["floor"] == FLOORS[precision] <= row["min_cosine"] <= row["mean_cosine"]
+        assert row["floor"] == EXPORT_FLOORS[precision] <= row["min_cosine"] <= row["mean_cosine"]
         assert row["centred_cosine"] > 0.98
     assert parity["int8"]["details"]["calibrated_on"] == "folder all"
     assert parity["int8"]["details"]["calibration_images"] == 40
@@ -100,7 +101,7 @@ def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
     copy: Path, pictures: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = _contents(copy)
-    monkeypatch.setitem(FLOORS, precision, 1.1)
+    monkeypatch.setitem(EXPORT_FLOORS, precision, 1.1)
     with pytest.raises(ExportError, match=r"departs from torch.*floor 1.1.*--force"):
         export(copy, precision, str(pictures))
     assert _contents(copy) == before

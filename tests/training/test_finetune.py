@@ -13,7 +13,8 @@ import zoo
 from tests.training.frozen.pictures import make_model, noise, write_pictures
 from training.finetune import Wish, compare, finetune
 from training.finetune_pictures import read_pictures, split_classes
-from training.finetune_recipe import batch_for, methods
+from training.finetune_recipe import batch_for
+from training.twins import methods
 from zoo.cli.main import main
 from zoo.errors import DatasetError, RecipeError, UsageError
 from zoo.evaluation import retrieval_metrics

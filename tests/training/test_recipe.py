@@ -9,12 +9,12 @@ import timm
 import torch
 
 from tests.training.methods.batches import FEATURES, method
-from training.api import resolve
 from training.data import TrainingData
 from training.loop import create_sampler
 from training.methods.method import Method
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
+from training.resolving import resolve
 from training.run import Place, Run
 from training.settings import override
 from zoo.architectures import register
@@ -116,9 +116,13 @@ def test_override() -> None:
         ("optimiser.lr=1", "Did you mean 'optimizer'"),
         ("optimizer.learning=1", "no setting 'optimizer.learning'"),
         ("optimizer.lrr=1", "Did you mean 'optimizer.lr'"),
-        ("optimizer.lr=fast", "optimizer.lr must be float"),
-        ("schedule.epochs=1.5", "schedule.epochs must be int"),
-        ("schedule.epochs=true", "schedule.epochs must be int"),
+        ("optimizer.lr=fast", "optimizer.lr must be a number, as in optimizer.lr=0.001, not 'fast'"),
+        ("schedule.epochs=1.5", "schedule.epochs must be a whole number, as in schedule.epochs=8, not '1.5'"),
+        ("schedule.epochs=true", "schedule.epochs must be a whole number"),
+        ("data.skip_unreadable=3", "must be true or false"),
+        ("schedule.milestones=3", r"must be whole numbers in brackets, as in schedule.milestones=\[10,20\]"),
+        ("objective.loss_args=3", "must be a JSON object"),
+        ("preprocessing.mean=[a]", "must be numbers in brackets"),
         ("optimizer=adam", r"set one of optimizer\.name"),
         ("optimizer.lr.x=1", "plain value"),
         ("lr", "write key=value"),

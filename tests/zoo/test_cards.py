@@ -36,7 +36,7 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"schema": SCHEMA + 1}, "Upgrade"),
         ({"schema": None}, "no schema"),
         ({"dim": 25}, "dims add up"),
-        ({"dim": "24"}, "card.dim must be int"),
+        ({"dim": "24"}, "card.dim must be a whole number, as 64, not '24'"),
         ({"name": "../../etc"}, "lower-case"),
         ({"files": {"../secret": "ab"}}, "outside the model folder"),
         ({"files": {"/etc/passwd": "ab"}}, "outside the model folder"),

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from zoo.cards import read_card
+from zoo.floors import GOLDEN_FLOORS
 from zoo.golden import read_golden
 from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
-from zoo.verify import FLOORS
 
 ROOT = Path(__file__).parent
 FIXTURES = ROOT / "fixtures"
@@ -51,7 +51,7 @@ def test_plain_onnxruntime_gives_the_golden_embeddings(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     cosine, imported = done.stdout.split()
-    assert float(cosine) >= FLOORS["fp32"]
+    assert float(cosine) >= GOLDEN_FLOORS["fp32"]
     assert imported == "False"
 
 
@@ -79,16 +79,32 @@ def web(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_onnxruntime_web_gives_the_golden_embeddings(folder: Path, web: Path, tmp_path: Path) -> None:
+    _assert_golden_in_web(folder, web, tmp_path)
+
+
+@pytest.mark.slow
+def test_onnxruntime_web_runs_every_precision(web: Path, tmp_path: Path) -> None:
+    from exports.export import export
+
+    folder = tmp_path / "model"
+    shutil.copytree(SHIPPED / "margin-conv4-glyphs", folder)
+    export(folder, "fp16")
+    export(folder, "int8", calibration="glyphs")
+    assert _assert_golden_in_web(folder, web, tmp_path) == list(FILES)
+
+
+def _assert_golden_in_web(folder: Path, web: Path, scratch: Path) -> list[str]:
+    """The precisions that the folder holds, each of which gave its golden embeddings in onnxruntime-web."""
     images, expected = read_golden(folder)
     pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
-    (tmp_path / "pixels").write_bytes(pixels.tobytes())
-    for precision, file in FILES.items():
-        if not (folder / file).is_file():
-            continue
-        command = ["node", str(ROOT / "web" / "embed.mjs"), str(folder / file), str(tmp_path / "pixels")]
+    (scratch / "pixels").write_bytes(pixels.tobytes())
+    present = [precision for precision, file in FILES.items() if (folder / file).is_file()]
+    for precision in present:
+        command = ["node", str(ROOT / "web" / "embed.mjs"), str(folder / FILES[precision]), str(scratch / "pixels")]
         done = subprocess.run(
             [*command, *map(str, pixels.shape)], capture_output=True, text=True, check=False, timeout=120, cwd=web
         )
         assert done.returncode == 0, done.stderr
         got = np.array(json.loads(done.stdout), np.float32).reshape(expected.shape)
-        assert (got * expected).sum(1).min() >= FLOORS[precision]
+        assert (got * expected).sum(1).min() >= GOLDEN_FLOORS[precision]
+    return present

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,3 +117,53 @@ def test_exit_statuses_are_two_for_what_is_not_there_or_wrongly_used_and_one_for
 
 def _tree(error: type[ZooError]) -> list[type[ZooError]]:
     return [error, *(below for child in error.__subclasses__() for below in _tree(child))]
+
+
+MODEL = "margin-conv4-glyphs"
+TYPOS = [
+    (["train", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["train", MODEL, "--track", "tensorbord"], "Did you mean 'tensorboard'"),
+    (["train", MODEL, "--set", "optimizer.lrr=1"], "Did you mean 'optimizer.lr'"),
+    (["train", MODEL, "--set", "schedule.epochs=many"], "must be a whole number, as in schedule.epochs=8, not 'many'"),
+    (["train", MODEL, "--set", "data.dataset=glyhps"], "Did you mean 'glyphs'"),
+    (["train", MODEL, "--data", "nowhere"], "there is no folder nowhere"),
+    (["evaluate", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["evaluate", MODEL, "--dataset", "cras"], "Did you mean 'cars'"),
+    (["evaluate", MODEL, "--split", "tset"], "Did you mean 'test'"),
+    (["evaluate", MODEL, "--metrics", "structur"], "Did you mean 'structure'"),
+    (["benchmark", "report", MODEL, "--out", "x.html", "--dataset", "cras"], "Did you mean 'cars'"),
+    (["export", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["export", MODEL, "--precision", "fp61"], "Did you mean 'fp16'"),
+    (["features", "margin-conv4-glyps", "--dataset", "glyphs", "-o", "f"], "Did you mean 'margin-conv4-glyphs'"),
+    (["features", MODEL, "nowhere", "-o", "f"], "there is no folder nowhere"),
+    (["finetune", ".", "--from", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["finetune", ".", "--from", MODEL, "--method", "margn"], "Did you mean 'margin'"),
+    (["finetune", "nowhere", "--from", MODEL], "there is no folder or file nowhere"),
+    (["ensemble", MODEL, "margin-conv4-glyps", "--as", "two"], "Did you mean 'margin-conv4-glyphs'"),
+    (["convert", "none.pth", "--architecture", "googlenet", "--out", "x"], "there is no file none.pth"),
+    (["baseline", "dinov2-s41", "--as", "mine"], "Did you mean 'dinov2-s14'"),
+    (["push", "margin-conv4-glyps", "org/x"], "Did you mean 'margin-conv4-glyphs'"),
+    (["verify", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["benchmark", "run", "claims/roh", "--dataset", "glyphs"], "Did you mean 'claims/rho'"),
+    (["benchmark", "run", "claims/rho", "--dataset", "glyhps"], "Did you mean 'glyphs'"),
+    (["benchmark", "search", "margn", "--dataset", "glyphs"], "Did you mean 'margin'"),
+    (["list", "--method", "marign"], "Did you mean 'margin'"),
+]
+
+
+def test_typing_errors_end_with_two_before_torch_is_loaded(here: Path) -> None:
+    code = f"""
+import contextlib, io, json, sys
+from zoo.cli.main import main
+outcomes = []
+for arguments in {[arguments for arguments, _ in TYPOS]!r}:
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        status = main(arguments)
+    outcomes.append([status, said.getvalue(), sorted({{"torch", "timm", "onnx"}} & sys.modules.keys())])
+print(json.dumps(outcomes))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
+    for (arguments, says), (status, said, loaded) in zip(TYPOS, json.loads(done.stdout), strict=True):
+        assert (status, loaded) == (2, []), (arguments, said)
+        assert says in said, (arguments, said)
+        assert said.count("zoo: error:") == 1

@@ -23,7 +23,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", metavar="NAME", help="the recipe whose augmentation makes the views (default: the model's own)"
     )
-    parser.add_argument("--dtype", default="float16", help="float16 or float32 (default: float16)")
+    parser.add_argument("--dtype", default="float16", choices=("float16", "float32"), help="default: float16")
     parser.add_argument("--seed", type=int, default=0, help="of the views (default: 0)")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
@@ -32,18 +32,22 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.frozen.extract import extract
-    from training.run import Place
     from zoo import datasets
     from zoo.cli.output import print_json
     from zoo.errors import UsageError
-    from zoo.torch_runtime import choose_device
+    from zoo.registry import find
 
     if (args.folder is None) == (args.dataset is None):
         raise UsageError("name a folder of images, or a data set with --dataset; one of the two.")
     if args.batch_size < 1:
         raise UsageError(f"--batch-size is 1 or more, not {args.batch_size}.")
     name, root = ("folder", args.folder) if args.dataset is None else (args.dataset, args.data)
+    datasets.check(name, args.split, root)
+    find(args.model)
+    from training.frozen.extract import extract  # torch, not before the arguments were looked at
+    from training.run import Place
+    from zoo.torch_runtime import choose_device
+
     model = _model(args.model)
     views = _views(model, args)
     dataset = datasets.load(name, args.split, root)
@@ -76,7 +80,7 @@ def _views(model: Model, args: Namespace) -> Views:
     from training.frozen.views import usual_views, views_of
 
     if args.recipe is not None:
-        from training.api import resolve
+        from training.resolving import resolve
 
         return views_of(resolve(args.recipe), args.views, args.seed)
     return usual_views(model.folder, model.card.preprocessing, args.views, args.seed)

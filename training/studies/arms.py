@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from string import Template
 
-from training.api import resolve
 from training.recipe import Ensemble, Recipe
 from training.recipes.settings import PAPER_DATASETS
+from training.resolving import resolve
 from training.studies.study import Arm, Study
 from zoo.errors import RecipeError, UsageError
 

@@ -68,13 +68,16 @@ def _configure_both(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.studies.arms import SELECTIONS
-    from training.studies.plan import Plan, write_plan
-    from training.studies.study import slug
     from training.studies.table import study_of
     from zoo import paths
+    from zoo.datasets import check
 
     study = study_of(args.study)
+    check(args.dataset, "test", args.data)
+    from training.studies.arms import SELECTIONS  # torch, not before the arguments were looked at
+    from training.studies.plan import Plan, write_plan
+    from training.studies.study import slug
+
     selections = SELECTIONS if args.select == "both" else (args.select,)
     seeds = study.seeds if args.seeds is None else args.seeds
     plan = Plan(study, args.dataset, seeds, selections, tuple(args.settings), args.data)

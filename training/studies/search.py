@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.api import resolve
 from training.output import provenance
 from training.recipe import Recipe
+from training.resolving import resolve
 from training.studies.crossval import Validation, rerun, validate
 from training.studies.plan import read
 from training.studies.single import Workplace, claimed

@@ -30,8 +30,14 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.studies.search import Search, begin
+    from training.studies.spaces import space_of
     from zoo import paths
+    from zoo.datasets import check
+
+    check(args.dataset, "test", args.data)
+    for loss in args.losses:
+        space_of(loss)
+    from training.studies.search import Search, begin  # torch, not before the arguments were looked at
 
     counts = {name: getattr(args, name) for name in ("trials", "reruns", "folds", "patience", "seed")}
     search = Search(tuple(args.losses), args.dataset, **counts, settings=tuple(args.settings), data=args.data)

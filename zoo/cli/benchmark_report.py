@@ -23,14 +23,18 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    from zoo.cards import read_card
     from zoo.cli.output import write_text
+    from zoo.datasets import check
     from zoo.datasets import load as load_dataset
     from zoo.errors import UsageError
     from zoo.loading import load
+    from zoo.registry import find
     from zoo.report.report import report
 
     if any((Path(args.model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(f"{args.model} is a study, which reports itself: zoo benchmark resume {args.model} --report")
+    check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
     model = load(args.model, args.runtime, args.precision, args.device)
     dataset = load_dataset(args.dataset or model.card.dataset, args.split, args.data)
     text = report(model, dataset, args.mapping, args.batch_size, sys.stderr.isatty())

@@ -18,7 +18,11 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo.cli.output import print_json
-    from zoo.convert import convert
+    from zoo.errors import UsageError
+
+    if not args.file.is_file():
+        raise UsageError(f"there is no file {args.file}.")
+    from zoo.convert import convert  # torch, not for nothing
 
     folder = convert(args.file, args.architecture, args.out, args.sha256)
     if args.json:

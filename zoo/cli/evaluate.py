@@ -45,11 +45,17 @@ def _numbers(text: str) -> list[int]:
 
 
 def _run(args: Namespace) -> int:
+    from zoo.cards import read_card
+    from zoo.datasets import check
     from zoo.evaluation import evaluate
+    from zoo.evaluation.groups import groups_of
     from zoo.files import write_json
     from zoo.loading import load
+    from zoo.registry import find
     from zoo.results import add_result
 
+    groups_of(args.metrics.split(","))
+    check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
     model = load(args.model, args.runtime, args.precision, args.device)
     progress = sys.stderr.isatty()
     result = evaluate(

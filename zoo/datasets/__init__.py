@@ -94,7 +94,13 @@ def check(name: str, split: str = "test", data: str | Path | None = None) -> Non
     check_name(name)
     if split not in SPLITS:
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
-    if data is not None and not expand(data).is_dir():
+    if data is not None:
+        check_folder(data)
+
+
+def check_folder(data: str | Path) -> None:
+    """Raise `DatasetError` for a folder of data that is not there."""
+    if not expand(data).is_dir():
         reason = f"{data} is not a folder" if expand(data).exists() else f"there is no folder {data}"
         raise DatasetError(f"{reason}; name the one that holds the data set.")
 

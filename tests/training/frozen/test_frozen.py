@@ -14,7 +14,7 @@ import zoo
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model, noise
 from training import state
-from training.api import resolve, train_model
+from training.api import train_model
 from training.frozen.data import load
 from training.frozen.extract import Model, Views, extract
 from training.frozen.recipe import on_features
@@ -22,6 +22,7 @@ from training.frozen.trunk import CachedTrunk, draw_views
 from training.frozen.views import USUAL, usual_views
 from training.loop import train
 from training.recipe import Augmentation, Recipe
+from training.resolving import resolve
 from training.run import Run
 from zoo.cards import Card
 from zoo.cli.main import main

@@ -1,0 +1,65 @@
+"""From a recipe's name and settings to the recipe. Torch is loaded last, so that a typing error is answered at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from training.recipe import Ensemble, Recipe
+from training.recipes import RECIPES
+from training.settings import override
+from training.tables import check
+from zoo import datasets
+from zoo.errors import RecipeError, nearest
+
+
+def resolve(
+    name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None
+) -> Recipe | Ensemble:
+    """The recipe of a name with `key=value` settings applied, in an ensemble to every member.
+
+    The seeds of an ensemble's members follow one another. Raises `RecipeError` with the nearest name or key, of names
+    and settings before torch is loaded.
+    """
+    if name not in RECIPES:
+        raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
+    made, settings = RECIPES[name](), list(settings)
+    if isinstance(made, Recipe):
+        recipe = _changed(made, settings)
+        seed = recipe.seed if seed is None else seed
+        return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
+    members = [
+        dataclasses.replace(
+            _changed(member, settings),
+            seed=member.seed + (seed or 0) * len(made.members),
+            name=f"{rename or made.name}.{i}",
+        )
+        for i, member in enumerate(made.members)
+    ]
+    return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
+
+
+def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
+    changed = override(recipe, settings)
+    check_names(changed)
+    return changed
+
+
+def check_names(recipe: Recipe) -> None:
+    """Raise `RecipeError` or `DatasetError` for what tables and data sets do not know, before any image is read."""
+    datasets.check_name(recipe.data.dataset)
+    from training.losses import LOSSES
+    from training.methods import METHODS
+    from training.miners import MINERS
+    from training.optimizers import OPTIMIZERS
+    from training.samplers import SAMPLERS
+
+    objective, batch = recipe.objective, recipe.batch
+    check(METHODS, "method", objective.method, objective.method_args)
+    check(SAMPLERS, "sampler", batch.sampler, batch.args)
+    check(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
+    if objective.loss is not None:
+        check(LOSSES, "loss", objective.loss, objective.loss_args)
+    if objective.miner is not None:
+        known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
+        check(MINERS, "miner", objective.miner, known)
