@@ -7,22 +7,47 @@ from pathlib import Path
 
 from zoo.cli.command import Command
 from zoo.cli.output import print_json
+from zoo.errors import UsageError
 
 
 def _configure_export(parser: ArgumentParser) -> None:
     parser.add_argument("gallery", type=Path, help="gallery folder")
-    parser.add_argument("out", type=Path, help="new folder for items.parquet, index.faiss and model.json")
+    parser.add_argument(
+        "out", nargs="?", type=Path, help="new folder for items.parquet, index.faiss, marks.parquet and model.json"
+    )
+    parser.add_argument(
+        "--pairs", type=Path, metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file"
+    )
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
 def _export(args: Namespace) -> None:
+    if args.out is None and args.pairs is None:
+        raise UsageError("say where to: a new folder for all of the gallery, or --pairs FILE for the marked results.")
+    pairs = None if args.pairs is None else _export_pairs(args.gallery, args.pairs)
+    items = None if args.out is None else _export_gallery(args.gallery, args.out)
+    if args.json:
+        told = {"out": args.out and str(args.out), "items": items}
+        print_json(told if pairs is None else {**told, "pairs_file": str(args.pairs), "pairs": pairs})
+        return
+    if items is not None:
+        print(f"{args.out}: {items:,} items")
+    if pairs is not None:
+        print(f"{args.pairs}: {pairs:,} marked pairs")
+
+
+def _export_gallery(gallery: Path, out: Path) -> int:
     from serving.gallery.exchange import export_gallery
 
-    items = export_gallery(args.gallery, args.out)
-    if args.json:
-        print_json({"out": str(args.out), "items": items})
-    else:
-        print(f"{args.out}: {items:,} items")
+    return export_gallery(gallery, out)
+
+
+def _export_pairs(path: Path, file: Path) -> int:
+    from serving.gallery import Gallery
+    from serving.gallery.pairs import export_pairs
+
+    with Gallery.open(path) as gallery:
+        return export_pairs(gallery, file)
 
 
 def _configure_import(parser: ArgumentParser) -> None:
@@ -45,7 +70,10 @@ EXPORT = Command(
     "write a gallery as Parquet and a plain FAISS index, which open without zoo",
     _configure_export,
     _export,
-    "  zoo gallery export gallery/ copy/",
+    """  zoo gallery export gallery/ copy/
+  zoo gallery export gallery/ --pairs pairs.csv
+Of each pair that was marked right or wrong the file says query_source, query_sha256, query_item, query_label, the same
+four of the result, same (1 right, 0 wrong), similarity, model and marked_at.""",
 )
 IMPORT = Command(
     "read an exported gallery back",

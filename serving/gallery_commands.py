@@ -26,6 +26,9 @@ def _configure_add(parser: ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", type=Path, help="image files; for a whole folder use zoo index")
     parser.add_argument("--label", help="the label of all of them (default: none)")
     parser.add_argument("--metadata", metavar="JSON", default="{}", help="a JSON object to store with each of them")
+    parser.add_argument(
+        "--update", action="store_true", help="give the label and the metadata to images that are there already as well"
+    )
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
     parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
 
@@ -39,12 +42,15 @@ def _add(args: Namespace) -> int:
     files = named_images(args.images, args.label, _metadata(args.metadata))
     with Gallery.open(args.gallery) as gallery:
         embedder = load(args.model or gallery.model_ref, runtime=args.runtime)
-        report = add_files(gallery, embedder, files, progress=sys.stderr.isatty())
+        report = add_files(gallery, embedder, files, progress=sys.stderr.isatty(), update=args.update)
     if args.json:
         print_json(report.to_json())
     else:
         for source, reason in report.unreadable:
             print(f"left out {source}: {reason}")
+        for source, known, label in report.differing:
+            what = "it is as given now" if args.update else "it stays as it is; --update changes it"
+            print(f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {what}")
         print(f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items")
     return 1 if report.unreadable else 0
 
@@ -104,10 +110,12 @@ def _stats(args: Namespace) -> None:
     from serving.gallery import Gallery
 
     with Gallery.open(args.gallery) as gallery:
-        index, stats = gallery.index_stats(), gallery.stats()
+        index, stats, marks = gallery.index_stats(), gallery.stats(), gallery.marks.counts()
         facts = {**asdict(stats), "model": gallery.card.name, "fingerprint": gallery.card.fingerprint}
     if args.json:
-        print_json({**facts, "dim": gallery.card.dim, "metric": "cosine", "index": asdict(index)})
+        print_json(
+            {**facts, "dim": gallery.card.dim, "metric": "cosine", "index": asdict(index), "marks": asdict(marks)}
+        )
         return
     print(f"{stats.items:,} items of {stats.labels:,} labels, at change {stats.change:,}")
     print(f"embedded by {gallery.card.name} ({gallery.card.fingerprint[:12]}), {gallery.card.dim} numbers, cosine")
@@ -117,6 +125,8 @@ def _stats(args: Namespace) -> None:
     print(
         f"{index.frozen:,} vectors on disk ({index.bytes / 2**20:,.1f} MiB), {index.waiting:,} changes wait beside it"
     )
+    if marks.total:
+        print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 
 
 def _compact(args: Namespace) -> None:

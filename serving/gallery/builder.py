@@ -35,9 +35,11 @@ class Report:
     """What indexing a folder did.
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source or label; `unreadable`: source and reason of every image that was left out; `not_in_folder`: sources of the
-    gallery's items whose content the folder does not hold. Of labels from a file: `unlabelled`: images that it does not
-    name; `labels_unused`: the paths that it names and the folder does not hold.
+    source or label; `differing`: of single files that were there already, source, id and label of the item, where
+    another label or other metadata was asked for, and `updated`, how many got it; `unreadable`: source and reason of
+    every image that was left out; `not_in_folder`: sources of the gallery's items whose content the folder does not
+    hold. Of labels from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names
+    and the folder does not hold.
     """
 
     gallery: str
@@ -45,6 +47,8 @@ class Report:
     added: int = 0
     already_there: int = 0
     moved: int = 0
+    differing: list[tuple[str, int, str | None]] = field(default_factory=list)
+    updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
     unlabelled: int = 0
@@ -111,13 +115,25 @@ def index_folder(
 
 
 def add_files(
-    gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], batch_size: int = 64, progress: bool = False
+    gallery: Gallery,
+    embedder: Embedder,
+    files: Sequence[ImageFile],
+    batch_size: int = 64,
+    progress: bool = False,
+    update: bool = False,
 ) -> Report:
-    """Add single files; of content that is there already the older item stays as it is."""
+    """Add single files. Of content that is there already the older item stays as it is, and the report says where
+    another label or other metadata was asked for; with `update` the item gets them.
+    """
     gallery.check_model(embedder.card)
     _check_batch_size(batch_size)
     report = Report(str(gallery.path), len(files))
-    _fill(gallery, embedder, files, report, batch_size, progress)
+    run = _fill(gallery, embedder, files, report, batch_size, progress)
+    for file, item in run.differing:
+        report.differing.append((file.source, item.id, item.label))
+        if update:
+            gallery.describe(item.id, file.label or item.label, file.metadata or item.metadata)
+            report.updated += 1
     report.items = gallery.count()
     return report
 
@@ -164,6 +180,7 @@ class _Run:
         self.gallery, self.embedder, self.report, self.batch_size = gallery, embedder, report, batch_size
         self.batch: list[_Decoded] = []
         self.places: list[tuple[int, str, str | None]] = []
+        self.differing: list[tuple[ImageFile, Item]] = []
         self.seen: set[str] = set()
 
     def take(self, file: ImageFile, image: _Decoded | _Known) -> None:
@@ -194,6 +211,8 @@ class _Run:
         self.report.already_there += 1
         if (item.source, item.label) != (file.source, file.label):
             self.places.append((item.id, file.source, file.label))
+        if item.differs(file.label, file.metadata):
+            self.differing.append((file, item))
 
     def _add(self) -> None:
         vectors = self.embedder.embed_pixels(np.stack([image.pixels for image in self.batch]))

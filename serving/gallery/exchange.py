@@ -2,6 +2,7 @@
 
 items.parquet    id, source, label, metadata (JSON), content_sha256, added_at, embedding, thumbnail, thumbnail_type
 index.faiss      a flat index over inner products whose ids are the items'
+marks.parquet    what users said of pairs of images, by the SHA-256 of these; the columns are those of `Mark`
 model.json       the model that embedded them: only its galleries take the items back
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 
 from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, read_model
 from serving.gallery.items import Item, NewItem
+from serving.gallery.marks import Mark
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, UsageError, missing
@@ -30,14 +33,14 @@ try:
 except ImportError:
     raise missing("pyarrow", "parquet") from None
 
-ITEMS, INDEX = "items.parquet", "index.faiss"
+ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
 BATCH = 1000
 
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
 def export_gallery(path: Path, out: Path) -> int:
-    """Write the gallery's items, of one moment, to a new folder; how many there are.
+    """Write the gallery's items, of one moment, and its marks to a new folder; how many items there are.
 
     Raises `UsageError` where `out` is not a new or empty folder.
     """
@@ -50,6 +53,8 @@ def export_gallery(path: Path, out: Path) -> int:
                 writer.write_table(_table(rows, store.dim))
                 index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows]))
         faiss.write_index(index, str(made / INDEX))
+        marks = [asdict(mark) for mark in store.marks.all()]
+        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
         shutil.copyfile(path / MODEL, made / MODEL)
         return int(index.ntotal)
 
@@ -57,11 +62,13 @@ def export_gallery(path: Path, out: Path) -> int:
 def import_gallery(source: Path, out: Path) -> tuple[int, int]:
     """Add an export's items to the gallery `out`, which is made if it is not there; how many were read, and new.
 
-    Items get new ids, in the old order; content that is there already is passed over. Raises `GalleryError` for an
+    Items get new ids, in the old order; content that is there already is passed over. Of a pair of images that is
+    marked here and there the later mark counts. Raises `GalleryError` for an
     export that is incomplete or damaged and `ModelMismatchError` for another model's.
     """
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
+    marks = _open(source / MARKS) if (source / MARKS).exists() else None
     with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
@@ -72,7 +79,22 @@ def import_gallery(source: Path, out: Path) -> tuple[int, int]:
                 read += len(items)
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
             raise GalleryError(f"{source / ITEMS} is damaged; {read} items were read before: {error}.") from None
+        if marks:
+            _take_over(gallery, marks, source / MARKS)
     return read, new
+
+
+def _take_over(gallery: Gallery, file: Any, path: Path) -> None:
+    try:
+        for batch in file.iter_batches(BATCH):
+            gallery.marks.take_over([Mark(**row) for row in batch.to_pylist()])
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise GalleryError(f"{path} is damaged; the items are imported, marks are not: {error}.") from None
+
+
+def _marks_schema() -> Any:
+    kinds = {"int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
+    return pa.schema([pa.field(one.name, kinds.get(str(one.type), pa.string())) for one in fields(Mark)])
 
 
 def _schema(dim: int) -> Any:

@@ -39,6 +39,10 @@ class Item:
     added_at: str
     change: int
 
+    def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
+        """Whether an image that is this item was given another label or other metadata; none at all asks for none."""
+        return label not in (None, self.label) or (bool(metadata) and metadata != self.metadata)
+
 
 @dataclass(frozen=True)
 class Added:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,8 +216,8 @@ class Marks:
 
 
 def _mark(row: tuple[Any, ...]) -> Mark:
-    *images, same, similarity, model, marked_at = row
-    return Mark(*images, bool(same), similarity, model, marked_at)
+    mark = Mark(*row)
+    return replace(mark, same=bool(mark.same))  # SQLite has no truth values
 
 
 def _check(query: np.ndarray, item: np.ndarray) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from argparse import ArgumentParser
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import faiss
@@ -11,8 +14,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from serving.exchange_commands import EXPORT
 from serving.gallery import Gallery
-from serving.gallery.exchange import INDEX, ITEMS, export_gallery, import_gallery
+from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
+from serving.gallery.marks import SentQuery
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
 
@@ -83,3 +88,65 @@ def test_a_table_of_something_else_is_refused(path: Path, tmp_path: Path) -> Non
     parquet.write_table(table.drop_columns(["embedding"]), tmp_path / "out" / ITEMS)
     with pytest.raises(GalleryError, match="embedding"):
         import_gallery(tmp_path / "out", tmp_path / "new")
+
+
+def mark_some(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.marks.put(2, 3, True)
+        gallery.marks.put(3, 2, False)
+        gallery.marks.put(SentQuery("f" * 64, unit_rows(1, seed=5)[0], 'käse, "eins".jpg'), 1, True)
+
+
+def test_marks_go_along_with_their_items(path: Path, tmp_path: Path) -> None:
+    mark_some(path)
+    export_gallery(path, tmp_path / "out")
+    import_gallery(tmp_path / "out", tmp_path / "new")
+    with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
+        for before, after in zip(old.marks.all(), new.marks.all(), strict=True):
+            assert replace(after, id=before.id, item=before.item, query_item=before.query_item) == before
+            assert new.item(after.item).content_sha256 == old.item(before.item).content_sha256
+        last = list(new.marks.all())[-1]
+        new.marks.remove(last.id)
+    import_gallery(tmp_path / "out", tmp_path / "new")
+    with Gallery.open(tmp_path / "new") as new:
+        assert new.marks.counts().total == 3
+    (tmp_path / "out" / MARKS).write_bytes(b"no parquet")
+    with pytest.raises(GalleryError, match="marks"):
+        import_gallery(tmp_path / "out", tmp_path / "none")
+    (tmp_path / "out" / MARKS).unlink()  # as in an export of before there were marks
+    assert import_gallery(tmp_path / "out", tmp_path / "without") == (1198, 1198)
+
+
+def test_pairs_to_train_on(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mark_some(path)
+    vectors = unit_rows(1200).astype(float)
+    query = unit_rows(1, seed=5)[0].astype(float)
+    expected = [  # items 1, 2, 3 are vectors 0, 1, 2, with labels by their number modulo 5
+        ("1.png", f"{1:064x}", 2, "label 1", "2.png", f"{2:064x}", 3, "label 2", 1, vectors[1] @ vectors[2]),
+        ("2.png", f"{2:064x}", 3, "label 2", "1.png", f"{1:064x}", 2, "label 1", 0, vectors[1] @ vectors[2]),
+        ('käse, "eins".jpg', "f" * 64, None, None, "0.png", f"{0:064x}", 1, None, 1, query @ vectors[0]),
+    ]
+    run(path, "--pairs", tmp_path / "pairs.csv")
+    assert "3 marked pairs" in capsys.readouterr().out
+    run(path, tmp_path / "out", "--pairs", tmp_path / "pairs.parquet", "--json")
+    assert json.loads(capsys.readouterr().out)["pairs"] == 3
+    rows = parquet.read_table(tmp_path / "pairs.parquet").to_pylist()
+    with (tmp_path / "pairs.csv").open(encoding="utf-8", newline="") as file:
+        texts = list(csv.DictReader(file))
+    for row, text, one in zip(rows, texts, expected, strict=True):
+        assert list(row) == list(text)
+        values = list(row.values())
+        assert values[:9] == list(one[:9])
+        assert values[9] == pytest.approx(one[9], abs=1e-6)
+        assert row["model"] == CARD.fingerprint
+        assert datetime.fromisoformat(row["marked_at"]).tzinfo == UTC
+        assert list(text.values()) == ["" if value is None else str(value) for value in values]
+    for words in ((), ("--pairs", tmp_path / "pairs.xlsx"), ("--pairs", tmp_path / "pairs.csv" / "pairs.csv")):
+        with pytest.raises(UsageError):
+            run(path, *words)
+
+
+def run(*words: object) -> None:
+    parser = ArgumentParser()
+    EXPORT.configure(parser)
+    EXPORT.run(parser.parse_args([str(word) for word in words]))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from serving.exchange_commands import EXPORT, IMPORT
-from serving.gallery import Gallery
+from serving.gallery import Gallery, Item
 from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
 from serving.gallery_commands import ADD, COMPACT, LIST, REMOVE, STATS, VERIFY
@@ -41,7 +41,7 @@ def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], c
     run_here(ADD, gallery, *images, "--label", "new", "--metadata", '{"year": 1908}', "--json")
     assert json.loads(capsys.readouterr().out)["added"] == 2
     run_here(ADD, gallery, images[0], "--label", "other")
-    assert capsys.readouterr().out == "0 added, 1 were there already; 26 items\n"
+    assert capsys.readouterr().out.splitlines()[-1] == "0 added, 1 were there already; 26 items"
     run_here(LIST, gallery, "--label", "new", "--json")
     listed = json.loads(capsys.readouterr().out)
     assert [item["source"] for item in listed["items"]] == [path.as_posix() for path in images]
@@ -79,6 +79,28 @@ def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_pat
         run_here(LIST, gallery, "--offset", -1)
 
 
+def test_what_is_there_already_under_another_label_is_said(gallery: Path, images: list[Path], capsys: Capture) -> None:
+    run_here(ADD, gallery, images[0], "--label", "first", "--metadata", '{"a": 1}')
+    (known,) = [item for item in _items(gallery) if item.label == "first"]
+    capsys.readouterr()
+    run_here(ADD, gallery, images[0], "--label", "second")
+    assert f"already there as {known.id} with label first; it stays as it is; --update" in capsys.readouterr().out
+    for words in ((), ("--label", "first"), ("--metadata", '{"a": 1}')):  # nothing else is asked for
+        run_here(ADD, gallery, images[0], *words)
+        assert "already there as" not in capsys.readouterr().out
+    run_here(ADD, gallery, images[0], "--label", "second", "--update", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["differing"], told["updated"]) == ([[str(images[0]), known.id, "first"]], 1)
+    run_here(ADD, gallery, images[0], "--metadata", "{}", "--update")
+    (changed,) = [item for item in _items(gallery) if item.id == known.id]
+    assert (changed.label, changed.metadata, changed.source) == ("second", {"a": 1}, known.source)
+
+
+def _items(path: Path) -> list[Item]:
+    with Gallery.open(path) as gallery:
+        return gallery.items(limit=1000)
+
+
 def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     run_here(STATS, gallery)
     assert "0 vectors on disk (0.0 MiB), 24 changes wait" in capsys.readouterr().out
@@ -92,8 +114,12 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     stats = json.loads(capsys.readouterr().out)
     assert (stats["items"], stats["metric"], stats["index"]["recall"]) == (24, "cosine", 1.0)
     assert stats["index"]["waiting"] == 0
+    assert stats["marks"] == {"right": 0, "wrong": 0}
+    with Gallery.open(gallery) as opened:
+        opened.marks.put(1, 2, True)
     run_here(STATS, gallery)
-    assert "finds 1.0000 of the 10 nearest" in capsys.readouterr().out
+    assert "finds 1.0000 of the 10 nearest" in (said := capsys.readouterr().out)
+    assert "marked results: 1 right, 0 wrong" in said
 
 
 def test_export_and_import(gallery: Path, tmp_path: Path, capsys: Capture) -> None:
