@@ -25,13 +25,11 @@ def test_there_is_a_folder_of_every_version() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_it_loads_and_passes_every_check(folder: Path) -> None:
-    assert {check.name: check.ok for check in verify(folder)} == {
-        "sha256 model.safetensors": True,
-        "sha256 heads.safetensors": True,
-        "sha256 onnx/model.onnx": True,
-        "golden torch fp32": True,
-        "golden onnx fp32": True,
-    }
+    names = {f"sha256 {file}" for file in ("model.safetensors", "heads.safetensors", "onnx/model.onnx")}
+    names |= {"golden torch fp32", "golden onnx fp32"}
+    if json.loads((folder / "card.json").read_text()).get("text"):
+        names |= {"sha256 onnx/text.onnx", "sha256 tokenizer.json", "golden text"}
+    assert {check.name: check.ok for check in verify(folder)} == dict.fromkeys(names, True)
     assert zoo.info(str(folder)).card == read_card(folder)
 
 
@@ -61,7 +59,11 @@ def test_a_newer_one_is_refused_with_the_version_to_install(needs: object, says:
         card_from_json(newer)
 
 
-def test_schema_1_had_no_needs() -> None:
-    values = json.loads((FOLDERS[0] / "card.json").read_text())
+def test_schema_1_had_no_needs_and_none_before_3_a_text_tower() -> None:
+    values = [json.loads((folder / "card.json").read_text()) for folder in FOLDERS]
     with pytest.raises(CardError, match="unknown key 'needs'"):
-        card_from_json({**values, "needs": "0.1.0"})
+        card_from_json({**values[0], "needs": "0.1.0"})
+    for older in values[:2]:
+        with pytest.raises(CardError, match="unknown key 'text'"):
+            card_from_json({**older, "text": None})
+    assert card_from_json(values[2]).text.length == 8
