@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, body: bytes) -> None:
         if self.fault.drop is None:
-            self.wfile.write(body)
+            self.drip(body) if self.fault.drip else self.wfile.write(body)
             return
         self.wfile.write(body[: self.fault.drop])
         self.wfile.flush()
@@ -127,6 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
         self.close_connection = True
+
+    def drip(self, body: bytes) -> None:
+        piece = len(body) // 8 + 1
+        for start in range(0, len(body), piece):
+            time.sleep(self.fault.drip)
+            self.wfile.write(body[start : start + piece])
+            self.wfile.flush()
 
     def json(self, value: Any) -> None:
         self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})

@@ -17,7 +17,7 @@ class Fault:
 
     status, code, headers, body: answered instead. drop: the connection ends after so many bytes of the body, by a reset
     where `reset`. stall: seconds of silence there. short: the body lacks so many bytes, and its stated length too.
-    flip: one byte of the body is another.
+    flip: one byte of the body is another. drip: the body comes in eight pieces, with so many seconds before each.
     """
 
     path: str
@@ -32,6 +32,7 @@ class Fault:
     stall: float = 0
     short: int = 0
     flip: bool = False
+    drip: float = 0
 
 
 @dataclass

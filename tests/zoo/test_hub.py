@@ -88,6 +88,15 @@ def test_a_slow_server_is_asked_again_from_that_byte(world: World, monkeypatch: 
     assert world.hub.ranges(WEIGHTS)[1] == f"bytes={100_000 // 4096 * 4096}-"
 
 
+def test_a_server_that_drips_is_waited_for_as_long_as_something_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.4)
+    world.hub.fail(Fault(WEIGHTS, drip=0.1))
+    assert_whole(reading.snapshot("org/toy"))
+    assert world.hub.ranges(WEIGHTS) == [None]
+
+
 @pytest.mark.parametrize(
     ("fault", "waits"),
     [
