@@ -21,12 +21,12 @@ async def items(request: Request) -> Response:
     values, collection = request.query_params, collection_of(request)
     gallery, path = collection.gallery, collection.path
     limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
+    offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
     if "sample" in values:
         size = whole_number(values, "sample", 24, 1, MAX_LIMIT)
         sample = await to_thread.run_sync(gallery.sample, size)
         total = await to_thread.run_sync(gallery.count)
         return JSONResponse({"total": total, "items": [item_json(one, path) for one in sample]})
-    offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
     page = await to_thread.run_sync(gallery.items, offset, limit, label)
     total = await to_thread.run_sync(gallery.count, label)
     rows = [item_json(one, path) for one in page]

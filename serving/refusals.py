@@ -9,6 +9,7 @@ from types import MappingProxyType
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from serving.metrics import REFUSED
 from zoo.errors import EvaluationError, ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
@@ -47,7 +48,7 @@ def _refusal(error: Exception) -> RefusedError:
         return error
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
-        return RefusedError(status, status.name.lower(), error.detail)
+        return RefusedError(status, status.name.lower(), error.detail, error.headers or {})
     known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), None)
     if known is None:
         # The reason is in the server's log; it may name paths that are nobody's business.
@@ -57,7 +58,16 @@ def _refusal(error: Exception) -> RefusedError:
 
 
 async def _handle(request: Request, error: Exception) -> JSONResponse:
-    return respond(_refusal(error))
+    answer = respond(_refusal(error))
+    if answer.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # Starlette names the methods of the first route of that path, and several routes share one.
+        answer.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return answer
+
+
+def _methods(request: Request) -> set[str]:
+    met = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in met for method in getattr(route, "methods", None) or ()}
 
 
 def _sentence(text: str) -> str:

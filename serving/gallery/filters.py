@@ -9,6 +9,7 @@ from typing import Any
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
+MAX_KEYS, MAX_VALUES = 50, 1000
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Filter:
     def __post_init__(self) -> None:
         for key, wanted in self.where.items():
             values = wanted if isinstance(wanted, list) else [wanted]
-            if '"' in key or "\0" in key or not values or not all(isinstance(v, Value) for v in values):
+            if not _can_be_key(key) or not 0 < len(values) <= MAX_VALUES or not all(map(_can_be_value, values)):
                 raise UsageError(
                     f"the filter on {key[:80]!r} is not understood: a key without quotation marks, and a text, a "
-                    "number, true, false or null, or a list of them."
+                    f"number, true, false or null, or a list of at most {MAX_VALUES:,} of them."
                 )
+        if len(self.where) > MAX_KEYS:
+            raise UsageError(f"a filter may name {MAX_KEYS} keys, not {len(self.where):,}.")
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)
@@ -51,6 +54,21 @@ class Filter:
 
 
 EVERYTHING = Filter()
+
+
+def _can_be_key(key: str) -> bool:
+    return '"' not in key and "\0" not in key and _is_unicode(key)
+
+
+def _can_be_value(value: object) -> bool:
+    """SQLite's whole numbers have 64 bits, and its texts no half of a surrogate pair, which JSON may hold."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _marks(values: Any) -> str:
