@@ -21,9 +21,11 @@ import torch
 from pytorch_metric_learning import miners as pml
 from torch.nn.functional import normalize
 
+from training.data import TrainingData
 from training.miners import create_miner
+from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.run import Run
+from training.run import Place, Run
 from training.samplers import SAMPLERS
 from training.tables import make
 
@@ -99,11 +101,22 @@ def compare_samplers(only: str, device: str, seconds: float, size: int = 128) ->
 
 def conv4_step(name: str, device: str, size: int, seconds: float) -> tuple[int, float]:
     """Dimension of a recipe and milliseconds of its step: augmentation, forward, mining, backward, update."""
-    recipe = dataclasses.replace(RECIPES[name](), precision="fp32")
-    run = Run(recipe, size // 4, 1000, torch.device(device))
-    images = torch.rand(size, recipe.preprocessing.channels, recipe.data.side, recipe.data.side, device=device)
-    labels = torch.arange(size, device=device) // 4
-    (took,) = medians([lambda: run.step(images, torch.zeros(size, device=device), labels)], seconds)
+    recipe = RECIPES[name]()
+    assert isinstance(recipe, Recipe)
+    recipe = dataclasses.replace(recipe, precision="fp32")
+    classes, side = size // 4, recipe.data.side
+    draw = np.random.default_rng(0)
+    squares = torch.from_numpy(draw.integers(0, 256, (size, side, side, recipe.preprocessing.channels), np.uint8))
+    data = TrainingData(squares, np.arange(size) // 4, classes, 1, None, [])
+    run = Run(recipe, data, 1000, Place(torch.device(device)))
+    samples = np.arange(size)
+
+    def step() -> None:
+        batch = run.minibatch(samples, data.images(samples), "main")
+        run.backward(torch.stack(list(run.method.loss(batch).values())).sum())
+        run.update()
+
+    (took,) = medians([step], seconds)
     return recipe.dim, took
 
 
