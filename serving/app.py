@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -49,8 +48,9 @@ def create_app(
     Collections are opened at their first request, so that it can be made before them.
     """
     configuration = configuration or Configuration()
+    share = configuration.share()
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
-    cores = CapacityLimiter(len(os.sched_getaffinity(0)))
+    cores = CapacityLimiter(share.cores)
 
     def routed(routes: Sequence[BaseRoute]) -> Starlette:
         app = Starlette(routes=routes, exception_handlers=HANDLERS)
@@ -60,9 +60,9 @@ def create_app(
     at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
     in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
-    limited: ASGIApp = ConcurrencyLimit(inside, configuration.concurrency)
-    if configuration.rate:
-        limited = RateLimit(limited, configuration.rate, configuration.burst, client_of)
+    limited: ASGIApp = ConcurrencyLimit(inside, share.concurrency)
+    if share.rate:
+        limited = RateLimit(limited, share.rate, share.burst, client_of)
     guarded = KnownHosts(Chosen(KeyGuard(limited, _keys_of), collections), hosts)
     return SecurityHeaders(Journal(Measured(guarded), to_stderr if configuration.log_requests else None))
 

@@ -36,7 +36,7 @@ def _index(args: Namespace) -> None:
     embedder = load(args.model, runtime=args.runtime)
     progress = sys.stderr.isatty()
     report = index_folder(
-        embedder, _model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels
+        embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels
     )
     if args.json:
         print_json(report.to_json())
@@ -44,7 +44,7 @@ def _index(args: Namespace) -> None:
         print(_told(report))
 
 
-def _model_ref(model: str) -> str:
+def model_ref(model: str) -> str:
     """How the gallery remembers its model: a folder by its full path, so that it is found from anywhere."""
     folder = Path(model).expanduser()
     return str(folder.resolve()) if (folder / "card.json").is_file() else model
@@ -80,9 +80,6 @@ def _configure_serve(parser: ArgumentParser) -> None:
         default=[],
         help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL",
     )
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that answer, default 1; limits are each one's"
-    )
     parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
     for one in fields(Configuration):
         parser.add_argument(
@@ -97,7 +94,7 @@ def _serve(args: Namespace) -> None:
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    serve(from_words(args.galleries, args.model), args.host, args.port, args.workers, args.device)
+    serve(from_words(args.galleries, args.model), args.host, args.port, args.device)
 
 
 INDEX = Command(

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -31,14 +32,35 @@ def key_variables(name: str) -> tuple[str, str]:
     return f"{READ_KEYS}_{ending}", f"{WRITE_KEYS}_{ending}"
 
 
-def _number(default: float, low: float, help_text: str) -> Any:
-    return field(default=default, metadata={"low": low, "help": help_text})
+@dataclass(frozen=True)
+class Share:
+    """Of one worker. `cores`: how many images it decodes and embeds at once."""
+
+    concurrency: int
+    rate: float
+    burst: int
+    cores: int
+
+
+def core_share(workers: int) -> int:
+    """How many of the cores that the service may use each of its workers has; at least 1."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def _number(default: float, low: float, help_text: str, high: float = math.inf) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "help": help_text})
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Whole numbers where the default is one; `rate` 0 switches the limit off."""
+    """Whole numbers where the default is one; `rate` 0 switches the limit off.
 
+    `concurrency`, `rate` and `burst` hold for the service as a whole: each of its workers takes its `share`.
+    """
+
+    workers: int = _number(
+        1, 1, "processes; each has its part, at least 1, of the cores, concurrency, rate and burst", 256
+    )
     max_bytes: int = _number(20 * 2**20, 1024, "bytes of one image")
     max_pixels: int = _number(24_000_000, 1, "pixels of one image")
     max_k: int = _number(1000, 1, "results of one search")
@@ -48,6 +70,9 @@ class Configuration:
     rate: float = _number(0.0, 0, "requests a second of one client (its key, else its address); 0: any number")
     burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")
     body_seconds: float = _number(30.0, 0.1, "seconds within which a request must be all here")
+    hang_seconds: float = _number(
+        30.0, 0.1, "seconds without an answer to /livez after which one of several workers is killed and started anew"
+    )
     drain_seconds: float = _number(10.0, 0, "seconds for requests under way once the service is told to stop")
     log_requests: int = _number(0, 0, "1: a line of JSON a request on stderr")
 
@@ -64,6 +89,15 @@ class Configuration:
         given = {one.name: _value(name, environment[name], one) for name, one in names.items() if name in environment}
         return cls(**given)
 
+    def share(self) -> Share:
+        """What each of the workers takes on, so that together they keep to the limits."""
+        return Share(
+            max(1, self.concurrency // self.workers),
+            self.rate / self.workers,
+            max(1, self.burst // self.workers),
+            core_share(self.workers),
+        )
+
     @property
     def limits(self) -> Limits:
         from zoo.images import Limits
@@ -77,7 +111,9 @@ def _value(name: str, text: str, one: Any) -> Any:
         value: float = kind(text)
     except ValueError:
         value = math.nan
-    if not one.metadata["low"] <= value < math.inf:
+    low, high = one.metadata["low"], one.metadata["high"]
+    if not (low <= value <= high and value < math.inf):
         what = "a whole number" if kind is int else "a number"
-        raise UsageError(f"{name} is {text!r}; expected {what} of at least {one.metadata['low']}.")
+        bounds = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
+        raise UsageError(f"{name} is {text!r}; expected {what} {bounds}.")
     return value

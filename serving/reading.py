@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from http import HTTPStatus
+from typing import Any
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -12,9 +13,11 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.calibrating import calibration_of
 from serving.collection import collection_of
+from serving.configuration import Configuration
 from serving.openapi import MAX_LIMIT
 from serving.refusals import RefusedError
 from serving.uploads import item_id, whole_number
+from zoo.onnx_runtime import threads
 
 
 async def items(request: Request) -> Response:
@@ -78,8 +81,15 @@ async def stats(request: Request) -> Response:
         **dataclasses.asdict(counted),
         "index": dataclasses.asdict(index),
         "calibration": None if calibration is None else calibration.to_json(),
+        "service": _service(request.app.state.configuration),
     }
     return JSONResponse(body)
+
+
+def _service(configuration: Configuration) -> dict[str, Any]:
+    whole = {name: getattr(configuration, name) for name in ("concurrency", "rate", "burst")}
+    each = {**dataclasses.asdict(configuration.share()), "threads": threads()}
+    return {"workers": configuration.workers, "limits": whole, "each_worker": each}
 
 
 async def ready(request: Request) -> Response:

@@ -18,17 +18,13 @@ from serving.hosts import ANY
 from serving.keys import Keys
 from zoo.errors import UsageError
 
-MAX_WORKERS = 256
 
-
-def serve(places: Sequence[Place], host: str, port: int, workers: int = 1, device: str | None = None) -> None:
+def serve(places: Sequence[Place], host: str, port: int, device: str | None = None) -> None:
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
     places: the galleries, as `serving.galleries.from_words` gives them. Port 0 takes a free one. device: what their
     models run on, as `zoo.load` takes it. Raises `UsageError` for an address that cannot be had or must not be.
     """
-    if not 1 <= workers <= MAX_WORKERS:
-        raise UsageError(f"--workers is a number from 1 to {MAX_WORKERS}, not {workers}; about one a core is enough.")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, worker.leave)
     for stale in (GALLERY, COLLECTIONS):
@@ -36,30 +32,31 @@ def serve(places: Sequence[Place], host: str, port: int, workers: int = 1, devic
     os.environ |= to_environment(places)
     if device:
         os.environ["ZOO_DEVICE"] = device
+    configuration = Configuration.of(os.environ)
     public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:
         # BentoML writes into its home; ours goes when the service does.
         os.environ.setdefault("BENTOML_HOME", scratch)
         os.environ.setdefault(HOSTS, ANY if public else host)
-        _answer(listening, workers, scratch)
+        _answer(listening, configuration, Path(scratch))
 
 
-def _answer(listening: socket.socket, workers: int, scratch: str) -> None:
+def _answer(listening: socket.socket, configuration: Configuration, scratch: Path) -> None:
     address = address_of(listening)
 
     def ready(what: str) -> None:
         print(f"{what}, at {address} (Ctrl-C ends)", flush=True)
 
-    if workers == 1:
+    if configuration.workers == 1:
         worker.answer(listening, ready)
         return
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    counts = Path(scratch) / "counts"
+    counts = scratch / "counts"
     counts.mkdir()
     # Before anything here or in a worker loads prometheus_client, which reads it then.
-    os.environ |= supervisor.environment(workers, str(counts))
-    supervisor.supervise(listening, workers, Configuration.of(os.environ).drain_seconds, ready)
+    os.environ |= supervisor.environment(configuration.workers, str(counts))
+    supervisor.supervise(listening, configuration, scratch, ready)
 
 
 def listen(host: str, port: int, public: bool) -> socket.socket:

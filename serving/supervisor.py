@@ -1,14 +1,14 @@
 """Several workers at one listening socket.
 
 Each is a process of its own with its own index, which catches up with the store before it answers; they share nothing
-but the socket, the gallery and the folder of counts that /metrics adds up. One that dies is started again.
+but the socket, the gallery and the folder of counts that /metrics adds up. One that dies is started again, and one that
+hangs is killed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -16,9 +16,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from serving.configuration import Configuration, core_share
+from serving.pulse import Pulse
 from zoo import errors
 from zoo.errors import GalleryError
+from zoo.onnx_runtime import threads
 
 logger = logging.getLogger(__name__)
 
@@ -34,18 +38,22 @@ class Worker:
     """A place for a process; `failures`: how often in a row it died young, `due`: when it is started again."""
 
     number: int
+    pulse: Pulse
     process: subprocess.Popen[str] | None = None
     started: float = 0.0
     failures: int = 0
     due: float = field(default=0.0)
 
 
-def supervise(listening: socket.socket, workers: int, drain_seconds: float, ready: Callable[[str], None]) -> None:
-    """Keep so many workers at the socket until SystemExit is raised, by a signal; then let them finish.
+def supervise(
+    listening: socket.socket, configuration: Configuration, scratch: Path, ready: Callable[[str], None]
+) -> None:
+    """Keep the workers at the socket until SystemExit is raised, by a signal; then let them finish.
 
-    `ready` is told what is served once the first of them answers. Raises `GalleryError` where that one cannot.
+    scratch: a folder for sockets. `ready` is told what is served once the first of them answers. Raises `GalleryError`
+    where that one cannot.
     """
-    places = [Worker(number) for number in range(1, workers + 1)]
+    places = [Worker(number, Pulse(scratch / f"pulse-{number}")) for number in range(1, configuration.workers + 1)]
     try:
         _start(places[0], listening)
         what = _first_word(places[0])
@@ -57,28 +65,34 @@ def supervise(listening: socket.socket, workers: int, drain_seconds: float, read
         while True:
             time.sleep(0.1)
             for place in places:
-                _look_after(place, listening)
+                _look_after(place, listening, configuration.hang_seconds)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # they are on their way, and are waited for
         listening.close()
-        _drain([place.process for place in places if place.process], drain_seconds)
+        for place in places:
+            place.pulse.close()
+        _drain([place.process for place in places if place.process], configuration.drain_seconds)
 
 
 def environment(workers: int, counts: str) -> dict[str, str]:
-    """What workers find besides the present environment: a share of the cores, and the folder of their counts."""
-    share = max(1, len(os.sched_getaffinity(0)) // workers)
+    """What workers find besides the present environment: a share of the cores, and the folder of their counts.
+
+    A process that was allowed fewer threads than its share keeps to that.
+    """
+    share = min(threads(), core_share(workers))
     return {"OMP_NUM_THREADS": str(share), "PROMETHEUS_MULTIPROC_DIR": counts}
 
 
 def _start(place: Worker, listening: socket.socket) -> None:
-    number = listening.fileno()
+    numbers = [listening.fileno(), place.pulse.listening.fileno()]
     place.started = time.monotonic()
+    place.pulse.begin(place.started)
     place.process = subprocess.Popen(
-        [sys.executable, "-m", "serving.worker", str(number)],
+        [sys.executable, "-m", "serving.worker", *map(str, numbers)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=[number],
+        pass_fds=numbers,
         text=True,
     )
 
@@ -93,12 +107,13 @@ def _first_word(place: Worker) -> str:
     except ValueError:
         said = {"error": f"worker {place.number} ended with {place.process.wait()}; the log above says why."}
     if "ready" in said:
+        place.pulse.begin(time.monotonic(), answers=True)
         return str(said["ready"])
     kind = getattr(errors, said.get("kind", ""), GalleryError)
     raise kind(said["error"])
 
 
-def _look_after(place: Worker, listening: socket.socket) -> None:
+def _look_after(place: Worker, listening: socket.socket, hang_seconds: float) -> None:
     now = time.monotonic()
     if place.process is None:
         if now >= place.due:
@@ -106,6 +121,15 @@ def _look_after(place: Worker, listening: socket.socket) -> None:
         return
     status = place.process.poll()
     if status is None:
+        if place.pulse.hangs(now, hang_seconds):
+            logger.warning(
+                "worker %d (%d) has not answered for %.1f s and is killed.",
+                place.number,
+                place.process.pid,
+                place.pulse.silent,
+            )
+            place.process.kill()
+            place.pulse.begin(now)
         return
     place.failures = 1 if now - place.started > LIVED else place.failures + 1
     pause = min(FIRST_PAUSE * 2.0 ** (place.failures - 1), LONGEST_PAUSE)

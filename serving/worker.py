@@ -1,8 +1,8 @@
 """One process that answers: uvicorn over the BentoML service's application, at a socket that is bound already.
 
 uvicorn runs it as BentoML's own worker does, without BentoML's supervisor: no control socket, and a gallery that cannot
-be served ends the process instead of being tried again for ever. `python -m serving.worker FD` is a worker of
-serving.supervisor.
+be served ends the process instead of being tried again for ever. `python -m serving.worker FD PULSE` is a worker of
+serving.supervisor; PULSE is the socket at which that one asks whether it still answers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ QUEUE = 2048
 """Connections that the kernel keeps until they are accepted."""
 
 
-def answer(listening: socket.socket, ready: Callable[[str], None]) -> None:
-    """Answer at the socket until SIGINT or SIGTERM; `ready` is told what is served once queries are answered.
+def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket.socket | None = None) -> None:
+    """Answer at the sockets until SIGINT or SIGTERM; `ready` is told what is served once queries are answered.
 
     Raises `GalleryError` where the gallery cannot be served.
     """
@@ -54,7 +54,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None]) -> None:
                 ready(str(service.COLLECTIONS))
 
     server = Server(config)
-    server.run(sockets=[listening])
+    server.run(sockets=[listening, *([pulse] if pulse else [])])
     if not server.started:
         raise GalleryError("the service could not start; the log above says why.")
 
@@ -65,7 +65,8 @@ def main() -> None:
         signal.signal(number, leave)
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     try:
-        answer(socket.socket(fileno=int(sys.argv[1])), lambda what: _tell({"ready": what}))
+        listening, pulse = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+        answer(listening, lambda what: _tell({"ready": what}), pulse)
     except ZooError as error:
         _tell({"error": str(error), "kind": type(error).__name__})
         raise SystemExit(error.exit_code) from None

@@ -32,6 +32,25 @@ def test_variables_of_keys_and_hosts_are_known():
     assert Keys.of(environment).may_write("w" * 20)
 
 
+@pytest.mark.parametrize("text", ["0", "257", "two"])
+def test_workers_are_bounded(text):
+    with pytest.raises(UsageError, match=r"ZOO_SERVE_WORKERS.*from 1 to 256"):
+        Configuration.of({"ZOO_SERVE_WORKERS": text})
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
+def test_the_workers_together_keep_to_the_limits(workers, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    whole = Configuration(workers=workers, concurrency=32, rate=12.0, burst=20)
+    share = whole.share()
+    assert workers * share.rate == pytest.approx(whole.rate)
+    for part, all_of_it in ((share.concurrency, 32), (share.burst, 20), (share.cores, 8)):
+        assert part >= 1
+        assert workers * part <= max(all_of_it, workers)
+        assert workers * (part + 1) > all_of_it
+    assert Configuration(workers=4).share().rate == 0, "off stays off"
+
+
 def test_every_setting_says_what_it_is():
     for one in fields(Configuration):
         assert one.metadata["help"]

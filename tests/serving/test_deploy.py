@@ -82,7 +82,7 @@ def unit() -> ConfigParser:
 def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> None:
     service = unit()["Service"]
     args = serve_arguments(service["ExecStart"].split())
-    assert (args.host, args.workers) == ("127.0.0.1", 2)
+    assert (args.host, args.workers) == ("127.0.0.1", "2")
     assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict")
     assert Path(args.galleries[0]).is_relative_to(service["ReadWritePaths"])
     assert service["EnvironmentFile"].startswith("/etc/")

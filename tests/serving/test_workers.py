@@ -95,6 +95,38 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> No
     assert counted(service, "zoo_requests_under_way") == 1  # this very request
 
 
+def test_each_has_its_share_of_the_limits(service: Running) -> None:
+    told = httpx.get(f"{service.url}/stats").json()["service"]
+    assert (told["workers"], told["limits"]) == (2, {"concurrency": 32, "rate": 0.0, "burst": 20})
+    cores = max(1, len(os.sched_getaffinity(service.process.pid)) // 2)
+    each = told["each_worker"]
+    assert (each["concurrency"], each["burst"], each["cores"]) == (16, 10, cores)
+    assert each["threads"] <= cores
+
+
+def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_folder: Path) -> None:
+    with serving(gallery_folder, "--workers", 2, "--hang-seconds", 3, stderr=subprocess.PIPE) as running:
+        first, second = workers(running)
+        os.kill(first, signal.SIGSTOP)
+        answered = 0
+        while alive(first):
+            assert httpx.post(f"{running.url}/search?id=1", timeout=30).status_code == 200
+            answered += 1
+        assert answered
+        until(lambda: len(workers(running)) == 2 and first not in workers(running))
+        assert second in workers(running), "who answers is let be"
+        (new,) = set(workers(running)) - {second}
+        until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
+        os.kill(second, signal.SIGSTOP)
+        assert httpx.post(f"{running.url}/search?id=1", timeout=60).status_code == 200
+        until(lambda: not alive(second))
+        assert running.stop() == 0
+        assert running.process.stderr
+        said = running.process.stderr.read()
+    assert re.search(rf"worker 1 \({first}\) has not answered for 3\.\d s and is killed\.\n", said)
+    assert f"worker 1 ({first}) ended with -9; again in 0.5 s." in said
+
+
 def test_all_end_with_the_command(service: Running) -> None:
     children = workers(service)
     with httpx.Client() as client:  # a connection that is kept open holds nobody up
@@ -139,8 +171,11 @@ def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: 
 def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     for count, share in ((1, 8), (2, 4), (3, 2), (16, 1)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         monkeypatch.setenv("OMP_NUM_THREADS", supervisor.environment(count, "x")["OMP_NUM_THREADS"])
         assert threads() == share
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert supervisor.environment(2, "x")["OMP_NUM_THREADS"] == "1", "fewer were allowed"
     for nonsense in ("", "0", "many", "-1", "99"):
         monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
         assert threads() == 8
