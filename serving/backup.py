@@ -84,7 +84,7 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
             old.backup(new, pages=PAGES, progress=lambda status, left, total: progress(total - left, total), sleep=0)
             old.execute("ROLLBACK")
             # The index that it names stays behind.
-            new.execute("UPDATE state SET value = '' WHERE key = 'generation'")
+            new.execute("UPDATE state SET value = '' WHERE key LIKE '%generation'")
             new.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as error:
         raise GalleryError(f"{source} cannot be copied: {error}.") from None

@@ -60,18 +60,77 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
 
     Items without a label are found but do not search. Raises `EvaluationError` where no two items share a label.
     """
-    ids, vectors = gallery.vectors()
-    codes = codes_of(gallery.labels(), ids)
-    labelled = codes >= 0
-    if not labelled.any():
-        raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
-    relatives = np.bincount(codes[labelled])[codes] - 1
-    if not relatives[labelled].any():
-        raise EvaluationError(f"no two items of {gallery.path} share a label, so nothing can be found right or wrong.")
-    asks = _some(np.flatnonzero(labelled), queries)
-    exactly, indexed = (_search(gallery, ids, vectors, codes, relatives, asks, exact) for exact in (True, False))
+    labelled = Labelled.of(gallery)
+    asks = _some(labelled.can_ask(), queries)
+    exactly, indexed = (labelled.measured(asks, exact) for exact in (True, False))
     kind = gallery.index_stats().kind
     return [Step("gallery, exact", "gallery", exactly), Step(f"gallery, {kind} index", "gallery", indexed)]
+
+
+def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> list[Step]:
+    """The same items searched for by the same ones of them, at most so many, exactly, with each of two models.
+
+    `after`: the gallery with its other model, which may lack items. Raises `EvaluationError` as `gallery_steps`.
+    """
+    old, new = Labelled.of(before), Labelled.of(after)
+    shared = np.intersect1d(old.ids[old.can_ask()], new.ids[new.can_ask()])
+    if not len(shared):
+        raise EvaluationError(f"no two items of {before.path} that both models embed share a label.")
+    asks = _some(shared, queries)
+    return [
+        Step(one.gallery.card.name, "gallery", one.measured(np.searchsorted(one.ids, asks), exact=True))
+        for one in (old, new)
+    ]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A gallery's items, as they search one another.
+
+    ids: int64 [n], ascending; vectors: float32 [n, dim]; codes: int64 [n], the class, -1 for an item without a label;
+    relatives: int64 [n], how many others share the label.
+    """
+
+    gallery: Gallery
+    ids: np.ndarray
+    vectors: np.ndarray
+    codes: np.ndarray
+    relatives: np.ndarray
+
+    @classmethod
+    def of(cls, gallery: Gallery) -> Labelled:
+        """Raises `EvaluationError` where no two items share a label."""
+        ids, vectors = gallery.vectors()
+        codes = codes_of(gallery.labels(), ids)
+        labelled = codes >= 0
+        if not labelled.any():
+            raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
+        relatives = np.bincount(codes[labelled])[codes] - 1
+        if not relatives[labelled].any():
+            raise EvaluationError(
+                f"no two items of {gallery.path} share a label, so nothing can be found right or wrong."
+            )
+        return cls(gallery, ids, vectors, codes, relatives)
+
+    def can_ask(self) -> np.ndarray:
+        """The rows that have a relative, int64, ascending."""
+        return np.flatnonzero((self.codes >= 0) & (self.relatives > 0))
+
+    def measured(self, asks: np.ndarray, exact: bool) -> PerQuery:
+        """The metrics of rows that have relatives, each left out of its own neighbours."""
+        relatives = self.relatives[asks]
+        nearest, deep = (self._hits(asks, depth, exact) for depth in (SERVED_K, int(relatives.max())))
+        first, values = measure_hits(nearest, relatives, (1,)), measure_hits(deep, relatives, (1,))
+        return PerQuery({**values, "recall_at_1": first["recall_at_1"]}, asks, self.codes[asks], 0)
+
+    def _hits(self, asks: np.ndarray, depth: int, exact: bool) -> np.ndarray:
+        """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
+        _, found = self.gallery.neighbours(self.vectors[asks], min(depth, len(self.ids) - 1) + 1, exact)
+        others = without_own(found, found, self.ids[asks])
+        rows = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
+        known = self.ids[rows] == others  # not so for what was added since the labels were read
+        hits: np.ndarray = known & (self.codes[rows] == self.codes[asks][:, None])
+        return hits
 
 
 def same_images(dataset: Dataset, gallery: Gallery) -> bool:
@@ -135,35 +194,6 @@ def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
     for precision, file in FILES.items():
         if (folder / file).is_file():
             yield load(folder, runtime="onnx", precision=precision)
-
-
-def _search(
-    gallery: Gallery,
-    ids: np.ndarray,
-    vectors: np.ndarray,
-    codes: np.ndarray,
-    relatives: np.ndarray,
-    asks: np.ndarray,
-    exact: bool,
-) -> PerQuery:
-    """The metrics of the rows `asks` of the gallery's vectors, each left out of its own neighbours."""
-    asks = asks[relatives[asks] > 0]
-    nearest = _hits(gallery, ids, vectors, codes, asks, SERVED_K, exact)
-    deep = _hits(gallery, ids, vectors, codes, asks, int(relatives[asks].max()), exact)
-    first, values = measure_hits(nearest, relatives[asks], (1,)), measure_hits(deep, relatives[asks], (1,))
-    return PerQuery({**values, "recall_at_1": first["recall_at_1"]}, asks, codes[asks], 0)
-
-
-def _hits(
-    gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, codes: np.ndarray, asks: np.ndarray, depth: int, exact: bool
-) -> np.ndarray:
-    """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
-    _, found = gallery.neighbours(vectors[asks], min(depth, len(ids) - 1) + 1, exact)
-    others = without_own(found, found, ids[asks])
-    rows = np.minimum(np.searchsorted(ids, others), len(ids) - 1)
-    known = ids[rows] == others  # not so for what was added since the labels were read
-    hits: np.ndarray = known & (codes[rows] == codes[asks][:, None])
-    return hits
 
 
 def _some(rows: np.ndarray, n: int) -> np.ndarray:

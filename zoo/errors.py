@@ -21,6 +21,7 @@
         ├── GalleryNotFoundError   there is no gallery in that folder
         ├── ItemNotFoundError      no item of that id
         ├── ModelMismatchError     the gallery was embedded by another model
+        │   └── ModelChangedError  the gallery was given another model since it was opened
         └── ServiceError           a search service refused, failed or is out of reach
 
 A message says what was wrong, what was expected and what to do. The command line prints it without a
@@ -122,6 +123,10 @@ class ItemNotFoundError(GalleryError):
 
 class ModelMismatchError(GalleryError):
     exit_code = 2
+
+
+class ModelChangedError(ModelMismatchError):
+    exit_code = 1
 
 
 class ServiceError(GalleryError):

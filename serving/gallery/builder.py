@@ -7,56 +7,27 @@ source and label; one that is gone stays, and is reported. Of several files with
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from serving.gallery.decoding import decode
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.image_files import ImageFile, find_images, read_labels, with_labels
+from serving.gallery.image_files import ImageFile, find_images, read_image, read_labels, with_labels
+from serving.gallery.indexing import Report, Run
 from serving.gallery.items import Item, NewItem
+from serving.gallery.originals import remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.embedder import Embedder
-from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError
-from zoo.images import DEFAULT_LIMITS
-
-
-@dataclass
-class Report:
-    """What indexing a folder did.
-
-    `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source or label; `differing`: of single files that were there already, source, id and label of the item, where
-    another label or other metadata was asked for, and `updated`, how many got it; `unreadable`: source and reason of
-    every image that was left out; `not_in_folder`: sources of the gallery's items whose content the folder does not
-    hold. Of labels from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names
-    and the folder does not hold.
-    """
-
-    gallery: str
-    found: int
-    added: int = 0
-    already_there: int = 0
-    moved: int = 0
-    differing: list[tuple[str, int, str | None]] = field(default_factory=list)
-    updated: int = 0
-    unreadable: list[tuple[str, str]] = field(default_factory=list)
-    not_in_folder: list[str] = field(default_factory=list)
-    unlabelled: int = 0
-    labels_unused: list[str] = field(default_factory=list)
-    items: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+from zoo.errors import GalleryError, ImageError, UsageError
 
 
 @dataclass(frozen=True)
@@ -78,6 +49,10 @@ class _Known:
         return self.item.content_sha256
 
 
+Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
+"""Tells the run of every file, in order, and has it write what is new: run, model, files, batch size, progress."""
+
+
 def index_folder(
     embedder: Embedder,
     model_ref: str,
@@ -86,11 +61,13 @@ def index_folder(
     batch_size: int = 64,
     progress: bool = False,
     labels: Path | None = None,
+    embed: Fill | None = None,
 ) -> Report:
     """Add all images below `folder` to the gallery `out`, which is made if it is not there.
 
     Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
-    file with the columns path (below the folder) and label, in place of the folders' names.
+    file with the columns path (below the folder) and label, in place of the folders' names. `embed`: where it is done,
+    by default in this process (serving.gallery.distributed has another).
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
@@ -103,8 +80,10 @@ def index_folder(
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card)
-        run = _fill(gallery, embedder, files, report, batch_size, progress)
+        run = Run(gallery, report)
+        (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()
+        remember(gallery, folder)
         report.items = gallery.count()
     if report.items == 0:
         if made_here:
@@ -128,7 +107,8 @@ def add_files(
     gallery.check_model(embedder.card)
     _check_batch_size(batch_size)
     report = Report(str(gallery.path), len(files))
-    run = _fill(gallery, embedder, files, report, batch_size, progress)
+    run = Run(gallery, report)
+    fill(run, embedder, files, batch_size, progress)
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
         if update:
@@ -153,88 +133,45 @@ def _check_batch_size(batch_size: int) -> None:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
 
 
-def _fill(
-    gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], report: Report, batch_size: int, progress: bool
-) -> _Run:
-    def decode(file: ImageFile) -> _Decoded | _Known:
-        return _decode(file, gallery, embedder)
-
-    run = _Run(gallery, embedder, report, batch_size)
+def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+    """Decode the files in threads of this process, ahead of the network."""
+    batch: list[_Decoded] = []
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
-        for file, outcome in _ahead(decode, files, window=2 * batch_size):
+        for file, outcome in _ahead(partial(_decode, run.gallery, embedder), files, window=2 * batch_size):
             try:
                 image = outcome.result()
             except (ImageError, OSError) as error:
-                report.unreadable.append((file.source, str(error)))
+                run.leave_out(file, str(error))
             else:
-                run.take(file, image)
+                _take(run, file, image, batch)
+            if len(batch) == batch_size:
+                run.write(_embedded(embedder, batch))
+                batch.clear()
             bar.update()
-    run.finish()
-    return run
+    if batch:
+        run.write(_embedded(embedder, batch))
 
 
-class _Run:
-    """What one run over a folder gathers, and writes to the gallery batch by batch."""
-
-    def __init__(self, gallery: Gallery, embedder: Embedder, report: Report, batch_size: int) -> None:
-        self.gallery, self.embedder, self.report, self.batch_size = gallery, embedder, report, batch_size
-        self.batch: list[_Decoded] = []
-        self.places: list[tuple[int, str, str | None]] = []
-        self.differing: list[tuple[ImageFile, Item]] = []
-        self.seen: set[str] = set()
-
-    def take(self, file: ImageFile, image: _Decoded | _Known) -> None:
-        if image.content_sha256 in self.seen:
-            self.report.already_there += 1
-            return
-        self.seen.add(image.content_sha256)
-        if isinstance(image, _Known):
-            self._recognise(file, image.item)
-        else:
-            self.batch.append(image)
-        if len(self.batch) == self.batch_size:
-            self._add()
-
-    def finish(self) -> None:
-        if self.batch:
-            self._add()
-
-    def follow(self) -> None:
-        """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
-        if self.places:
-            self.gallery.move(self.places)
-        self.report.moved = len(self.places)
-        contents = self.gallery.sources_by_content()
-        self.report.not_in_folder = [source for content, source in contents.items() if content not in self.seen]
-
-    def _recognise(self, file: ImageFile, item: Item) -> None:
-        self.report.already_there += 1
-        if (item.source, item.label) != (file.source, file.label):
-            self.places.append((item.id, file.source, file.label))
-        if item.differs(file.label, file.metadata):
-            self.differing.append((file, item))
-
-    def _add(self) -> None:
-        vectors = self.embedder.embed_pixels(np.stack([image.pixels for image in self.batch]))
-        items = [
-            NewItem(
-                image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata
-            )
-            for image, vector in zip(self.batch, vectors, strict=True)
-        ]
-        added = self.gallery.add(items)
-        self.report.added += added.new
-        self.report.already_there += len(items) - added.new
-        self.batch.clear()
+def _take(run: Run, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
+    if not run.is_first(image.content_sha256):
+        return
+    if isinstance(image, _Known):
+        run.recognise(file, image.item)
+    else:
+        batch.append(image)
 
 
-def _decode(file: ImageFile, gallery: Gallery, embedder: Embedder) -> _Decoded | _Known:
+def _embedded(embedder: Embedder, batch: Sequence[_Decoded]) -> list[NewItem]:
+    vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
+    return [
+        NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata)
+        for image, vector in zip(batch, vectors, strict=True)
+    ]
+
+
+def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded | _Known:
     """The image ready to be embedded, unless the gallery has its content. Raises `ImageError` or `OSError`."""
-    size = file.path.stat().st_size
-    if size > DEFAULT_LIMITS.max_bytes:
-        raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
-    data = file.path.read_bytes()
-    content = hashlib.sha256(data).hexdigest()
+    data, content = read_image(file.path)
     known = gallery.item_of_content(content)
     if known is not None:
         return _Known(known)

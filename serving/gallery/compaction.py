@@ -66,7 +66,7 @@ def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
     Raises `BusyError` where another process compacts and `wait` is not set, and `GalleryError` if nothing can be
     written: the old generation counts then as before.
     """
-    with _alone(folder, wait), _explained(folder):
+    with alone(folder, wait), _explained(folder):
         changes, plan, start = store.changes_since(0), read_plan(store), time.perf_counter()
         name, facts = "", None
         if changes.count:
@@ -77,7 +77,7 @@ def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
                 folder / name, frozen, _facts(store, changes.number, changes.count, frozen, measured, seconds)
             )
         store.set_generation(name)
-        _sweep(folder, name)
+        _sweep(folder, store.generations())
     return facts
 
 
@@ -89,7 +89,7 @@ def tune(
     The second value says what was measured of each kind: None for one that the gallery is too small for, or that
     does not hold the floor. Flat search is always among them. An empty gallery is left alone.
     """
-    with _alone(folder, wait=True), _explained(folder):
+    with alone(folder, wait=True), _explained(folder):
         changes = store.changes_since(0)
         if not changes.count:
             return None, []
@@ -107,7 +107,7 @@ def tune(
         facts = write_generation(folder / name, frozen, facts)
         store.set_state("plan", json.dumps(asdict(Plan(measured.setting.kind, floor, k))))
         store.set_generation(name)
-        _sweep(folder, name)
+        _sweep(folder, store.generations())
     return facts, rows
 
 
@@ -144,10 +144,10 @@ def _facts(store: Store, change: int, count: int, frozen: Frozen, measured: Meas
     )
 
 
-def _sweep(folder: Path, keep: str) -> None:
+def _sweep(folder: Path, keep: set[str]) -> None:
     """Remove what no longer counts: older generations, what killed writers left, the files of schema 1."""
     for path in folder.iterdir():
-        old = path.name.startswith((PREFIX, f".{PREFIX}")) and path.is_dir() and path.name != keep
+        old = path.name.startswith((PREFIX, f".{PREFIX}")) and path.is_dir() and path.name not in keep
         if old:
             shutil.rmtree(path, ignore_errors=True)
         elif path.name in LEGACY:
@@ -155,8 +155,8 @@ def _sweep(folder: Path, keep: str) -> None:
 
 
 @contextmanager
-def _alone(folder: Path, wait: bool) -> Iterator[None]:
-    """Held by one process or thread at a time; the system lets go of it when its holder is killed."""
+def alone(folder: Path, wait: bool) -> Iterator[None]:
+    """Held by whoever writes generations or says which one counts; the system lets go of it for one that is killed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -9,7 +9,6 @@ model.json       the model that embedded them: only its galleries take the items
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
@@ -19,13 +18,13 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, read_model
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_of, model_text, read_model
 from serving.gallery.items import Item, NewItem
 from serving.gallery.marks import Mark
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, UsageError, missing
-from zoo.files import atomic_folder
+from zoo.files import atomic_folder, write_bytes
 
 try:
     import pyarrow as pa
@@ -55,7 +54,7 @@ def export_gallery(path: Path, out: Path) -> int:
         faiss.write_index(index, str(made / INDEX))
         marks = [asdict(mark) for mark in store.marks.all()]
         parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
-        shutil.copyfile(path / MODEL, made / MODEL)
+        write_bytes(made / MODEL, model_text(*model_of(path, store)).encode())
         return int(index.ntotal)
 
 

@@ -2,7 +2,8 @@
 
 gallery.sqlite    the truth (serving.gallery.store)
 index-*           derived from it (serving.gallery.generation); may be deleted at any time
-model.json        the card of the model that embeds this gallery, and where it was loaded from
+model.json        the card of the model that embeds this gallery, and where it was loaded from; once a rebuild was begun
+                  the store says so itself, and this file is a copy
 """
 
 from __future__ import annotations
@@ -69,14 +70,19 @@ class Gallery:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | Path) -> Gallery:
-        """Open a gallery folder. Raises `GalleryError` that says what is missing or damaged."""
+    def open(cls, path: str | Path, other: bool = False) -> Gallery:
+        """Open a gallery folder. Raises `GalleryError` that says what is missing or damaged.
+
+        A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
+        embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
+        (serving.gallery.shadow): items that these lack are not there. It is for reading.
+        """
         path = Path(path)
         if not is_gallery(path):
             raise GalleryError(f"{path} is no gallery. Make one with: zoo index MODEL DIR --out {path}")
-        card, model_ref = read_model(path / MODEL)
-        store = Store(path / STORE)
+        store = Store(path / STORE, other)
         try:
+            card, model_ref = model_of(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
             return cls(path, store, card, model_ref)
@@ -209,12 +215,19 @@ class Gallery:
         """What users have said of results."""
         return self._store.marks
 
+    def state(self, key: str) -> str | None:
+        """What `set_state` kept of the gallery under this key, whichever model it has."""
+        return self._store.state(key)
+
+    def set_state(self, key: str, value: str) -> None:
+        self._store.set_state(key, value)
+
     def fact(self, key: str) -> str | None:
-        """What `set_fact` kept of the gallery under this key."""
-        return self._store.state(f"fact {key}")
+        """What `set_fact` kept under this key, which was found out with the gallery's model and goes with it."""
+        return self._store.fact(key)
 
     def set_fact(self, key: str, value: str) -> None:
-        self._store.set_state(f"fact {key}", value)
+        self._store.set_fact(key, value)
 
     def count(self, label: str | None = None) -> int:
         return self._store.count(label)
@@ -241,6 +254,10 @@ class Gallery:
         """
         return self._live.compact()
 
+    def is_due(self) -> bool:
+        """Whether a compaction is worth its time now."""
+        return self._live.is_due()
+
     def compact_in_background(self) -> None:
         """From now on a search that finds a compaction due has it done in a thread, by one process of all."""
         self._live.compact_in_background()
@@ -262,12 +279,30 @@ def is_gallery(path: Path) -> bool:
     return (path / STORE).is_file()
 
 
+def model_of(path: Path, store: Store) -> tuple[Card, str]:
+    """The card of the model of the gallery `path` whose store is open, and how the model is loaded."""
+    return read_model(path / MODEL) if store.model is None else parsed_model(store.model, path / STORE)
+
+
+def model_text(card: Card, model_ref: str) -> str:
+    """What `read_model` reads."""
+    return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
+
+
 def read_model(path: Path) -> tuple[Card, str]:
     """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return parsed_model(path.read_text(encoding="utf-8"), path)
+    except (OSError, ValueError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+
+
+def parsed_model(text: str, path: Path) -> tuple[Card, str]:
+    """As `read_model`, of the text; `path`: where it comes from."""
+    try:
+        values = json.loads(text)
         return card_from_json(values["card"]), str(values["ref"])
-    except (OSError, ValueError, KeyError, TypeError, CardError) as error:
+    except (ValueError, KeyError, TypeError, CardError) as error:
         raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import faiss
@@ -16,7 +17,7 @@ from serving.gallery.index import Index
 from serving.gallery.items import IndexStats
 from serving.gallery.measuring import Measured
 from serving.gallery.store import Store
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ModelChangedError
 
 logger = logging.getLogger(__name__)
 
@@ -71,20 +72,20 @@ class LiveIndex:
         return compaction.is_due(index.waiting, len(index))
 
     def compact(self) -> Facts | None:
-        with self._compacting, Store(self._store.path).closing() as store:
+        with self._compacting, self._store.again().closing() as store:
             return compaction.compact(self.folder, store)
 
     def finish(self) -> None:
         """Compact if that is due and nobody else does; where it cannot be done, the gallery is as good without."""
         if not self._in_background:
-            with self._compacting:
+            with self._compacting, suppress(ModelChangedError):
                 if self.is_due():
                     self._try_to_compact()
 
     def tune(
         self, recall: float, k: int, kinds: Sequence[str]
     ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
-        with self._compacting, Store(self._store.path).closing() as store:
+        with self._compacting, self._store.again().closing() as store:
             return compaction.tune(self.folder, store, recall, k, kinds)
 
     def compact_in_background(self) -> None:
@@ -118,7 +119,7 @@ class LiveIndex:
 
     def _try_to_compact(self) -> None:
         try:
-            with Store(self._store.path).closing() as store:
+            with self._store.again().closing() as store:
                 compaction.compact(self.folder, store, wait=False)
         except BusyError:
             return

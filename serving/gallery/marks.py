@@ -169,9 +169,11 @@ class Marks:
         """Of marks that another model measured, pairs of items are measured anew, and the others are left out."""
         columns = "marks.similarity, marks.same, marks.query, asked.label"
         rows = self._read(f"SELECT {columns} FROM {_FROM} WHERE marks.model = {_NOW}")
+        vectors = "JOIN embeddings AS one ON one.item = asked.id JOIN embeddings AS two ON two.item = items.id"
         other = f"marks.model != {_NOW} AND asked.id IS NOT NULL"
         for one, two, *rest in self._read(
-            f"SELECT asked.embedding, items.embedding, marks.same, marks.query, asked.label FROM {_FROM} WHERE {other}"
+            f"SELECT one.embedding, two.embedding, marks.same, marks.query, asked.label FROM {_FROM} {vectors} "
+            f"WHERE {other}"
         ):
             rows.append((float(_vector(one) @ _vector(two)), *rest))
         return MarkedPairs(
@@ -208,7 +210,8 @@ class Marks:
         return self._item(query)
 
     def _item(self, item: int) -> tuple[str, str, np.ndarray]:
-        rows = self._read("SELECT content_sha256, source, embedding FROM items WHERE id = ?", _possible(item))
+        columns = "content_sha256, source, embedding"
+        rows = self._read(f"SELECT {columns} FROM items JOIN embeddings ON item = id WHERE id = ?", _possible(item))
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item}.")
         content, source, blob = rows[0]

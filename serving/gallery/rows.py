@@ -13,30 +13,26 @@ from serving.gallery.items import Item, NewItem
 from zoo.errors import GalleryError
 
 
-def row_of(item: NewItem, dim: int) -> tuple[Any, ...]:
-    """What is written of an item beside its id and its change. Raises `GalleryError` for what cannot be kept."""
-    vector = np.asarray(item.embedding)
+def blob_of(vector: np.ndarray, dim: int, source: str) -> bytes:
+    """How an embedding, float32 [dim], is written. Raises `GalleryError` for one of another kind."""
+    vector = np.asarray(vector)
     if vector.dtype != np.float32 or vector.shape != (dim,):
-        raise GalleryError(
-            f"the embedding of {item.source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{dim}]."
-        )
+        raise GalleryError(f"the embedding of {source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{dim}].")
     # Written so that NaN fails too.
     if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
-        raise GalleryError(f"the embedding of {item.source!r} is not of unit length.")
+        raise GalleryError(f"the embedding of {source!r} is not of unit length.")
+    return vector.astype("<f4").tobytes()
+
+
+def row_of(item: NewItem) -> tuple[Any, ...]:
+    """What is written of an item itself but its id and its change. Raises `GalleryError` for what cannot be kept."""
     try:
         metadata = json_of(item.metadata)
         for text in (item.source, item.label or "", metadata):
             text.encode()
     except (TypeError, ValueError) as error:
         raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
-    return (
-        item.source,
-        item.label,
-        metadata,
-        vector.astype("<f4").tobytes(),
-        item.content_sha256,
-        item.added_at or _now(),
-    )
+    return item.source, item.label, metadata, item.content_sha256, item.added_at or _now()
 
 
 def item_of(row: tuple[Any, ...]) -> Item:

@@ -1,6 +1,7 @@
 """The tables of a gallery's SQLite file.
 
-3: with marks (serving.gallery.marks). 2: without; `state` names the generation of the index that counts
+4: embeddings in a table of their own, and a second one for those of another model (serving.gallery.shadow). 3: in
+`items`; with marks (serving.gallery.marks). 2: without; `state` names the generation of the index that counts
 (serving.gallery.generation). 1: without it. Older files are brought up to date when they are opened, and read as they
 are where they cannot be written to.
 """
@@ -8,11 +9,12 @@ are where they cannot be written to.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA = 3
+SCHEMA = 4
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
@@ -37,11 +39,34 @@ CREATE TRIGGER IF NOT EXISTS marks_of_removed AFTER DELETE ON items BEGIN
 END;
 """
 
+_EMBEDDINGS = """
+-- from_thumbnail: 1 where it is of the item's thumbnail, as the image was not at hand.
+CREATE TABLE embeddings (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    embedding BLOB NOT NULL,
+    from_thumbnail INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE embeddings_other (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    embedding BLOB NOT NULL,
+    from_thumbnail INTEGER NOT NULL DEFAULT 0
+);
+"""
+
+_MOVED = """
+INSERT INTO embeddings (item, embedding) SELECT id, embedding FROM items ORDER BY id;
+ALTER TABLE items DROP COLUMN embedding;
+"""
+
+_NOT_MOVED = """
+CREATE TEMP VIEW embeddings AS SELECT id AS item, embedding, 0 AS from_thumbnail FROM main.items;
+CREATE TEMP VIEW embeddings_other AS SELECT NULL AS item, NULL AS embedding, NULL AS from_thumbnail WHERE 0;
+"""
 _NO_MARKS = """
 CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
     NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
 """
-"""What is read of an older file that cannot be written to."""
+"""What is read of older files that cannot be written to."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -53,14 +78,13 @@ CREATE TABLE items (
     source TEXT NOT NULL,
     label TEXT,
     metadata TEXT NOT NULL,
-    embedding BLOB NOT NULL,
     content_sha256 TEXT NOT NULL UNIQUE,
     added_at TEXT NOT NULL,
     change INTEGER NOT NULL
 );
 CREATE INDEX items_by_change ON items (change);
 CREATE INDEX items_by_label ON items (label, id);
--- Apart from the items, so that reading all embeddings does not read all pictures.
+-- Apart from the items, so that reading these does not read all pictures.
 CREATE TABLE thumbnails (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     media_type TEXT NOT NULL,
@@ -68,12 +92,15 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-{_MARKS}"""
+{_EMBEDDINGS}{_MARKS}"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
     "items without a thumbnail": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM thumbnails)",
     "thumbnails without an item": "SELECT count(*) FROM thumbnails WHERE item NOT IN (SELECT id FROM items)",
+    "items without an embedding": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM embeddings)",
+    "embeddings without an item": "SELECT count(*) FROM (SELECT item FROM embeddings UNION SELECT item FROM "
+    "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
     "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
     "marks of items that are not there": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
     "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
@@ -87,8 +114,11 @@ INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
 DELETE FROM state WHERE key = 'mark';
 """,
     2: _MARKS,
+    3: _EMBEDDINGS + _MOVED,
 }
-"""From each version to the next; another process may have taken the same steps at the same time."""
+"""From each version to the next. The last takes as long as copying all embeddings once."""
+_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED}
+"""In place of these steps, where a file cannot be written to."""
 
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
@@ -127,12 +157,27 @@ def problems(db: sqlite3.Connection) -> list[str]:
 
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    steps = "".join(_STEPS.get(number, "") for number in range(version, SCHEMA))
     try:
-        db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        db.execute("BEGIN IMMEDIATE")
+        # Another process may have taken the steps meanwhile.
+        (now,) = db.execute("PRAGMA user_version").fetchone()
+        for statement in _statements("".join(_STEPS[number] for number in range(now, SCHEMA))):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.execute("COMMIT")
     except sqlite3.OperationalError as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         if "readonly" not in str(error):
             raise
-        db.executescript(_NO_MARKS)
+        db.executescript("".join(script for number, script in _AS_IT_IS.items() if number >= version))
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One by one: `executescript` would end the transaction first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -5,6 +5,10 @@ transaction that wrote it, a removal leaves its number behind, and so whoever de
 (an index, in this or another process) asks for what came after the number it has seen. An item keeps its number when
 it is moved, as nothing is derived from where it lies. Beside the number stands the name of the generation of the index
 that counts; names are random, so that no file derived from another history of this store is ever taken for it.
+
+A store may be given another model (serving.gallery.shadow). One that is open is of the model that it had when it was
+opened: once it has another, whatever has to do with embeddings raises `ModelChangedError`, so that vectors of two
+models never meet; items, labels and thumbnails go on being read and written.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ from serving.gallery.connection import connect
 from serving.gallery.filters import Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.marks import Marks
-from serving.gallery.rows import item_of, json_of, row_of
+from serving.gallery.rows import blob_of, item_of, json_of, row_of
+from serving.gallery.shadow import SEEN_AS_THE_STORE, Shadow
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemNotFoundError
+from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
 
 _ITEM = "id, source, label, metadata, content_sha256, added_at, change"
 _MAX_ID = 2**63 - 1
@@ -36,11 +41,15 @@ _PIECE = 10_000
 class Store:
     """One open SQLite file. Safe to use from several threads; several processes may have it open at once."""
 
-    def __init__(self, path: Path) -> None:
-        """Open an existing store. Raises `GalleryError` if it is missing, damaged or of a newer version."""
-        self.path = path
+    def __init__(self, path: Path, other: bool = False) -> None:
+        """Open an existing store. Raises `GalleryError` if it is missing, damaged or of a newer version.
+
+        other: for its other model, to be read as if it had that one: what that model has not embedded is not seen.
+        """
+        self.path, self.other = path, other
         self._lock = threading.RLock()
-        self.marks = Marks(self._query, self._transaction)
+        self.marks = Marks(self._query, self._transaction_of_this_model)
+        self.shadow = Shadow(self._query, self._transaction)
         if not path.is_file():
             raise GalleryError(f"{path} does not exist.")
         with self._explained():
@@ -50,8 +59,13 @@ class Store:
                 schema.check_version(self._db, path)
                 # FULL: an acknowledged write survives a power cut as well as a killed process.
                 self._db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+                if other:
+                    self._db.executescript(SEEN_AS_THE_STORE)
                 state = dict(self._db.execute("SELECT key, value FROM state"))
+            if "fingerprint" not in state:
+                raise GalleryError(f"{path} holds no embeddings of another model.")
             self.dim, self.fingerprint = int(state["dim"]), str(state["fingerprint"])
+            self.model = str(state["model"]) if "model" in state else None
             if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:
                 raise GalleryError(f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}.")
         except BaseException:
@@ -62,6 +76,10 @@ class Store:
     def create(path: Path, dim: int, fingerprint: str) -> None:
         """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
         schema.create(path, dim, fingerprint)
+
+    def again(self) -> Store:
+        """The same store, opened anew, with the model that it has now."""
+        return Store(self.path, self.other)
 
     def close(self) -> None:
         with self._lock:
@@ -76,9 +94,11 @@ class Store:
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items` in one transaction, or none; content that is there already is left alone."""
-        rows = [row_of(item, self.dim) for item in items]
+        rows = [row_of(item) for item in items]
+        blobs = [blob_of(item.embedding, self.dim, item.source) for item in items]
         with self._writing() as change:
-            done = [self._insert(item, row, change) for item, row in zip(items, rows, strict=True)]
+            self._check_model()
+            done = [self._insert(*parts, change) for parts in zip(items, rows, blobs, strict=True)]
         return Added([item_id for item_id, _ in done], sum(new for _, new in done))
 
     def remove(self, ids: Sequence[int]) -> int:
@@ -119,12 +139,15 @@ class Store:
 
     def position(self) -> tuple[int, str]:
         """The number of the last change and the name of the index's generation: cheap, asked before every search."""
-        state = dict(self._query("SELECT key, value FROM state WHERE key IN ('change', 'generation')"))
+        keys = "('change', 'generation', 'fingerprint')"
+        state = dict(self._query(f"SELECT key, value FROM state WHERE key IN {keys}"))
+        self._check_fingerprint(state.get("fingerprint"))
         return int(state["change"]), str(state.get("generation", ""))
 
     def set_generation(self, name: str) -> None:
         """From now on this generation counts; it changes nothing of the content."""
-        self.set_state("generation", name)
+        with self._transaction_of_this_model():
+            self.set_state("generation", name)
 
     def state(self, key: str) -> str | None:
         """What `set_state` wrote under this key."""
@@ -133,24 +156,41 @@ class Store:
 
     def set_state(self, key: str, value: str) -> None:
         with self._lock, self._explained():
-            self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
+            own = f"other {key}" if self.other else key
+            self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+
+    def fact(self, key: str) -> str | None:
+        """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
+        with self._of_this_model():
+            return self.state(f"fact {key}")
+
+    def set_fact(self, key: str, value: str) -> None:
+        with self._transaction_of_this_model():
+            self.set_state(f"fact {key}", value)
+
+    def generations(self) -> set[str]:
+        """The names of the generations of both models."""
+        return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
 
     def changes_since(self, number: int) -> Changes:
         """All that happened after change `number`; since 0 it is the whole gallery."""
-        with self._snapshot():
+        with self._of_this_model():
             now, count = self.change(), self.count()
             # From the start on, reading the table in order is quicker than going through the index by change. Either
             # way ids ascend: a later change has never a smaller id.
-            clause, since = ("WHERE change > ? ORDER BY change, id", (number,)) if number else ("ORDER BY id", ())
-            ids, vectors = self._vectors(clause, since)
+            if number:
+                since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
+                ids, vectors = self._vectors(since, number)
+            else:
+                ids, vectors = self._vectors("embeddings ORDER BY item")
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
         return Changes(now, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
 
-    def _vectors(self, clause: str, values: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _vectors(self, source: str, *values: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids int64 [n], ascending, and embeddings float32 [n, dim], read in pieces to hold them once in memory."""
-        ((n,),) = self._db.execute(f"SELECT count(*) FROM items {clause.partition('ORDER')[0]}", values)
+        ((n,),) = self._db.execute(f"SELECT count(*) FROM {source.partition('ORDER')[0]}", values)
         ids, vectors = np.empty(n, np.int64), np.empty((n, self.dim), np.float32)
-        cursor = self._db.execute(f"SELECT id, embedding FROM items {clause}", values)
+        cursor = self._db.execute(f"SELECT item, embedding FROM {source}", values)
         for start in range(0, n, _PIECE):
             rows = cursor.fetchmany(_PIECE)
             if any(len(blob) != 4 * self.dim for _, blob in rows):
@@ -171,12 +211,14 @@ class Store:
 
     def embedding(self, item_id: int) -> np.ndarray:
         """The item's embedding, float32 [dim]."""
-        (blob,) = self._one("SELECT embedding FROM items WHERE id = ?", item_id)
+        with self._of_this_model():
+            (blob,) = self._one("SELECT embedding FROM embeddings WHERE item = ?", item_id)
         return np.frombuffer(blob, "<f4").astype(np.float32)
 
     def embeddings(self, ids: Sequence[int]) -> np.ndarray:
         """The items' embeddings, float32 [n, dim], in the order of the ids. Raises `ItemNotFoundError`."""
-        found = dict(self._rows_by_id("id, embedding", ids))
+        with self._of_this_model():
+            found = dict(self._rows_by_id("item, embedding", ids, "embeddings", "item"))
         absent = [item_id for item_id in ids if item_id not in found]
         if absent:
             raise ItemNotFoundError(f"the gallery has no item {absent[0]}.")
@@ -193,11 +235,14 @@ class Store:
         """The items of these ids that exist."""
         return {row[0]: item_of(row) for row in self._rows_by_id(_ITEM, ids)}
 
-    def _rows_by_id(self, columns: str, ids: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-        """These columns of the items of these ids that exist; a statement takes only so many values at once."""
+    def _rows_by_id(
+        self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id"
+    ) -> Iterator[tuple[Any, ...]]:
+        """These columns of the rows of these ids that exist; a statement takes only so many values at once."""
         for start in range(0, len(ids), 500):
             some = ids[start : start + 500]
-            yield from self._query(f"SELECT {columns} FROM items WHERE id IN ({', '.join('?' * len(some))})", *some)
+            found = f"{key} IN ({', '.join('?' * len(some))})"
+            yield from self._query(f"SELECT {columns} FROM {table} WHERE {found}", *some)
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
@@ -246,25 +291,26 @@ class Store:
     def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
         """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
         columns = f"{', '.join(f'items.{name}' for name in _ITEM.split(', '))}, embedding, media_type, data"
-        with self._snapshot():
+        with self._of_this_model():
             cursor = self._db.execute(
-                f"SELECT {columns} FROM items JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
+                f"SELECT {columns} FROM items JOIN embeddings ON embeddings.item = items.id "
+                "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
                 yield item_of(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
 
-    def _insert(self, item: NewItem, row: tuple[Any, ...], change: int) -> tuple[int, bool]:
+    def _insert(self, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> tuple[int, bool]:
         """The id of the item with this content, and whether it is new."""
         known = self._query("SELECT id FROM items WHERE content_sha256 = ?", item.content_sha256)
         if known:
             return known[0][0], False
         cursor = self._db.execute(
-            "INSERT INTO items (source, label, metadata, embedding, content_sha256, added_at, change) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
             (*row, change),
         )
         new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
         self._db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
+        self._db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
         return new_id, True
 
     def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -291,6 +337,23 @@ class Store:
                 self._db.execute("ROLLBACK")
 
     @contextmanager
+    def _of_this_model(self) -> Iterator[None]:
+        """As `_snapshot`. Raises `ModelChangedError` where the embeddings are of another model now."""
+        with self._snapshot():
+            self._check_model()
+            yield
+
+    def _check_model(self) -> None:
+        rows = self._query("SELECT value FROM state WHERE key = 'fingerprint'")
+        self._check_fingerprint(rows[0][0] if rows else None)
+
+    def _check_fingerprint(self, present: object) -> None:
+        if present != self.fingerprint:
+            raise ModelChangedError(
+                f"{self.path.parent} was given another model since it was opened. Open it again, with that model."
+            )
+
+    @contextmanager
     def _writing(self) -> Iterator[int]:
         """A transaction with the next change number; the number is used up only if something changed."""
         with self._transaction() as db:
@@ -298,6 +361,12 @@ class Store:
             yield change
             if db.total_changes > before:
                 db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
+
+    @contextmanager
+    def _transaction_of_this_model(self) -> Iterator[sqlite3.Connection]:
+        with self._transaction() as db:
+            self._check_model()
+            yield db
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

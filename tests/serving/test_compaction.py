@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.compaction import DUE_AT_LEAST, BusyError, _alone, compact, is_due
+from serving.gallery.compaction import DUE_AT_LEAST, BusyError, alone, compact, is_due
 from serving.gallery.gallery import STORE
 from serving.gallery.generation import EXACT
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
+from tests.serving.older import as_schema_1
 from tests.serving.test_connection import unwritable
 from tests.serving.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from zoo.errors import GalleryError
@@ -113,7 +114,7 @@ def test_a_reader_goes_on_with_a_generation_that_was_removed(path: Path) -> None
 
 
 def test_one_compacts_at_a_time(path: Path) -> None:
-    with Store(path / STORE).closing() as store, _alone(path, wait=True), pytest.raises(BusyError, match="compacted"):
+    with Store(path / STORE).closing() as store, alone(path, wait=True), pytest.raises(BusyError, match="compacted"):
         compact(path, store, wait=False)
 
 
@@ -144,7 +145,7 @@ def test_closing_waits_for_nobody(tmp_path: Path, in_background: bool) -> None:
     gallery = Gallery.create(tmp_path / "g", CARD, "toy")
     if in_background:
         gallery.compact_in_background()
-    with _alone(tmp_path / "g", wait=True):
+    with alone(tmp_path / "g", wait=True):
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         gallery.close()
     assert not list((tmp_path / "g").glob("index-*"))
@@ -229,16 +230,6 @@ def test_a_gallery_that_cannot_be_written_to_is_not_compacted(path: Path, caplog
             assert_hits(gallery, by_id(unit_rows(200)))
         assert_whole(folder)
     assert caplog.messages == []
-
-
-def as_schema_1(path: Path) -> None:
-    """What the first version of this package wrote."""
-    with closing(sqlite3.connect(path / STORE)) as db, db:
-        db.execute("DELETE FROM state WHERE key IN ('generation', 'metric', 'plan')")
-        db.execute("INSERT INTO state VALUES ('mark', '0123456789abcdef')")
-        db.execute("PRAGMA user_version = 1")
-    (path / "index.faiss").write_bytes(b"an index of old")
-    (path / "index.json").write_text("{}")
 
 
 def test_galleries_of_schema_1_open(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -152,8 +152,8 @@ def test_verify_finds_what_is_wrong(gallery: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("sql", "names"),
     [
-        ("UPDATE items SET embedding = zeroblob(64) WHERE id = 2", {"embeddings", "index", "search"}),
-        ("UPDATE items SET embedding = zeroblob(9) WHERE id = 2", {"embeddings"}),
+        ("UPDATE embeddings SET embedding = zeroblob(64) WHERE item = 2", {"embeddings", "index", "search"}),
+        ("UPDATE embeddings SET embedding = zeroblob(9) WHERE item = 2", {"embeddings"}),
         ("UPDATE items SET change = 99 WHERE id = 24", {"database"}),
         ("INSERT INTO removals VALUES (4, 1)", {"database"}),
     ],

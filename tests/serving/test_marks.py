@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from serving.gallery.marks import Chosen, MarkCounts, SentQuery
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
+from tests.serving.older import as_schema_2
 from tests.serving.test_compaction import reachable_copy
 from tests.serving.test_connection import unwritable
 from tests.serving.test_store import DIM, new_item
@@ -170,12 +171,6 @@ def test_the_later_mark_of_two_galleries_counts(path: Path, tmp_path: Path) -> N
         assert other.marks.take_over([later]) == 0
         taken = list(other.marks.all())[1]
         assert (taken.query_item, taken.item, taken.source) == (2, 4, "1.png")
-
-
-def as_schema_2(path: Path) -> None:
-    """What this package wrote before there were marks."""
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript("DROP TRIGGER marks_of_removed; DROP TABLE marks; PRAGMA user_version = 2;")
 
 
 def test_galleries_of_schema_2_take_marks(path: Path) -> None:

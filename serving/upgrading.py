@@ -1,0 +1,149 @@
+"""Another model for a gallery: embed everything anew, compare, exchange, and go back.
+
+The gallery is served and written to all the while. Where items cannot be embedded because neither their image files nor
+thumbnails that are as good are at hand, the rule is one of:
+
+    refuse      nothing is exchanged; the items are named
+    thumbnail   their thumbnails are embedded, which are at most 256 pixels long and lossy; how many, is kept and told
+    drop        they are removed from the gallery at the exchange, for good: going back does not bring them back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.calibrating import calibrate_gallery, calibration_of
+from serving.gallery import Gallery
+from serving.gallery.gallery import STORE, model_text, parsed_model
+from serving.gallery.items import IndexStats
+from serving.gallery.originals import Originals, folders_of
+from serving.gallery.rebuilding import Missing, Pictures, Rebuild
+from serving.gallery.shadow import REPLACED
+from serving.gallery.store import Store
+from serving.served import METRICS, model_change_steps, report
+from zoo.cards import Card
+from zoo.embedder import Embedder
+from zoo.errors import EvaluationError, ModelMismatchError, UsageError
+from zoo.loading import load
+
+RULES = ("refuse", "thumbnail", "drop")
+MARGIN = 0.01
+"""By how much a score may be lower for the model still to be called not worse."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both models on the labelled items. rows: as `serving.served.report` gives them, the present model first; empty,
+    with the `reason`, where nothing could be measured. index: how the new one is searched.
+    """
+
+    rows: list[dict[str, Any]]
+    reason: str | None
+    index: IndexStats
+
+    def not_worse(self, margin: float = MARGIN) -> bool:
+        """Whether it is shown that no score falls by more than `margin`: the 95 % intervals of all differences, over
+        classes, lie above -margin. Not so where there are no labels, or too few to say.
+        """
+        if not self.rows:
+            return False
+        losses = self.rows[1]["loss"]["intervals"]
+        return all(name in losses and losses[name][1] <= margin for name in METRICS)
+
+
+class Upgrade:
+    """`embed`, `compare` if wanted, `swap`. What was done of it before is not done again."""
+
+    def __init__(self, path: Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
+        """Use `upgrading`."""
+        self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
+
+    def embed(self) -> list[Missing]:
+        """Embed all that the new model has not embedded; what it cannot."""
+        self._rebuild.fill()
+        return self._rebuild.missing()
+
+    @property
+    def made(self) -> int:
+        return self._rebuild.made
+
+    def from_thumbnails(self) -> int:
+        """How many items the new model knows by smaller pictures only."""
+        return self._rebuild.store.shadow.from_thumbnails()
+
+    def compare(self, queries: int = 2000) -> Compared:
+        """Write the new model's index, measure both models, and calibrate the new one where the present one is."""
+        with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
+            if after.is_due() or not after.index_stats().generation:
+                after.compact()
+            try:
+                rows, reason = report(model_change_steps(before, after, queries), joined=True), None
+                if calibration_of(before) is not None:
+                    calibrate_gallery(after)
+            except EvaluationError as error:
+                rows, reason = [], str(error)
+            return Compared(rows, reason, after.index_stats())
+
+    def swap(self) -> None:
+        """From now on the gallery is the new model's. Raises `MissingError` by the rule "refuse"."""
+        self._rebuild.swap(drop=self.rule == "drop")
+
+
+@contextmanager
+def upgrading(
+    path: Path,
+    embedder: Embedder,
+    model_ref: str,
+    folders: Sequence[Path] = (),
+    rule: str = "refuse",
+    batch_size: int = 64,
+    progress: bool = False,
+) -> Iterator[Upgrade]:
+    """Begin, or go on, to give the gallery `path` another model, which is loaded by `model_ref`.
+
+    folders: where image files lie, besides the folders that were indexed. Embeddings of a third model, begun or kept
+    to be gone back to, are let go. Raises `UsageError` for the model that the gallery has, and `GalleryError`.
+    """
+    if rule not in RULES or batch_size < 1:
+        raise UsageError(f"missing images: one of {', '.join(RULES)}; batches of at least 1.")
+    with Gallery.open(path) as gallery:
+        known, card, ref = folders_of(gallery), gallery.card, gallery.model_ref
+    if card.fingerprint == embedder.card.fingerprint:
+        raise UsageError(f"{path} is embedded by {card.name} ({card.fingerprint[:12]}) already.")
+    with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
+        new = embedder.card
+        store.shadow.begin(model_text(card, ref), model_text(new, model_ref), new.fingerprint, new.dim)
+        pictures = Pictures(reader, embedder, Originals([*folders, *known]), rule == "thumbnail")
+        yield Upgrade(path, embedder, Rebuild(path, store, new.fingerprint, pictures.make, batch_size, progress), rule)
+
+
+def replaced(path: Path) -> tuple[Card, str]:
+    """The model that can be gone back to, and how it is loaded. Raises `UsageError` where there is none."""
+    with Store(path / STORE).closing() as store:
+        slot = store.shadow.slot()
+    if slot is None or slot.role != REPLACED:
+        raise UsageError(f"{path} keeps no embeddings of a model that it had before; there is nothing to go back to.")
+    return parsed_model(slot.model, path / STORE)
+
+
+def load_replaced(path: Path, model: str | None, runtime: str = "onnx") -> tuple[Embedder, str]:
+    """The model that can be gone back to, loaded; `model`: where it lies now, if it has moved."""
+    card, ref = replaced(path)
+    embedder = load(model or ref, runtime=runtime)
+    if embedder.card.fingerprint != card.fingerprint:
+        raise ModelMismatchError(
+            f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but {path} had {card.name} "
+            f"({card.fingerprint[:12]}) before. Name that one with --model."
+        )
+    return embedder, ref
+
+
+def discard(path: Path) -> None:
+    """Let go of the other model's embeddings, of a rebuild that was begun or of the model before."""
+    Gallery.open(path).close()
+    with Store(path / STORE).closing() as store:
+        store.shadow.discard()
