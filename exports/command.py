@@ -48,15 +48,16 @@ def _run(args: Namespace) -> int:
 
 
 def _export(found: Path, precisions: list[str], args: Namespace) -> int:
-    from exports.copies import writable
+    from exports.copies import place_of
     from exports.export import Exporter
     from exports.resize import file_of
     from zoo.cli.output import print_json
     from zoo.errors import ZooError
     from zoo.onnx_runtime import FILES
 
-    folder = writable(found, precisions)
-    exporter = Exporter(folder, args.calibration, args.data, args.force, not args.no_cost)
+    folder = place_of(found, precisions, args.model)
+    source = folder if (folder / "card.json").exists() else found
+    exporter = Exporter(source, args.calibration, args.data, args.force, not args.no_cost, into=folder)
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from exports import images
+from exports.copies import copy_model
 from exports.cost import Baseline, baseline
 from exports.graph import write_graph
 from exports.half import write_half
@@ -34,7 +35,8 @@ class Exporter:
 
     calibration, data, count: of int8's calibration images (`exports.images.sample`); data also holds the data set that
     the cost is measured on. cost: whether fp16's and int8's cost in retrieval is measured where that data set is at
-    hand. force: write a variant that is under its floor as well.
+    hand. force: write a variant that is under its floor as well. into: where variants are published (default:
+    `folder`); the model is copied there with the first of them.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Exporter:
         force: bool = False,
         cost: bool = True,
         count: int = images.CALIBRATION,
+        into: Path | None = None,
     ) -> None:
-        if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
+        if into is None and folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
             raise UsageError(f"{folder.name} is shipped with the package, and nothing is written there.")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
+        self.into = into or folder
         self._baseline: Baseline | str = ""
         check_files(folder, self.card)
 
@@ -69,7 +73,7 @@ class Exporter:
             if not parity.holds and not self.force:
                 raise ExportError(_refusal(self.card, parity))
             parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
-            publish(self.folder, onnx_runtime.FILES[precision], graph, {precision: parity.to_json()})
+            self._publish(onnx_runtime.FILES[precision], graph, {precision: parity.to_json()})
         return parity
 
     def export_resizing(self, precision: str) -> dict[str, Any]:
@@ -91,8 +95,14 @@ class Exporter:
                     f"{row['min_cosine_to_pillow']:.4f}, floor {row['floor']}; it was not written."
                 )
             row["forced"] = not row["holds"]
-            publish(self.folder, file_of(precision), graph, {f"{precision}-resize": row})
+            self._publish(file_of(precision), graph, {f"{precision}-resize": row})
         return row
+
+    def _publish(self, name: str, graph: Path, entries: dict[str, Any]) -> None:
+        if self.folder != self.into:
+            copy_model(self.folder, self.into)
+            self.folder = self.into
+        publish(self.folder, name, graph, entries)
 
     def _write(self, precision: str, base: Path | None, graph: Path) -> dict[str, Any]:
         if base is None:

@@ -69,7 +69,7 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
             candidate = folder / f"{number}.onnx"
             try:
                 _quantise(model, pixels, candidate, scope, folder / "ranges.json")
-                tried[scope.name] = float((_embed(candidate, pixels[:COMPARED]) * expected).sum(1).min())
+                tried[scope.name] = _least_cosine(_embed(candidate, pixels[:COMPARED]), expected)
             except Exception as error:  # onnx and onnxruntime raise families of their own
                 reasons.append(f"{scope.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
                 continue
@@ -81,6 +81,11 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
         raise ExportError(f"ONNX Runtime cannot quantise this graph: {'; '.join(reasons)}")
     best = max(tried, key=lambda scope: tried[scope])
     return {"quantised": best, "kept_in_float": _kept(path), "tried": tried, "calibration_images": len(pixels)}
+
+
+def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
+    """Of unit rows [n, dim]; NaN, which would compare as neither less nor more, counts as -1."""
+    return float(np.nan_to_num((rows * expected).sum(1), nan=-1.0).min())
 
 
 def _prepared(base: Path, folder: Path) -> onnx.ModelProto:

@@ -26,7 +26,7 @@ def _run(args: Namespace) -> None:
     from zoo.registry import find
     from zoo.text import GRAPH
 
-    folder = writable(find(args.model), ["text"])
+    folder = writable(find(args.model), ["text"], args.model)
     card = attach(folder, args.graph, args.tokenizer, args.length, args.padding, args.lowercase, args.output)
     if args.json:
         print_json({"folder": str(folder), "card": card.to_json()})

@@ -63,9 +63,7 @@ def from_folder(
     Raises `ModelFolderError` where its card or its results cannot be read.
     """
     card = read_card(folder)
-    # A copy under another name is loaded by that name; elsewhere than among the models, the folder's name is nothing.
-    own = folder.name if folder.parent in (paths.SHIPPED, paths.local_models()) else card.name
-    name = repository or own
+    name = repository or _place_name(folder) or card.name
     known: Mapping[str, Any] = recipes.get(card.name, {})
     listed = baselines().get(name) if card.method == METHOD else None
     return ModelInfo(
@@ -81,6 +79,14 @@ def from_folder(
         list(map(dict, listed.scores)) if listed else published_scores(card.name),
         listed.parameters if listed else known.get("parameters"),
     )
+
+
+def _place_name(folder: Path) -> str | None:
+    """The name of a folder among the models, by which a copy is loaded; elsewhere a folder's name is nothing."""
+    for root in (paths.SHIPPED, paths.local_models()):
+        if folder.is_relative_to(root):
+            return folder.relative_to(root).as_posix()
+    return None
 
 
 def from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:

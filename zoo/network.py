@@ -41,7 +41,13 @@ class Network(nn.Module):
         return self.embed(self.trunk(images))
 
     def embed(self, features: Tensor) -> Tensor:
-        """Pooled features [n, f] to unit embeddings [n, dim]."""
+        """Pooled features [n, f] to unit embeddings [n, dim]. Raises `RecipeError` where they are not pooled."""
+        if features.ndim != 2:
+            raise RecipeError(
+                f"the trunk {type(self.trunk).__name__} gives {list(features.shape)} for {len(features)} images, tokens"
+                " or a map that is not pooled. One vector an image is wanted: choose an architecture that pools, or "
+                "make this one pool where it can, with backbone.args.global_pool=avg."
+            )
         if not self.heads:
             return normalize(features, dim=1)
         return normalize(torch.cat([normalize(head(features), dim=1) for head in self.heads.values()], dim=1), dim=1)

@@ -140,9 +140,10 @@ def _folders() -> Iterator[Path]:
     """Model folders on this machine; those that `find` takes first come last."""
     yield from in_cache()
     for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
-        for card in sorted(root.glob("*/card.json")):
-            if not card.parent.name.startswith("."):  # what a writer that was killed has left behind
-                yield card.parent
+        # org/name: what was made of a model of the Hub, as `zoo export` does it.
+        for card in sorted([*root.glob("*/card.json"), *root.glob("*/*/card.json")]):
+            if not any(part.startswith(".") for part in card.relative_to(root).parts):
+                yield card.parent  # the others are what a writer that was killed has left behind
 
 
 def _in_the_hubs_cache(name: str) -> Path | None:
@@ -165,7 +166,7 @@ def _status(folder: Path) -> str:
 def _local(name: str) -> Path | None:
     candidates = [paths.expand(name)]
     if not _looks_like_path(name):
-        candidates += [paths.local_models() / name, paths.SHIPPED / name]
+        candidates += [paths.local_models() / name.removeprefix("hf-hub:"), paths.SHIPPED / name]
         candidates += [place(name)] if "@" not in name else []
     return next((folder for folder in candidates if _exists(folder / "card.json")), None)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from exports.quantize import write_int8
+from exports import quantize
+from exports.quantize import SCOPES, write_int8
 from zoo.onnx_runtime import INPUT, OUTPUT
 
 DRAW = np.random.default_rng(0)
@@ -51,3 +53,18 @@ def test_weights_and_outputs_of_a_linear_layer(tmp_path: Path) -> None:
     step = (max(float32.max(), 0) - min(float32.min(), 0)) / 255
     assert np.abs(got - by_hand).max() <= 1.01 * step
     assert np.abs(got[:, 2] - float32[:, 2]).max() > 0
+
+
+def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embed = quantize._embed
+
+    def broken(path: Path, pixels: np.ndarray) -> np.ndarray:
+        rows = embed(path, pixels)
+        return np.full_like(rows, np.nan) if path.name == "0.onnx" else rows
+
+    monkeypatch.setattr(quantize, "_embed", broken)
+    path = tmp_path / "int8.onnx"
+    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
+    assert said["tried"][SCOPES[0].name] == -1
+    assert said["quantised"] in {scope.name for scope in SCOPES[1:]}
+    assert path.is_file()

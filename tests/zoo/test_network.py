@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.models import CARD
-from zoo.cards import Preprocessing
-from zoo.errors import ModelFolderError
+from zoo.cards import Head, Preprocessing
+from zoo.errors import ModelFolderError, RecipeError
 from zoo.files import sha256_of
 from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
 
@@ -73,3 +73,15 @@ def test_a_trunk_that_widens_its_features_is_saved_and_loaded(tmp_path: Path, wi
     if not with_heads:
         with pytest.raises(ModelFolderError, match="says dim 288; mobilenetv3_small_050 gives 1024"):
             load_network(dataclasses.replace(card, dim=288), tmp_path)
+
+
+@pytest.mark.parametrize("heads", [(), CARD.heads])
+def test_a_trunk_that_does_not_pool_is_refused(heads: tuple[Head, ...]) -> None:
+    small = {"img_size": 32, "depth": 1, "embed_dim": 12, "num_heads": 2}
+    pooled = create_trunk("vit_tiny_patch16_224", 3, {**small, "global_pool": "avg"})
+    tokens = create_trunk("vit_tiny_patch16_224", 3, {**small, "global_pool": ""})
+    images = torch.zeros(2, 3, 32, 32)
+    made = create_heads(heads, 12)
+    assert Network(pooled, made)(images).ndim == 2
+    with pytest.raises(RecipeError, match=r"VisionTransformer gives \[2, 5, 12\] for 2 images.*global_pool=avg"):
+        Network(tokens, made)(images)

@@ -51,12 +51,12 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         check_architecture(model.architecture)
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
+        with atomic_folder(folder) as temporary:
+            _write(temporary, _card(folder.name, repository, model, trunk), trunk)
+            made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
+            write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
     except RecipeError as error:
         raise ModelFolderError(f"the Hub's {repository} is no timm model that can be used: {error}") from None
-    with atomic_folder(folder) as temporary:
-        _write(temporary, _card(folder.name, repository, model, trunk), trunk)
-        made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
-        write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
     return folder
 
 

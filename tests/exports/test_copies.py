@@ -1,0 +1,73 @@
+"""Exports of models that may not be written to: a copy in the local zoo, of the name that was asked for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import zoo
+from exports.copies import copy_model, place_of, writable
+from exports.export import Exporter
+from tests.models import CARD
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.errors import ExportError, ModelFolderError, ModelNotFoundError
+from zoo.paths import SHIPPED
+from zoo.registry import find
+
+COMMITS = {"main": "0123456789" * 4, "v1": "9876543210" * 4}
+
+
+@pytest.fixture
+def cached(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Hub's cache with org/toy in it, at a branch and at a tag."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    repository = tmp_path / "models--org--toy"
+    (repository / "refs").mkdir(parents=True)
+    for ref, commit in COMMITS.items():
+        (repository / "refs" / ref).write_text(commit)
+        shutil.copytree(exported, repository / "snapshots" / commit)
+    return repository
+
+
+@pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "org/toy@v1"])
+@pytest.mark.usefixtures("cached")
+def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_by(own_zoo: Path, name: str) -> None:
+    copy = writable(find(name), ["fp16"], name)
+    assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
+    assert find(name) == copy
+    assert writable(find(name), ["int8"], name) == copy
+    listed = {model.name: (model.status, model.folder) for model in zoo.list_models(method=CARD.method)}
+    assert listed[name.removeprefix("hf-hub:")] == ("trained", copy)
+
+
+def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path, own_zoo: Path) -> None:
+    folder = cached / "snapshots" / COMMITS["main"]
+    assert place_of(folder, ["fp16"], str(folder)) == own_zoo / "models" / "org" / "toy"
+    assert not (own_zoo / "models").exists()
+
+
+def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = SHIPPED / "margin-conv4-glyphs"
+    place = place_of(shipped, ["int8"], "margin-conv4-glyphs")
+    with pytest.raises(ExportError, match="calibrat"):
+        Exporter(shipped, "no-such-data", into=place).export("int8")
+    assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 1
+    assert "no-such-data" in capsys.readouterr().err
+    assert not place.exists()
+    assert Exporter(shipped, cost=False, into=place).export("fp16").holds
+    assert find("margin-conv4-glyphs") == place
+    assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(place).files)
+
+
+def test_a_spoilt_model_is_not_copied(exported: Path, tmp_path: Path) -> None:
+    spoilt = Path(shutil.copytree(exported, tmp_path / "spoilt"))
+    (spoilt / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ModelFolderError, match="SHA-256 differs"):
+        copy_model(spoilt, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    with pytest.raises(ModelNotFoundError):
+        find(tmp_path / "copy")
