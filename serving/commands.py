@@ -14,7 +14,7 @@ from zoo.cli.command import Command
 from zoo.cli.output import print_json
 
 if TYPE_CHECKING:
-    from serving.gallery.builder import Report
+    from serving.gallery.indexing import Report
 
 
 def _configure_index(parser: ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.datasets.folder import list_images
-from zoo.errors import UsageError
-from zoo.images import SUFFIXES
+from zoo.errors import ImageTooLargeError, UsageError
+from zoo.images import DEFAULT_LIMITS, SUFFIXES
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,15 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
             advice = "index a folder with: zoo index" if path.is_dir() else "there is no such file"
             raise UsageError(f"{path} is no image file; {advice}.")
     return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+
+
+def read_image(path: Path) -> tuple[bytes, str]:
+    """What a file holds, and its SHA-256 in hex. Raises `ImageTooLargeError` before it is read, and `OSError`."""
+    size = path.stat().st_size
+    if size > DEFAULT_LIMITS.max_bytes:
+        raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
+    data = path.read_bytes()
+    return data, hashlib.sha256(data).hexdigest()
 
 
 def read_labels(path: Path) -> dict[str, str | None]:

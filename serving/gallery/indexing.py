@@ -1,0 +1,84 @@
+"""What indexing files does to a gallery, wherever they are embedded: new items in, old ones followed, all reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from serving.gallery.gallery import Gallery
+from serving.gallery.image_files import ImageFile
+from serving.gallery.items import Item, NewItem
+
+
+@dataclass
+class Report:
+    """What indexing a folder did.
+
+    `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
+    source or label; `differing`: of single files that were there already, source, id and label of the item, where
+    another label or other metadata was asked for, and `updated`, how many got it; `unreadable`: source and reason of
+    every image that was left out; `not_in_folder`: sources of the gallery's items whose content the folder does not
+    hold. Of labels from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names
+    and the folder does not hold.
+    """
+
+    gallery: str
+    found: int
+    added: int = 0
+    already_there: int = 0
+    moved: int = 0
+    differing: list[tuple[str, int, str | None]] = field(default_factory=list)
+    updated: int = 0
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    not_in_folder: list[str] = field(default_factory=list)
+    unlabelled: int = 0
+    labels_unused: list[str] = field(default_factory=list)
+    items: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Run:
+    """One run over files: it is told of each in their order, and writes to the gallery what is new."""
+
+    def __init__(self, gallery: Gallery, report: Report) -> None:
+        self.gallery, self.report = gallery, report
+        self.differing: list[tuple[ImageFile, Item]] = []
+        self._places: list[tuple[int, str, str | None]] = []
+        self._seen: set[str] = set()
+
+    def leave_out(self, file: ImageFile, reason: str) -> None:
+        """The file cannot be read."""
+        self.report.unreadable.append((file.source, reason))
+
+    def is_first(self, content_sha256: str) -> bool:
+        """Whether no earlier file had this content; one that had counts, and this one does not."""
+        if content_sha256 in self._seen:
+            self.report.already_there += 1
+            return False
+        self._seen.add(content_sha256)
+        return True
+
+    def recognise(self, file: ImageFile, item: Item) -> None:
+        """The file is the first with the content of this item of the gallery."""
+        self.report.already_there += 1
+        if (item.source, item.label) != (file.source, file.label):
+            self._places.append((item.id, file.source, file.label))
+        if item.differs(file.label, file.metadata):
+            self.differing.append((file, item))
+
+    def write(self, items: Sequence[NewItem]) -> None:
+        """Add items in one transaction; where another process added one of them meanwhile, that one stays."""
+        added = self.gallery.add(items)
+        self.report.added += added.new
+        self.report.already_there += len(items) - added.new
+
+    def follow(self) -> None:
+        """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
+        if self._places:
+            self.gallery.move(self._places)
+        self.report.moved = len(self._places)
+        contents = self.gallery.sources_by_content()
+        self.report.not_in_folder = [source for content, source in contents.items() if content not in self._seen]
