@@ -20,7 +20,7 @@ MAX_IN_JPEG = {
 }
 """What a JPEG may hold of things that add up: how each begins, and how many there may be."""
 
-MAX_READS = 500_000
+MAX_READS = 200_000
 """By which Pillow takes a file piece by piece, about a microsecond each. The largest PNG in pieces of 8 kB takes 8,000;
 only a run-length encoded BMP needs one a run."""
 

@@ -1,0 +1,134 @@
+"""Damaged images, bombs and hostile requests at a real service: only answers and refusals with a reason come back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import httpx
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.proof import bombs
+from tests.proof.mutations import FORMATS, MUTATIONS, mutants
+from tests.proof.service import Service
+from tests.serving import toys
+
+GROWTH = 600.0
+"""MiB that the process may grow by at its peak: two images of 24 megapixels at 9 bytes a pixel, and the allocator."""
+
+
+def check_refused(answer: httpx.Response) -> str:
+    """The code of a refusal."""
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:300])
+    assert answer.headers["content-type"] == "application/json"
+    return check_reason(answer.json())
+
+
+def check_reason(body: dict[str, Any]) -> str:
+    error = body["error"]
+    assert error.keys() == {"code", "message"}
+    assert error["code"] != "internal_error"
+    assert error["message"]
+    assert "Traceback" not in error["message"]
+    return str(error["code"])
+
+
+class Attack:
+    """Sends damaged images of one format in every way that the service takes images; counts what becomes of them."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.counts: Counter[str] = Counter()
+        self.good = toys.query(0)
+        self.wanted = self._search([self.good])["results"]
+
+    def images(self, images: tuple[bytes, ...]) -> None:
+        """Search by all of them at once, a good one among them; and use them in one other way."""
+        at = self.counts["requests"] % (len(images) + 1)
+        found = self._search([*images[:at], self.good, *images[at:]])["searches"]
+        assert found.pop(at)["results"] == self.wanted, "a good image is found as it is alone"
+        for one in found:
+            self.counts[check_reason(one) if "error" in one else "searched"] += 1
+        self.counts["images"] += len(images)
+        self.counts["requests"] += 1
+        (self._alone, self._add, self._embed, self._crop)[self.counts["requests"] % 4](images)
+
+    def _search(self, images: list[bytes]) -> dict[str, Any]:
+        answer = self.client.post("/search?k=5", files=[("image", ("a", image)) for image in images])
+        assert answer.status_code == 200, (answer.status_code, answer.text[:300])
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def _alone(self, images: tuple[bytes, ...]) -> None:
+        for image in images:
+            self._settle(self.client.post("/search", content=image, headers={"content-type": "image/png"}))
+
+    def _add(self, images: tuple[bytes, ...]) -> None:
+        files = [("image", ("a.png", image)) for image in images]
+        answer = self.client.post("/items", files=files, data={"label": toys.HTML_LABEL})
+        assert answer.status_code in (200, 201, 422), (answer.status_code, answer.text[:300])
+        assert len(answer.json()["items"]) + len(answer.json()["refused"]) == len(images)
+        for one in answer.json()["refused"]:
+            check_reason(one)
+
+    def _embed(self, images: tuple[bytes, ...]) -> None:
+        self._settle(self.client.post("/embed", files=[("image", ("a", image)) for image in images]))
+
+    def _crop(self, images: tuple[bytes, ...]) -> None:
+        for image in images:
+            self._settle(self.client.post("/search?crop=0.5,0,0.500001,1", content=image))
+
+    def _settle(self, answer: httpx.Response) -> None:
+        if answer.status_code != 200:
+            check_refused(answer)
+
+
+def damaged_images(service: Service, count: int, number: int = 0) -> dict[str, Any]:
+    """At least `count` damaged images, as many of every kind of damage to every format; `number` seeds the draw."""
+    before, begun = service.memory(), time.perf_counter()
+    service.forget_peak()
+    examples = max(2, -(-count // (len(FORMATS) * len(MUTATIONS))))
+    with service.client() as client:
+        attack = Attack(client)
+        for kind in FORMATS:
+
+            @seed(number)
+            @settings(max_examples=examples, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+            @given(st.tuples(*(mutants(mutation, kind) for mutation in MUTATIONS)))
+            def sent(images: tuple[bytes, ...]) -> None:
+                attack.images(images)
+
+            sent()
+            service.check_alive()
+    peak = service.memory("VmHWM")
+    assert peak - before < GROWTH, f"{before:.0f} MiB became {peak:.0f}"
+    assert attack.counts["images"] >= count
+    return {
+        **attack.counts,
+        "seconds": round(time.perf_counter() - begun, 1),
+        "memory_before_mib": round(before),
+        "memory_peak_mib": round(peak),
+        "memory_after_mib": round(service.memory()),
+    }
+
+
+def bombs_sent(service: Service, size: int) -> dict[str, Any]:
+    """Each bomb as a query and as a new item; `size`: bytes of those that are made of many pieces."""
+    before, slowest = service.memory(), {"seconds": 0.0, "bomb": ""}
+    service.forget_peak()
+    made = {**bombs.filling(size), **bombs.of_pixels()}
+    with service.client() as client:
+        for name, data in made.items():
+            begun = time.perf_counter()
+            for answer in (client.post("/search", content=data), client.post("/items", content=data)):
+                assert answer.status_code < 500, (name, answer.text[:300])
+                if answer.status_code >= 400:
+                    check_refused(answer)
+            took = time.perf_counter() - begun
+            slowest = max(slowest, {"seconds": round(took, 2), "bomb": name}, key=lambda one: float(one["seconds"]))
+    service.check_alive()
+    peak = service.memory("VmHWM")
+    assert peak - before < GROWTH, f"{before:.0f} MiB became {peak:.0f}"
+    return {"bombs": len(made), "slowest": slowest, "memory_before_mib": round(before), "memory_peak_mib": round(peak)}

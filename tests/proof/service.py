@@ -1,0 +1,72 @@
+"""A real service over a gallery of toy pictures, and what its process is and takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from serving.gallery.builder import index_folder
+from tests.serving import toys
+from tests.serving.running import Running, serving
+from zoo.loading import load
+
+KEY = "write-key-of-the-proof"
+WITH_KEY = {"authorization": f"Bearer {KEY}"}
+
+
+@dataclass(frozen=True)
+class Service:
+    url: str
+    running: Running
+
+    @property
+    def pid(self) -> int:
+        return self.running.process.pid
+
+    def client(self, connections: int = 10) -> httpx.Client:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        return httpx.Client(base_url=self.url, headers=WITH_KEY, timeout=60, limits=limits)
+
+    def check_alive(self) -> None:
+        assert self.running.process.poll() is None, "the worker has ended"
+        assert httpx.get(f"{self.url}/readyz", timeout=60).status_code == 200
+
+    def memory(self, what: str = "VmRSS") -> float:
+        """MiB that the process holds; "VmHWM": the most that it held since `forget_peak`."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+
+def toy_gallery(folder: Path) -> Path:
+    """A gallery of the toy pictures, and their model beside it."""
+    model = load(toys.write_model(folder / "model"), runtime="onnx")
+    index_folder(model, str(model.folder), toys.write_pictures(folder / "pictures"), folder / "gallery")
+    return folder / "gallery"
+
+
+@contextmanager
+def service(gallery: Path, scratch: Path, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """Serve a copy of the gallery with a write key, and make sure that the process lives to the end."""
+    copy = scratch / "served"
+    shutil.copytree(gallery, copy)
+    mine = {"ZOO_SERVE_WRITE_KEYS": KEY, **(environment or {})}
+    before = {name: os.environ.get(name) for name in mine}
+    os.environ.update(mine)
+    try:
+        with serving(copy, stderr=subprocess.DEVNULL) as running:
+            yield Service(running.url, running)
+            assert running.process.poll() is None, "the worker has ended"
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
