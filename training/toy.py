@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from training.losses.contrastive import Contrastive
 from training.miners.rho import Rho
-from training.tuples import Pairs, Triplets, negative_mask, positive_mask
+from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
 SAMPLES, PLACES = 15, 100
 """Samples a line, drawn without replacement from so many even places along it."""
@@ -105,10 +105,11 @@ def miner_of(form: Form, probability: float) -> Callable[[Tensor, Tensor], Tripl
     return mine if form.positive_term else lambda embeddings, labels: negatives_alone(mine(embeddings, labels))
 
 
-def negatives_alone(triplets: Triplets) -> Pairs:
-    """The negative pairs of triplets, and no positive ones."""
-    none = triplets.anchors[:0]
-    return Pairs(none, none, triplets.anchors, triplets.negatives)
+def negatives_alone(tuples: Triplets | Pairs) -> Pairs:
+    """Their negative pairs, and no positive ones."""
+    pairs = to_pairs(tuples)
+    none = pairs.anchors_n[:0]
+    return Pairs(none, none, pairs.anchors_n, pairs.negatives)
 
 
 def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Split:

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from torch import nn
 
+from training.miners.rho import Rho
 from zoo.errors import RecipeError
 
 
@@ -29,7 +30,9 @@ def kinds_taken(loss: type[nn.Module]) -> list[type]:
 
 
 def gives(miner: Any) -> type:
-    """The kind of tuples that a miner finds; the annotation of what it returns says so."""
+    """The kind of tuples that a miner finds; the annotation of what it returns says so. Rho's is its own miner's."""
+    if isinstance(miner, Rho):
+        return gives(miner.miner)
     kind: type = get_type_hints(type(miner).__call__)["return"]
     return kind
 

@@ -1,6 +1,6 @@
 """Miners by name. Each is called as `miner(embeddings [b, d], labels [b])` and gives index tuples into the batch.
 
-They give `Triplets`, multi-similarity `Pairs`; rho wraps another miner.
+They give `Triplets`, multi-similarity `Pairs`; rho wraps any other miner.
 """
 
 from __future__ import annotations

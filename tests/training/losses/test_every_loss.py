@@ -142,6 +142,9 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
 def test_a_loss_refuses_a_miner_of_other_tuples(loss: str, miner: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         method(Objective(loss, miner), [0, 1], {"embedding": DIM})
+    wrapped = Objective(loss, "rho", miner_args={"probability": 0.4, "miner": miner})
+    with pytest.raises(RecipeError, match=f"takes {message.partition('takes ')[2]}"):
+        method(wrapped, [0, 1], {"embedding": DIM})
     method(Objective("multi-similarity", miner), [0, 1], {"embedding": DIM})
 
 

@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from tests.training.miners.batches import LABELS, rows
+from training.miners import MINERS, create_miner
 from training.miners.hard import Hard
+from training.miners.multi_similarity import MultiSimilarity
 from training.miners.rho import Rho
+from training.tuples import Pairs
 
 EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 
@@ -31,3 +34,47 @@ def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) 
 def test_never_and_always(probability: float, rate: float) -> None:
     anchors, _, negatives = Rho(probability)(EMBEDDINGS, Y)
     assert (Y[anchors] == Y[negatives]).double().mean() == rate
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_pairs_are_exchanged_one_by_one(published: bool) -> None:
+    torch.manual_seed(0)
+    pairs = MultiSimilarity(2.0)(EMBEDDINGS, Y)  # so wide that every pair is kept
+    miner, exchanged, kept, times = Rho(0.35, MultiSimilarity(2.0), published), 0, 0, 400
+    drawn: set[tuple[int, int]] = set()
+    for _ in range(times):
+        found = miner(EMBEDDINGS, Y)
+        assert isinstance(found, Pairs)
+        swapped = Y[found.anchors_n] == Y[found.negatives]
+        assert torch.equal(found.anchors_n, pairs.anchors_n)
+        assert torch.equal(found.negatives[~swapped], pairs.negatives[~swapped])
+        drawn |= set(zip(found.anchors_n[swapped].tolist(), found.negatives[swapped].tolist(), strict=True))
+        exchanged += int(swapped.sum())
+        kept += len(found.anchors_p)
+        assert (Y[found.anchors_p] == Y[found.positives]).all()
+    positive = set(zip(pairs.anchors_p.tolist(), pairs.positives.tolist(), strict=True))
+    assert drawn == positive
+    assert exchanged / (times * len(pairs.anchors_n)) == pytest.approx(0.35, abs=0.02)
+    assert kept / (times * len(positive)) == pytest.approx(0.65 if published else 1, abs=0.03)
+
+
+def test_an_anchor_without_another_of_its_class_keeps_its_negative() -> None:
+    alone = Pairs(*(torch.tensor(i) for i in ([0], [1], [2, 0], [0, 2])))
+    found = Rho(1, lambda embeddings, labels: alone)(EMBEDDINGS[:3], torch.tensor([0, 0, 1]))
+    assert isinstance(found, Pairs)
+    assert found.negatives.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(set(MINERS) - {"rho"}))
+@pytest.mark.parametrize("published", [False, True])
+def test_it_wraps_every_miner(name: str, published: bool) -> None:
+    for probability in (0.0, 0.5, 1.0):
+        args = {"probability": probability, "miner": name, "published": published}
+        inner = create_miner(name, {})
+        torch.manual_seed(0)
+        expected = inner(EMBEDDINGS, Y)
+        torch.manual_seed(0)
+        found = create_miner("rho", args)(EMBEDDINGS, Y)
+        assert type(found) is type(expected)
+        if probability == 0:
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
