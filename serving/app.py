@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving import evaluating, labels, reading, searching, whole, writing
+from serving import evaluating, feedback, labels, reading, searching, whole, writing
 from serving.collection import FOLDER
 from serving.collections import Chosen, Collections
 from serving.configuration import Configuration
@@ -124,6 +124,9 @@ ROUTES: list[BaseRoute] = [
     Route("/embed", searching.embed, methods=["POST"]),
     Route("/evaluate", evaluating.last),
     Route("/evaluate", evaluating.measure, methods=["POST"]),
+    Route("/feedback", feedback.show),
+    Route("/feedback", feedback.mark, methods=["POST"]),
+    Route("/feedback/{id}", feedback.undo, methods=["DELETE"]),
     Route("/items", reading.items),
     Route("/items", writing.add, methods=["POST"]),
     Route("/items/{id}", reading.item),

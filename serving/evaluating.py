@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,40 +11,48 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from serving.calibrating import calibrate_gallery, calibration_of
-from serving.collection import collection_of
+from serving import feedback
+from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of
+from serving.collection import Collection, collection_of
 from serving.gallery import Gallery
 from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
+from zoo.evaluation.calibration import Bin
 
 FACT = "evaluation"
 
 
 async def measure(request: Request) -> Response:
-    """R@1 and MAP@R, exactly and through the index, its recall, and a new calibration; kept for GET."""
-    return JSONResponse(await to_thread.run_sync(evaluate, collection_of(request).gallery))
+    """R@1 and MAP@R, exactly and through the index, its recall, a new calibration: kept for GET; what the marks say."""
+    return JSONResponse(await to_thread.run_sync(_measured, collection_of(request)))
 
 
 async def last(request: Request) -> Response:
-    return JSONResponse(await to_thread.run_sync(_kept, collection_of(request).gallery))
+    return JSONResponse(await to_thread.run_sync(_kept, collection_of(request)))
 
 
-def _kept(gallery: Gallery) -> dict[str, Any]:
+def _measured(collection: Collection) -> dict[str, Any]:
+    return {**evaluate(collection.gallery), "marks": feedback.report(collection.gallery, collection.path)}
+
+
+def _kept(collection: Collection) -> dict[str, Any]:
+    """The last measurement, with the marks as they are now."""
+    gallery = collection.gallery
     text = gallery.fact(FACT)
     if text is None:
         raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
     found = json.loads(text)
-    return {**found, "changed_since": gallery.change() != found["change"]}
+    marks = feedback.report(gallery, collection.path)
+    return {**found, "marks": marks, "changed_since": gallery.change() != found["change"]}
 
 
 def evaluate(gallery: Gallery) -> dict[str, Any]:
-    """The measurement, kept with the gallery. Raises `EvaluationError` where no two items share a label."""
-    steps = report(gallery_steps(gallery), joined=True)
-    try:
-        calibrate_gallery(gallery)
-        reason = None
-    except EvaluationError as error:
-        reason = str(error)
+    """The measurement, kept with the gallery.
+
+    Raises `EvaluationError` where no two items share a label, and no result was marked either.
+    """
+    steps, not_measured = _steps(gallery)
+    bins, not_calibrated = _calibrated(gallery)
     calibration, stats = calibration_of(gallery), gallery.stats()
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,8 +60,30 @@ def evaluate(gallery: Gallery) -> dict[str, Any]:
         "change": stats.change,
         "index_recall_at_10": gallery.recall(SERVED_K),
         "steps": steps,
+        "not_measured": not_measured,
         "calibration": None if calibration is None else calibration.to_json(),
-        "not_calibrated": reason,
+        "not_calibrated": not_calibrated,
+        "reliability": [asdict(one) for one in bins],
     }
     gallery.set_fact(FACT, json.dumps(found))
     return found
+
+
+def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
+    """What the labelled items measure; or why nothing, where there are marks at least."""
+    try:
+        return report(gallery_steps(gallery), joined=True), None
+    except EvaluationError as error:
+        if not gallery.marks.counts().total:
+            raise
+        return [], str(error)
+
+
+def _calibrated(gallery: Gallery) -> tuple[list[Bin], str | None]:
+    """The reliability of a new calibration on pairs that it was not fitted to; or why there is none."""
+    try:
+        pairs = pairs_of(gallery)
+        calibrate_by(gallery, pairs)
+    except EvaluationError as error:
+        return [], str(error)
+    return held_out_bins(pairs), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serving import labels, projection
+from serving import feedback, labels, projection
 from serving.asking import MAX_OFFSET
 from serving.collection import FOLDER
 from serving.finding import DEFAULT_K
@@ -42,6 +42,8 @@ def _of_collection(max_k: int) -> Json:
         "/search": {"post": _search(max_k)},
         "/embed": {"post": _embed()},
         "/evaluate": {"get": _evaluation(), "post": _evaluate()},
+        "/feedback": {"get": _feedback(), "post": _mark()},
+        "/feedback/{id}": {"delete": _undo()},
         "/items": {"get": _items(), "post": _add()},
         "/items/{id}": {"get": _item(), "patch": _describe(), "delete": _remove()},
         "/items/{id}/thumbnail": {"get": _thumbnail()},
@@ -115,8 +117,8 @@ def _search(max_k: int) -> Json:
 def _embed() -> Json:
     return {
         "summary": "The embeddings of images",
-        "description": "Unit vectors, in the order of the images. base64: of float32, little-endian; npy: one NumPy "
-        "array as the body.",
+        "description": "Unit vectors, in the order of the images, and the SHA-256 of their files, as POST /feedback "
+        "takes them. base64: of float32, little-endian; npy: one NumPy array of the vectors as the body.",
         "parameters": [
             {
                 "name": "format",
@@ -147,6 +149,9 @@ def _evaluation() -> Json:
 def _evaluate() -> Json:
     return {
         "summary": "Measure R@1 and MAP@R of the labelled items, exactly and through the index, and calibrate p_same",
+        "description": "reliability: in each tenth of p_same the mean of what was promised and the share that was so, "
+        "of pairs of classes that it was not fitted to. marks: how many results were marked, the part that is right and "
+        "those that contradict the labels. Needs a write key.",
         "responses": {
             "200": _json("The measurement", {"type": "object"}),
             **_WRITING,
@@ -159,12 +164,17 @@ def _add() -> Json:
     return {
         "summary": "Add images",
         "description": "The fields label, source and metadata (a JSON object) hold for all images of the request. An "
-        "image whose content is there already is answered with its item. One that cannot be read is named in refused, "
-        "and the others are added. Needs a write key.",
+        "image whose content is there already is answered with its item; where that has another label or metadata it "
+        "is named in differing, and with update it gets those of the request. One that cannot be read is named in "
+        "refused, and the others are added. Needs a write key.",
         "parameters": [
             _text("label", "Of all images"),
             _text("source", "Where they come from"),
             _text("metadata", "JSON"),
+            {
+                **_text("update", "Also of images that are there already"),
+                "schema": {"type": "boolean", "default": False},
+            },
         ],
         "requestBody": _images("image"),
         "responses": {
@@ -172,6 +182,53 @@ def _add() -> Json:
             "201": _json("Added", ref("Added")),
             **_WRITING,
             **_REFUSALS,
+        },
+    }
+
+
+def _feedback() -> Json:
+    return {
+        "summary": "The results that were marked right or wrong, in the order in which they first were, page by page",
+        "parameters": [
+            _parameter("offset", "How many to pass over", 0, None, 0),
+            _parameter("limit", "How many to give", 1, feedback.MOST, 50),
+            _text("query", "Only of this query: the id of an item, or the content_sha256 of an image"),
+            _parameter("item", "Only of this result", 1, None, None),
+            {**_text("verdict", "Only of this verdict"), "schema": _VERDICT},
+        ],
+        "responses": {
+            "200": _json("Marks", ref("Marks")),
+            "404": _refusal("no such item"),
+            "422": _refusal("a parameter out of range"),
+        },
+    }
+
+
+def _mark() -> Json:
+    return {
+        "summary": "Mark a result right, of the query's class, or wrong",
+        "description": "Marking the pair again replaces the mark. query: the id of an item, or content_sha256 and "
+        "embedding of an image as POST /embed gives them; of such an image the hash and the source are kept. Marks are "
+        "calibrated and evaluated by; they go when one of their items is removed. Needs a write key.",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": ref("NewMark")}}},
+        "responses": {
+            "200": _json("It takes the place of an older mark", ref("Mark")),
+            "201": _json("Marked", ref("Mark")),
+            **_WRITING,
+            "404": _refusal("no such item"),
+            "422": _refusal("a body that is not understood, or an image marked as a result of itself"),
+        },
+    }
+
+
+def _undo() -> Json:
+    return {
+        "summary": "Take a mark back. Needs a write key",
+        "parameters": [_id()],
+        "responses": {
+            "200": _json("It is gone", object_of({"removed": {"type": "integer"}})),
+            **_WRITING,
+            "404": _refusal("no such mark"),
         },
     }
 
@@ -205,7 +262,7 @@ def _remove() -> Json:
 
 def _stats() -> Json:
     return {
-        "summary": "Items, labels, the index and its measured recall, the calibration",
+        "summary": "Items, labels, marks, the index and its measured recall, the calibration",
         "responses": {"200": _json("The gallery", {"type": "object"})},
     }
 
@@ -311,6 +368,7 @@ def _plain(summary: str, refused: str | None = None) -> Json:
     return {"summary": summary, "responses": {status: {"description": text} for status, text in statuses.items()}}
 
 
+_VERDICT: Json = {"type": "string", "enum": list(feedback.VERDICTS)}
 _REFUSALS = {
     "400": _refusal("no image in the request, or a form that cannot be read"),
     "401": _refusal("no key, or a wrong one"),

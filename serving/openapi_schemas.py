@@ -62,16 +62,32 @@ def schemas() -> Json:
             }
         ),
         "Embeddings": object_of(
-            {"model": {"type": "string"}, "dim": {"type": "integer"}, "embeddings": {"type": "array", "items": {}}}
+            {
+                "model": {"type": "string"},
+                "dim": {"type": "integer"},
+                "embeddings": {"type": "array", "items": {}},
+                "content_sha256": {"type": "array", "items": {"type": "string"}},
+            }
         ),
         "Added": object_of(
             {
                 "new": {"type": "integer"},
                 "items": {"type": "array", "items": ref("Item")},
                 "refused": {"type": "array", "items": {"type": "object"}},
+                "differing": {"type": "array", "items": {"type": "object"}},
             }
         ),
         "Item": object_of(item),
+        "NewMark": object_of(
+            {"query": {"anyOf": [{"type": "integer"}, _sent()]}, "item": _INTEGER, "verdict": _VERDICT}
+        ),
+        "Mark": object_of(_mark()),
+        "Marks": object_of(
+            {
+                **dict.fromkeys(("total", "right", "wrong", "offset", "limit"), _INTEGER),
+                "marks": {"type": "array", "items": ref("Mark")},
+            }
+        ),
         "Labels": object_of(
             {"total": {"type": "integer"}, "labels": _several({"label": "string", "items": "integer"})}
         ),
@@ -86,6 +102,36 @@ def schemas() -> Json:
         "Model": object_of(model),
         "Refusal": object_of({"error": error}),
     }
+
+
+def _mark() -> Json:
+    image = {
+        "id": {"type": ["integer", "null"]},
+        "content_sha256": {"type": "string"},
+        "source": {"type": "string"},
+        "label": {"type": ["string", "null"]},
+        "thumbnail": {"type": ["string", "null"]},
+    }
+    return {
+        "id": _INTEGER,
+        "query": object_of(image),
+        "result": object_of(image),
+        "verdict": _VERDICT,
+        "similarity": {"type": "number", "minimum": -1, "maximum": 1},
+        "model": {"type": "string"},
+        "marked_at": {"type": "string", "format": "date-time"},
+    }
+
+
+def _sent() -> Json:
+    embedding = {"type": ["string", "array"], "items": {"type": "number"}, "contentEncoding": "base64"}
+    digest = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    sent = object_of({"content_sha256": digest, "embedding": embedding})
+    return {**sent, "properties": {**sent["properties"], "source": {"type": "string"}}, "additionalProperties": False}
+
+
+_INTEGER: Json = {"type": "integer"}
+_VERDICT: Json = {"type": "string", "enum": ["right", "wrong"]}
 
 
 def object_of(properties: Json) -> Json:

@@ -76,10 +76,12 @@ async def stats(request: Request) -> Response:
     gallery = collection_of(request).gallery
     counted = await to_thread.run_sync(gallery.stats)
     index = await to_thread.run_sync(gallery.index_stats)
+    marks = await to_thread.run_sync(gallery.marks.counts)
     calibration = await to_thread.run_sync(calibration_of, gallery)
     body = {
         **dataclasses.asdict(counted),
         "index": dataclasses.asdict(index),
+        "marks": dataclasses.asdict(marks),
         "calibration": None if calibration is None else calibration.to_json(),
         "service": _service(request.app.state.configuration),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from http import HTTPStatus
 from io import BytesIO
 from time import perf_counter
@@ -17,6 +18,7 @@ from serving.answers import hit_json
 from serving.asking import Search, checked_images, read_crop, read_search
 from serving.calibrating import calibration_of
 from serving.collection import Collection, collection_of
+from serving.finding import Box
 from serving.metrics import stage
 from serving.refusals import RefusedError, as_json
 from serving.searcher import Searcher
@@ -49,14 +51,14 @@ async def embed(request: Request) -> Response:
     form, crop = upload.one("format") or "json", read_crop(upload.one("crop"))
     if form not in FORMATS:
         raise invalid("format", f"one of {', '.join(FORMATS)}")
-    searcher = collection_of(request).searcher
+    searcher, files = collection_of(request).searcher, checked_images(upload)
     rows = []
-    for number, file in enumerate(checked_images(upload)):
+    for number, file in enumerate(files):
         try:
             rows.append(await to_thread.run_sync(searcher.embed, file.data, crop, limiter=request.app.state.cores))
         except ImageError as error:
             raise _named(error, number, file) from None
-    return _embeddings(np.concatenate(rows), form, searcher)
+    return _embeddings(np.concatenate(rows), [_content(file, crop) for file in files], form, searcher)
 
 
 def _one(collection: Collection, asked: Search) -> dict[str, Any]:
@@ -87,7 +89,13 @@ def _named(error: ImageError, number: int, file: File) -> RefusedError:
     return RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, said["code"], f"Of {which}: {said['message']}")
 
 
-def _embeddings(rows: np.ndarray, form: str, searcher: Searcher) -> Response:
+def _content(file: File, crop: Box | None) -> str:
+    """The SHA-256 of the file; a part of an image is another image, and has one of its own."""
+    digest = hashlib.sha256(file.data).hexdigest()
+    return digest if crop is None else hashlib.sha256(f"{digest} {crop}".encode()).hexdigest()
+
+
+def _embeddings(rows: np.ndarray, contents: list[str], form: str, searcher: Searcher) -> Response:
     rows = rows.astype("<f4")
     if form == "npy":
         out = BytesIO()
@@ -98,4 +106,5 @@ def _embeddings(rows: np.ndarray, form: str, searcher: Searcher) -> Response:
     values: Any = [[float(f"{value:.9g}") for value in row.tolist()] for row in rows]
     if form == "base64":
         values = [base64.b64encode(row.tobytes()).decode() for row in rows]
-    return JSONResponse({"model": card.name, "fingerprint": card.fingerprint, "dim": card.dim, "embeddings": values})
+    model = {"model": card.name, "fingerprint": card.fingerprint, "dim": card.dim}
+    return JSONResponse({**model, "embeddings": values, "content_sha256": contents})

@@ -18,6 +18,8 @@ from serving.refusals import RefusedError, respond, too_large
 
 RAW_TYPES = ("application/octet-stream", "image/")
 MAX_FIELDS = 32
+MAX_TEXT = 1000
+"""Characters of a label or a source."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,29 @@ def json_object(text: str | None, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid(name, 'a JSON object, as {"colour": "red"}')
     return value
+
+
+def truth(text: str | None, name: str) -> bool:
+    """A parameter that is true or false; false where it is not given."""
+    if text not in (None, "true", "false"):
+        raise invalid(name, "true or false")
+    return text == "true"
+
+
+def text_of(text: str | None, name: str) -> str | None:
+    """A text that can be kept; None for an empty one."""
+    if text is not None and (len(text) > MAX_TEXT or not text.isprintable() or not is_unicode(text)):
+        raise invalid(name, f"a text of at most {MAX_TEXT} characters that can be printed")
+    return text or None
+
+
+def is_unicode(text: str) -> bool:
+    """JSON may hold half of a surrogate pair, which no file can be written with."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def item_id(text: str) -> int:

@@ -17,47 +17,57 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.asking import checked_images
 from serving.collection import Collection, collection_of
-from serving.gallery import NewItem
+from serving.gallery import Item, NewItem
 from serving.gallery.decoding import decode
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.searcher import Searcher
-from serving.uploads import File, invalid, item_id, json_object, read_upload
+from serving.uploads import MAX_TEXT, File, invalid, is_unicode, item_id, json_object, read_upload, text_of, truth
 from zoo.errors import ImageError, ItemNotFoundError
 
-PARAMETERS = frozenset({"label", "source", "metadata"})
-MAX_TEXT, MAX_METADATA = 1000, 16_000
+PARAMETERS = frozenset({"label", "source", "metadata", "update"})
+MAX_METADATA = 16_000
 DESCRIPTION_BYTES = 64 * 2**10
 
 
 @dataclass(frozen=True)
 class _Described:
+    """What the request says of all its images; `update`: also of those that are there already."""
+
     label: str | None
     source: str | None
     metadata: Mapping[str, Any]
+    update: bool
 
 
 async def add(request: Request) -> Response:
-    """Add images. One that is there already, by its content, is answered with the item that it is."""
+    """Add images. One that is there already, by its content, is answered with the item that it is.
+
+    Where that has another label or other metadata the answer says so; with update=true it gets those of the request.
+    """
     with stage("read"):
         upload = await read_upload(request, request.app.state.configuration.max_images)
     upload.check_names(PARAMETERS)
     described = _Described(
-        _text(upload.one("label"), "label"),
-        _text(upload.one("source"), "source"),
+        text_of(upload.one("label"), "label"),
+        text_of(upload.one("source"), "source"),
         _metadata(json_object(upload.one("metadata"), "metadata")),
+        truth(upload.one("update"), "update"),
     )
     collection = collection_of(request)
     searcher = collection.searcher
-    made, refused = [], []
+    made: dict[int, NewItem] = {}
+    refused = []
     for number, file in enumerate(checked_images(upload)):
         try:
-            made.append(await to_thread.run_sync(_new_item, searcher, file, described, limiter=request.app.state.cores))
+            made[number] = await to_thread.run_sync(
+                _new_item, searcher, file, described, limiter=request.app.state.cores
+            )
         except ImageError as error:
             refused.append({"number": number, "name": file.name[:MAX_TEXT], **as_json(error)})
             if len(upload.files) == 1:
                 raise
-    return await to_thread.run_sync(_store, collection, made, refused)
+    return await to_thread.run_sync(_store, collection, made, refused, described)
 
 
 async def describe(request: Request) -> Response:
@@ -92,14 +102,31 @@ def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
     return NewItem(source, embedding.astype(np.float32), thumbnail, digest, described.label, described.metadata)
 
 
-def _store(collection: Collection, made: list[NewItem], refused: list[dict[str, Any]]) -> Response:
+def _store(
+    collection: Collection, made: Mapping[int, NewItem], refused: list[dict[str, Any]], described: _Described
+) -> Response:
+    gallery = collection.gallery
     with stage("write"):
-        added = collection.gallery.add(made)
-        items = [item_json(collection.gallery.item(one), collection.path) for one in added.ids]
+        added = gallery.add(list(made.values()))
+        known = [(number, gallery.item(one)) for number, one in zip(made, added.ids, strict=True)]
+        differing = [pair for pair in known if pair[1].differs(described.label, described.metadata)]
+        for _, item in differing if described.update else []:
+            gallery.describe(item.id, described.label or item.label, described.metadata or item.metadata)
+        items = [item_json(gallery.item(one), collection.path) for one in added.ids]
     status = HTTPStatus.CREATED if added.new else HTTPStatus.OK
     if refused and not made:
         status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return JSONResponse({"new": added.new, "items": items, "refused": refused}, status)
+    told = [_differing_json(*pair, described) for pair in differing]
+    return JSONResponse({"new": added.new, "items": items, "refused": refused, "differing": told}, status)
+
+
+def _differing_json(number: int, item: Item, described: _Described) -> dict[str, Any]:
+    has = f"label {item.label}" if item.label else "no label"
+    if described.label in (None, item.label):
+        has = "other metadata"
+    then = "it is as given now" if described.update else "it stays as it is; send update=true to change it"
+    message = f"Already there as item {item.id} with {has}; {then}."
+    return {"number": number, "id": item.id, "label": item.label, "updated": described.update, "message": message}
 
 
 def _description(body: bytes) -> dict[str, Any]:
@@ -114,7 +141,7 @@ def _description(body: bytes) -> dict[str, Any]:
     if "label" in values:
         if not isinstance(values["label"], str | None):
             raise invalid("label", "a text or null")
-        values["label"] = _text(values["label"], "label")
+        values["label"] = text_of(values["label"], "label")
     if "metadata" in values:
         if not isinstance(values["metadata"], dict):
             raise invalid("metadata", "a JSON object")
@@ -122,26 +149,11 @@ def _description(body: bytes) -> dict[str, Any]:
     return values
 
 
-def _text(text: str | None, name: str) -> str | None:
-    if text is not None and (len(text) > MAX_TEXT or not text.isprintable() or not _is_unicode(text)):
-        raise invalid(name, f"a text of at most {MAX_TEXT} characters that can be printed")
-    return text or None
-
-
 def _metadata(values: dict[str, Any]) -> dict[str, Any]:
     try:
         text = json.dumps(values, allow_nan=False)
     except (ValueError, RecursionError):
         raise invalid("metadata", "a JSON object without NaN or infinity") from None
-    if len(text) > MAX_METADATA or not _is_unicode(json.dumps(values, ensure_ascii=False)):
+    if len(text) > MAX_METADATA or not is_unicode(json.dumps(values, ensure_ascii=False)):
         raise invalid("metadata", f"a JSON object of at most {MAX_METADATA:,} characters of valid Unicode")
     return values
-
-
-def _is_unicode(text: str) -> bool:
-    """JSON may hold half of a surrogate pair, which no file can be written with."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
