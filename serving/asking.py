@@ -14,31 +14,60 @@ from serving.reranking import KINDS, NONE
 from serving.uploads import File, Upload, invalid, item_id, json_object, real_number, whole_number
 
 MAX_OFFSET = 10_000
-PARAMETERS = frozenset({"id", "k", "offset", "min_similarity", "min_p", "label", "where", "crop", "rerank"})
+MAX_TEXT = 10_000
+"""Characters of a text to search by; how much of it counts is the model's matter."""
+PARAMETERS = frozenset({"id", "text", "k", "offset", "min_similarity", "min_p", "label", "where", "crop", "rerank"})
 
 
 @dataclass(frozen=True)
 class Search:
-    """Images to search by, or the id of an item."""
+    """Images to search by, or texts, or the id of an item."""
 
     ask: Ask
     images: tuple[File, ...] = ()
     item: int | None = None
+    texts: tuple[str, ...] = ()
+
+    def singly(self) -> list[Search]:
+        """One for each image or text."""
+        images = [Search(self.ask, (image,)) for image in self.images]
+        return images or [Search(self.ask, texts=(text,)) for text in self.texts]
 
 
 def read_search(upload: Upload, configuration: Configuration) -> Search:
     """Raises `RefusedError` that says what was expected."""
     upload.check_names(PARAMETERS)
     ask, item = _ask(upload, configuration.max_k), upload.one("id")
+    texts = upload.values.get("text", ())
+    if texts and (upload.files or item is not None):
+        raise RefusedError(
+            HTTPStatus.BAD_REQUEST, "text_and_other", "Search by a text, an image or the id of an item: one of them."
+        )
     if upload.files and item is not None:
         raise RefusedError(
             HTTPStatus.BAD_REQUEST, "image_and_id", "Search by an image or by the id of an item, not both."
         )
+    if ask.crop is not None and (item is not None or texts):
+        code = "crop_of_item" if item is not None else "crop_of_text"
+        raise RefusedError(HTTPStatus.BAD_REQUEST, code, "Only an image that is sent can be cropped.")
     if item is not None:
-        if ask.crop is not None:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "crop_of_item", "Only an image that is sent can be cropped.")
         return Search(ask, item=item_id(item))
+    if texts:
+        _check_texts(texts, ask, configuration.max_images)
+        return Search(ask, texts=texts)
     return Search(ask, checked_images(upload))
+
+
+def _check_texts(texts: tuple[str, ...], ask: Ask, most: int) -> None:
+    if len(texts) > most:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "too_many_texts", f"At most {most} texts are searched by at once.")
+    if max(map(len, texts)) > MAX_TEXT:
+        message = f"A text to search by has at most {MAX_TEXT:,} characters."
+        raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text_too_long", message)
+    if ask.min_p is not None:
+        # Texts and images lie farther apart than images of one class do, so that p_same says nothing of them.
+        message = "min_p is of pairs of images; what a text finds is cut by min_similarity."
+        raise RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, "min_p_of_text", message)
 
 
 def checked_images(upload: Upload) -> tuple[File, ...]:

@@ -69,6 +69,7 @@ class Collections:
         """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""
         for one in self.each:
             one.gallery.compact_in_background()
+            one.searcher.check_texts()
 
     def is_ready(self) -> bool:
         return all(one.searcher.is_ready() for one in self.each)

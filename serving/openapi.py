@@ -85,13 +85,15 @@ def _collections() -> Json:
 
 def _search(max_k: int) -> Json:
     return {
-        "summary": "The items nearest to an image, or to an item of the gallery",
+        "summary": "The items nearest to an image, to an item of the gallery, or to a text",
         "description": "Send an image as the multipart field image or as the raw body, or name an item by its id; an "
         "item is left out of its own results. Parameters may stand in the form as well. Similarity is the cosine, "
-        "-1 to 1. Of several images the answer is {searches: [...]}, one result or error for each, in order.",
+        "-1 to 1. Of several images the answer is {searches: [...]}, one result or error for each, in order. A text is "
+        "searched by where GET /model says text; p_same is null then, and truncated says whether its end was left out.",
         "parameters": [
             _parameter("k", "How many to find", 1, max_k, DEFAULT_K),
             _parameter("id", "Search by this item instead of an image", 1, None, None),
+            _text("text", "Search by these words instead of an image; may be given again"),
             _parameter("offset", "How many of the nearest to pass over", 0, MAX_OFFSET, 0),
             _number("min_similarity", "Only of at least this similarity", -1, 1),
             _number("min_p", "Only of at least this p_same; needs a calibrated gallery", 0, 1),
@@ -105,7 +107,7 @@ def _search(max_k: int) -> Json:
                 "schema": {"type": "string", "enum": list(KINDS), "default": NONE},
             },
         ],
-        "requestBody": _images("image"),
+        "requestBody": _query(),
         "responses": {
             "200": _json("The nearest, best first", {"anyOf": [ref("SearchResult"), ref("SearchResults")]}),
             **_REFUSALS,
@@ -342,6 +344,19 @@ def _images(field: str) -> Json:
             "multipart/form-data": {"schema": form},
             "image/*": {"schema": image},
             "application/octet-stream": {"schema": image},
+        }
+    }
+
+
+def _query() -> Json:
+    """An image, or words without one."""
+    text = {"type": "object", "properties": {"text": {"type": "array", "items": {"type": "string"}}}}
+    images: Json = _images("image")["content"]
+    return {
+        "content": {
+            **images,
+            "application/json": {"schema": ref("Query")},
+            "application/x-www-form-urlencoded": {"schema": text},
         }
     }
 

@@ -27,8 +27,9 @@ def schemas() -> Json:
         "change": {"type": "integer"},
         "thumbnail": {"type": "string"},
     }
+    text = {"text": {"type": "string"}, "truncated": {"type": "boolean"}}
     result = {
-        "query": object_of({"id": {"type": ["integer", "null"]}}),
+        "query": {**object_of({"id": {"type": ["integer", "null"]}, **text}), "required": ["id"]},
         "k": {"type": "integer"},
         "milliseconds": {"type": "number"},
         "results": {"type": "array", "items": ref("Hit")},
@@ -40,12 +41,14 @@ def schemas() -> Json:
         **{name: {"type": "string"} for name in texts},
         "dim": {"type": "integer"},
         "preprocessing": {"type": "object"},
+        "text": {"type": ["object", "null"]},
         "gallery": object_of({name: {"type": "integer"} for name in ("items", "labels", "change")}),
         "limits": object_of({name: {"type": "integer"} for name in ("max_bytes", "max_pixels")}),
     }
     error = object_of({"code": {"type": "string"}, "message": {"type": "string"}})
     return {
         "Hit": object_of(hit),
+        "Query": {"type": "object", "properties": _query(), "additionalProperties": False},
         "SearchResult": object_of(result),
         "SearchResults": object_of({"searches": {"type": "array", "items": {"type": "object"}}}),
         "Collections": object_of(
@@ -101,6 +104,20 @@ def schemas() -> Json:
         "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
         "Model": object_of(model),
         "Refusal": object_of({"error": error}),
+    }
+
+
+def _query() -> Json:
+    """What may be asked as JSON; each member is the parameter of its name."""
+    texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    numbers = {name: {"type": "number"} for name in ("min_similarity", "min_p")}
+    return {
+        "text": texts,
+        "label": texts,
+        "where": {"type": "object"},
+        **{name: {"type": "integer"} for name in ("id", "k", "offset")},
+        **numbers,
+        "rerank": {"type": "string"},
     }
 
 

@@ -65,6 +65,7 @@ async def model(request: Request) -> Response:
         **{key: getattr(card, key) for key in ("name", "method", "backbone", "dataset", "dim", "licence")},
         "fingerprint": card.fingerprint,
         "preprocessing": dataclasses.asdict(card.preprocessing),
+        "text": None if card.text is None else {"length": card.text.length},
         **{key: getattr(embedder, key) for key in ("runtime", "precision", "device")},
         "gallery": dataclasses.asdict(stats),
         "limits": dataclasses.asdict(searcher.limits),

@@ -12,7 +12,15 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from serving.metrics import REFUSED
-from zoo.errors import EvaluationError, ImageError, ImageTooLargeError, ItemNotFoundError, UsageError
+from zoo.errors import (
+    EvaluationError,
+    ImageError,
+    ImageTooLargeError,
+    ItemNotFoundError,
+    NoTextTowerError,
+    TextError,
+    UsageError,
+)
 
 
 class RefusedError(Exception):
@@ -77,6 +85,8 @@ def _sentence(text: str) -> str:
 _ERRORS: dict[type, tuple[HTTPStatus, str]] = {
     ImageTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "image_too_large"),
     ImageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "unreadable_image"),
+    NoTextTowerError: (HTTPStatus.UNPROCESSABLE_ENTITY, "no_text_tower"),
+    TextError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_text"),
     ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
     EvaluationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "cannot_measure"),
     UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +15,15 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from serving.client import Match
     from serving.gallery import Hit
+    from serving.searcher import Searcher
 
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("gallery", nargs="?", help="gallery folder; left out with --url")
     parser.add_argument("image", nargs="?", help="image file to search with")
     parser.add_argument("--id", type=int, help="search with this item of the gallery instead of an image")
-    parser.add_argument("-k", type=int, default=10, metavar="N", help="how many to find, default 10")
+    parser.add_argument("--text", help="search by words, where the gallery's model has a text tower")
+    parser.add_argument("-k", "--k", type=int, default=10, metavar="N", help="how many to find, default 10")
     parser.add_argument("--url", help="search at this service (zoo serve) instead of in a folder")
     parser.add_argument(
         "--key-file", type=Path, metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set"
@@ -31,6 +34,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> None:
+    if args.k < 1:
+        raise UsageError(f"k must be at least 1, not {args.k}; without -k it is 10.")
     if args.url is not None:
         image = _image_for_service(args)
         _print(args, image, _at_service(args, image))
@@ -39,7 +44,7 @@ def _run(args: Namespace) -> None:
     elif args.gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.")
     else:
-        _check_query(args.image, args.id)
+        _check_query(args.image, args)
         _print(args, args.image, _in_folder(args))
 
 
@@ -49,30 +54,39 @@ def _in_folder(args: Namespace) -> list[Hit]:
 
     searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx"))
     try:
+        if args.text is not None:
+            return _by_text(searcher, args)
         return searcher.by_item(args.id, args.k) if args.id is not None else searcher.by_image(args.image, args.k)
     finally:
         searcher.close()
+
+
+def _by_text(searcher: Searcher, args: Namespace) -> list[Hit]:
+    found, truncated = searcher.by_text(args.text, args.k)
+    if truncated:
+        print("zoo: the text is longer than the model reads; its end was left out.", file=sys.stderr)
+    return found
 
 
 def _at_service(args: Namespace, image: str | None) -> list[Match]:
     from serving.client import Client
 
     with Client(args.url, None if args.key_file is None else _key_in(args.key_file)) as client:
-        return client.search(image, item=args.id, k=args.k)
+        return client.search(image, item=args.id, text=args.text, k=args.k)
 
 
 def _image_for_service(args: Namespace) -> str | None:
     """With --url the first word is the image."""
     if args.image is not None or args.model is not None or args.runtime is not None:
-        raise UsageError("with --url the service has the gallery and its model; give an image or --id alone.")
+        raise UsageError("with --url the service has the gallery and its model; give an image, --id or --text alone.")
     image: str | None = args.gallery
-    _check_query(image, args.id)
+    _check_query(image, args)
     return image
 
 
-def _check_query(image: str | None, item: int | None) -> None:
-    if (image is None) == (item is None):
-        raise UsageError("search needs an image file, or --id with an item of the gallery; one of the two.")
+def _check_query(image: str | None, args: Namespace) -> None:
+    if sum(query is not None for query in (image, args.id, args.text)) != 1:
+        raise UsageError("search needs an image file, --id with an item of the gallery, or --text; one of the three.")
 
 
 def _key_in(path: Path) -> str:
@@ -87,17 +101,21 @@ def _key_in(path: Path) -> str:
 
 def _print(args: Namespace, image: str | None, found: list[Hit] | list[Match]) -> None:
     if args.json:
-        print_json({"query": {"image": image, "id": args.id}, "results": [asdict(one) for one in found]})
+        query = {"image": image, "id": args.id, **({} if args.text is None else {"text": args.text})}
+        print_json({"query": query, "results": [asdict(one) for one in found]})
         return
     rows = [(f"{one.similarity:.4f}", one.label or "-", one.source, str(one.id)) for one in found]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
+    if len(found) < args.k:
+        print(f"zoo: {len(found):,} found and {args.k:,} asked for: the gallery holds no more.", file=sys.stderr)
 
 
 SEARCH = Command(
-    "find the images of a gallery nearest to an image",
+    "find the images of a gallery nearest to an image or a text",
     _configure,
     _run,
     "zoo search gallery/ query.png -k 5\n"
     "zoo search gallery/ --id 17 --json\n"
+    'zoo search gallery/ --text "a red chair"\n'
     "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt",
 )

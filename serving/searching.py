@@ -15,15 +15,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving.answers import hit_json
-from serving.asking import Search, checked_images, read_crop, read_search
+from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_search
 from serving.calibrating import calibration_of
 from serving.collection import Collection, collection_of
 from serving.finding import Box
 from serving.metrics import stage
+from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
 from serving.searcher import Searcher
 from serving.uploads import File, invalid, read_upload
-from zoo.errors import ImageError
+from zoo.errors import ImageError, NoTextTowerError, TextError
+from zoo.text import no_tower
 
 FORMATS = ("json", "base64", "npy")
 
@@ -31,16 +33,19 @@ FORMATS = ("json", "base64", "npy")
 async def search(request: Request) -> Response:
     configuration = request.app.state.configuration
     with stage("read"):
-        asked = read_search(await read_upload(request, configuration.max_images), configuration)
+        upload = await read_query(request, configuration.max_images, PARAMETERS)
+        asked = read_search(upload, configuration)
     start = perf_counter()
     collection = collection_of(request)
-    if len(asked.images) < 2:
+    if asked.texts:
+        _check_tower(collection.searcher)
+    singly = asked.singly()
+    if len(singly) < 2:
         body = await to_thread.run_sync(_one, collection, asked, limiter=request.app.state.cores)
     else:
         # One by one, so that others' requests come in between, and a bad image is no matter of the good ones.
         body = {"searches": []}
-        for file in asked.images:
-            one = Search(asked.ask, (file,))
+        for one in singly:
             body["searches"].append(await to_thread.run_sync(_tried, collection, one, limiter=request.app.state.cores))
     return JSONResponse({**body, "k": asked.ask.k, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 
@@ -63,23 +68,37 @@ async def embed(request: Request) -> Response:
 
 def _one(collection: Collection, asked: Search) -> dict[str, Any]:
     searcher = collection.searcher
-    if asked.item is not None:
-        embedding = searcher.gallery.embedding(asked.item)[None]
-    else:
-        embedding = searcher.embed(asked.images[0].data, asked.ask.crop)
+    embedding, query = _embedded(searcher, asked)
     hits = searcher.search(embedding, asked.ask, asked.item)
-    calibration = calibration_of(searcher.gallery)
+    calibration = None if asked.texts else calibration_of(searcher.gallery)  # fitted to pairs of images
     return {
-        "query": {"id": asked.item},
+        "query": query,
         "results": [hit_json(hit, calibration, collection.path) for hit in hits],
     }
 
 
+def _embedded(searcher: Searcher, asked: Search) -> tuple[np.ndarray, dict[str, Any]]:
+    """What is searched by, float32 [1, dim], and how the answer calls it."""
+    if asked.texts:
+        embedding, truncated = searcher.embed_text(asked.texts[0])
+        return embedding, {"id": None, "text": asked.texts[0], "truncated": truncated}
+    if asked.item is not None:
+        return searcher.gallery.embedding(asked.item)[None], {"id": asked.item}
+    return searcher.embed(asked.images[0].data, asked.ask.crop), {"id": None}
+
+
+def _check_tower(searcher: Searcher) -> None:
+    card = searcher.embedder.card
+    if card.text is None:
+        raise NoTextTowerError(no_tower(card.name))
+
+
 def _tried(collection: Collection, asked: Search) -> dict[str, Any]:
-    name = {"name": asked.images[0].name}
+    name = {"text": asked.texts[0]} if asked.texts else {"name": asked.images[0].name}
     try:
-        return {"query": name, "results": _one(collection, asked)["results"]}
-    except ImageError as error:
+        found = _one(collection, asked)
+        return {"query": {**found["query"], **name} if asked.texts else name, "results": found["results"]}
+    except (ImageError, TextError) as error:
         return {"query": name, **as_json(error)}
 
 

@@ -81,7 +81,7 @@ class BodyLimit:
 
 async def read_upload(request: Request, most: int) -> Upload:
     """The request's files, at most `most`, and parameters. Raises `RefusedError` that says what was expected."""
-    given = {name: tuple(request.query_params.getlist(name)) for name in request.query_params}
+    given = parameters_of(request)
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
         async with request.form(max_files=most, max_fields=MAX_FIELDS) as form:
@@ -95,6 +95,11 @@ async def read_upload(request: Request, most: int) -> Upload:
             "'image', or as the raw body with an image/... content type.",
         )
     return Upload((File("", body),) if body else (), given)
+
+
+def parameters_of(request: Request) -> dict[str, tuple[str, ...]]:
+    """Those in the address, each with all its values."""
+    return {name: tuple(request.query_params.getlist(name)) for name in request.query_params}
 
 
 def whole_number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

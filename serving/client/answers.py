@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
 
 class _Read:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From the JSON of an answer. Raises `KeyError` or `TypeError` for what is none."""
-        return cls(**{one.name: values[one.name] for one in fields(cls)})  # type: ignore[arg-type]
+        """From the JSON of an answer. Raises `KeyError` or `TypeError` for what is none.
+
+        A field with a default is one that older services do not give.
+        """
+        given = [one for one in fields(cls) if one.name in values or one.default is MISSING]  # type: ignore[arg-type]
+        return cls(**{one.name: values[one.name] for one in given})
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,9 @@ class ServiceStats(_Read):
 
 @dataclass(frozen=True)
 class Model(_Read):
-    """The model that embeds, as it runs there."""
+    """The model that embeds, as it runs there. `text`: how many tokens of a text it reads, as {"length": 77}; None
+    where it cannot be asked by text.
+    """
 
     name: str
     method: str
@@ -123,6 +129,7 @@ class Model(_Read):
     device: str
     gallery: Mapping[str, Any]
     limits: Mapping[str, Any]
+    text: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,14 @@ class AsyncClient:
         await self.aclose()
 
     async def search(
-        self, image: Image | None = None, *, item: int | None = None, **options: Unpack[SearchOptions]
+        self,
+        image: Image | None = None,
+        *,
+        item: int | None = None,
+        text: str | None = None,
+        **options: Unpack[SearchOptions],
     ) -> list[Match]:
-        return await self._do(calls.search(image, item=item, **options))
+        return await self._do(calls.search(image, item=item, text=text, **options))
 
     async def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
         return await self._do(calls.search_many(images, **options))

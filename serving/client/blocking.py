@@ -50,10 +50,17 @@ class Client:
         self.close()
 
     def search(
-        self, image: Image | None = None, *, item: int | None = None, **options: Unpack[SearchOptions]
+        self,
+        image: Image | None = None,
+        *,
+        item: int | None = None,
+        text: str | None = None,
+        **options: Unpack[SearchOptions],
     ) -> list[Match]:
-        """The nearest to an image (its path or a file's bytes) or to an item, which is left out."""
-        return self._do(calls.search(image, item=item, **options))
+        """The nearest to an image (its path or a file's bytes), to an item, which is left out, or to a text, where
+        `model().text` says that it can be; a text's matches have no `p_same`, and one too long is logged.
+        """
+        return self._do(calls.search(image, item=item, text=text, **options))
 
     def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
         """The nearest to each of several images, in one request; one that is no image does the others no harm."""

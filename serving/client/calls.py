@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -36,6 +37,8 @@ _Files = list[tuple[str, tuple[str, bytes, str]]]
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 LONG = 600.0
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
@@ -56,12 +59,15 @@ class Call(Generic[T]):
     seconds: float = 0.0
 
 
-def search(image: Image | None = None, *, item: int | None = None, **options: Any) -> Call[list[Match]]:
-    """Raises `UsageError` unless it is an image or an item that is searched by."""
-    if (image is None) == (item is None):
-        raise UsageError("search by an image or by an item of the gallery, one of the two.")
+def search(
+    image: Image | None = None, *, item: int | None = None, text: str | None = None, **options: Any
+) -> Call[list[Match]]:
+    """Raises `UsageError` unless it is an image, an item or a text that is searched by."""
+    if sum(query is not None for query in (image, item, text)) != 1:
+        raise UsageError("search by an image, by an item of the gallery or by a text, one of the three.")
     values = _search_values(**options) + ([] if item is None else [("id", str(item))])
-    return Call("POST", "/search", _matches, values, [] if image is None else _files([image]))
+    words = None if text is None else {"text": text}
+    return Call("POST", "/search", _matches, values, [] if image is None else _files([image]), json=words)
 
 
 def search_many(images: Sequence[Image], **options: Any) -> Call[list[Answer]]:
@@ -204,7 +210,10 @@ def _bytes(image: Image) -> bytes:
 
 
 def _matches(response: httpx.Response) -> list[Match]:
-    return [Match.of(one) for one in response.json()["results"]]
+    body = response.json()
+    if body["query"].get("truncated"):
+        logger.warning("the text is longer than the service's model reads; its end was left out.")
+    return [Match.of(one) for one in body["results"]]
 
 
 def _answer(name: str, found: Mapping[str, Any]) -> Answer:

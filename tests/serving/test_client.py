@@ -176,7 +176,7 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
     for mistake, expected, message in (
         (lambda: client.search(b"no image"), ServiceError, "in none of the formats"),
         (lambda: client.search(b""), ServiceError, "empty"),
-        (lambda: client.search(toys.query(0), item=1), UsageError, "one of the two"),
+        (lambda: client.search(toys.query(0), item=1), UsageError, "one of the three"),
         (lambda: client.search(toys.query(0), k=0), ServiceError, "k must be"),
         (lambda: client.search(toys.query(0), min_p=0.5), ServiceError, "calibrat"),
         (lambda: client.search(toys.query(0), maxk=3), TypeError, "maxk"),

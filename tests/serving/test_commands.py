@@ -67,8 +67,8 @@ def test_index_then_search(
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ([], UsageError, "one of the two"),
-        (["query.png", "--id", "1"], UsageError, "one of the two"),
+        ([], UsageError, "one of the three"),
+        (["query.png", "--id", "1"], UsageError, "one of the three"),
         (["query.png", "-k", "0"], UsageError, "k must be at least 1"),
         (["nowhere.png"], ImageError, "does not exist"),
         (["--id", "99"], ItemNotFoundError, "no item 99"),

@@ -174,8 +174,8 @@ def test_an_image_just_over_its_own_limit_is_refused(http: httpx.Client) -> None
             400,
             "bad_request",
         ),
-        ({"url": "/search", "json": {"id": 1}}, 415, "unsupported_media_type"),
-        ({"url": "/search", "data": {"id": "1"}}, 415, "unsupported_media_type"),
+        ({"url": "/embed", "json": {"id": 1}}, 415, "unsupported_media_type"),
+        ({"url": "/embed", "data": {"id": "1"}}, 415, "unsupported_media_type"),
         (
             {"url": "/search", "content": "hello", "headers": {"content-type": "text/plain"}},
             415,

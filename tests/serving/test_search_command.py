@@ -49,8 +49,8 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("key").write_bytes(b"\xff\xfe")
     for words, kind, message in (
         ([], UsageError, "--url"),
-        ([*url], UsageError, "one of the two"),
-        ([*url, "a.png", "--id", 1], UsageError, "one of the two"),
+        ([*url], UsageError, "one of the three"),
+        ([*url, "a.png", "--id", 1], UsageError, "one of the three"),
         ([*url, "gallery", "a.png"], UsageError, "give an image"),
         ([*url, "a.png", "--model", "m"], UsageError, "give an image"),
         (["gallery", "a.png", "--key-file", "key"], UsageError, "--url"),
