@@ -20,11 +20,8 @@ _NAMED = 8
 
 def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> TrainingError:
     """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
-    path = folder / f"bad-batch-{run.place.processes.rank}.safetensors"
     samples = batch.samples.cpu()
-    tensors = {"images": batch.images, "labels": batch.labels, "samples": samples}
-    with atomic_path(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    where = _keep(batch, samples, folder / f"bad-batch-{run.place.processes.rank}.safetensors")
     named = run.data.names(samples.numpy())
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
@@ -32,5 +29,16 @@ def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder:
     kept = f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
     return TrainingError(
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
-        f"Its batch is kept in {path}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
+        f"{where}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
     )
+
+
+def _keep(batch: Minibatch, samples: Tensor, path: Path) -> str:
+    """Where the batch is; or why it could not be written, which must not hide what the run stops for."""
+    tensors = {"images": batch.images, "labels": batch.labels, "samples": samples}
+    try:
+        with atomic_path(path) as temporary:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
+    except Exception as error:  # OSError, and safetensors' own type for what the system refused
+        return f"Its batch could not be written to {path} ({error})"
+    return f"Its batch is kept in {path}"

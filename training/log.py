@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from zoo.errors import TrainingError
 from zoo.files import write_bytes
 
 
@@ -29,7 +30,13 @@ class Log:
         self.records.append(record)
         if not self.writes:
             return
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise TrainingError(
+                f"the line of epoch {record['epoch']} cannot be written to {self.path} ({error}). A checkpoint "
+                "that was written before is kept: make room and give the same command to go on."
+            ) from None

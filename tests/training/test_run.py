@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import resource
 import sys
 import time
@@ -13,18 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.training.toys import CPU, SMALL, noise, recipe
 from training import state
+from training.api import train_model
+from training.log import Log
 from training.loop import CHECKPOINT, create_sampler, train
 from training.prefetch import prefetch
-from training.recipe import Augmentation, Batch, Objective, Optimizer, Schedule
+from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
 from training.run import Place, Run
 from training.trackers import create_trackers
 from zoo.cards import Head
-from zoo.errors import MissingDependencyError, RecipeError, TrainingError, UsageError
+from zoo.datasets.dataset import Dataset
+from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 
 FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")
 ALL_PAIRS = Objective("margin", loss_args={"beta": 1.2})
@@ -132,6 +137,67 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
     assert state.load(tmp_path / CHECKPOINT)["epoch"] == 1
     assert not list(tmp_path.glob(".*"))
     assert train(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
+
+
+def test_on_a_full_disk_log_and_batch_are_told_of_in_words(tmp_path: Path) -> None:
+    log, small = Log(tmp_path / "log.jsonl"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.write({"epoch": 1})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, small[1]))
+        with pytest.raises(TrainingError, match=r"line of epoch 2 cannot be written .*give the same command"):
+            log.write({"epoch": 2, "loss": 0.5})
+        with pytest.raises(TrainingError, match=r"the loss became .*batch could not be written .*noise/0"):
+            train(recipe(optimizer=Optimizer("sgd", 1e30)), noise(), tmp_path, CPU, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, small)
+    assert Log(tmp_path / "log.jsonl", keep=1).records == []  # the run began afresh
+
+
+def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, own_zoo: Path) -> None:
+    pixels, paths = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3), np.uint8), []
+    for i, square in enumerate(pixels):
+        paths.append(tmp_path / f"{i:02d}.png")
+        Image.fromarray(square).save(paths[-1])
+    paths[13].write_bytes(b"no image")
+    labels, names = np.arange(24) % 6, [path.name for path in paths]
+    dataset = Dataset("pictures", "train", paths, labels, tuple("abcdef"), names)
+    with pytest.raises(DatasetError, match=r"13\.png of pictures cannot be read"):
+        train_model(recipe(), progress=False, dataset=dataset)
+    asked = recipe(data=Data("glyphs", side=16, validation=0, skip_unreadable=True))
+    outcome = train_model(asked, progress=False, dataset=dataset)
+    assert outcome.skipped == 1
+    assert outcome.summary().startswith("1 images could not be read and were left out.")
+    assert json.loads((outcome.folder / "recipe.json").read_text())["skipped"] == ["13.png"]
+
+
+WANDB = """
+import json
+class Run:
+    def __init__(self, **how):
+        self.file = open(how["dir"] + "/told.jsonl", "w")
+        self.tell(how["project"], how["name"], how["config"]["optimizer"]["lr"])
+    def tell(self, *what):
+        self.file.write(json.dumps(what) + "\\n")
+    def log(self, values, step):
+        self.tell(step, values)
+    def finish(self):
+        self.file.close()
+init = Run
+"""
+
+
+def test_weights_and_biases_is_told_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A stand-in of the few calls: the library itself is no dependency of ours.
+    (tmp_path / "wandb.py").write_text(WANDB)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    (tracker,) = create_trackers(["wandb"], recipe(), tmp_path)
+    tracker.write({"epoch": 1, "loss": 0.5, "terms": {"own": 0.25}})
+    tracker.close()
+    monkeypatch.delitem(sys.modules, "wandb")
+    start, epoch = (json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines())
+    assert start == ["dml-zoo", "toy", recipe().optimizer.lr]
+    assert epoch == [1, {"loss": 0.5, "terms/own": 0.25}]
 
 
 def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
