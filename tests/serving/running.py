@@ -50,9 +50,10 @@ class Running:
 
 
 @contextmanager
-def serving(gallery: Path, *options: object, stderr: int | None = None) -> Iterator[Running]:
+def serving(gallery: Path | list[str], *options: object, stderr: int | None = None) -> Iterator[Running]:
+    """gallery: a folder, or several as NAME=FOLDER."""
     process = subprocess.Popen(
-        arguments("serve", gallery, "--port", 0, *options),
+        arguments("serve", *([gallery] if isinstance(gallery, Path) else gallery), "--port", 0, *options),
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.galleries import COLLECTIONS, GALLERY, MODEL, Place, from_environment, from_words, to_environment
+from zoo.errors import UsageError
+
+
+def test_one_gallery_needs_no_name(tmp_path: Path) -> None:
+    assert from_words([str(tmp_path)]) == [Place("", str(tmp_path))]
+    assert from_words([str(tmp_path)], ["mine"]) == [Place("", str(tmp_path), "mine")]
+    assert from_words([str(tmp_path)], ["/models/a=b"]) == [Place("", str(tmp_path), "/models/a=b")]
+
+
+def test_several_have_names_and_models_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = from_words(["birds=a", "old-cars=b=c"], ["birds=org/model"])
+    assert found == [Place("birds", str(tmp_path / "a"), "org/model"), Place("old-cars", str(tmp_path / "b=c"))]
+    assert from_words(["birds=a"]) == [Place("birds", str(tmp_path / "a"))]
+
+
+def test_a_folder_with_a_sign_in_its_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()
+    assert from_words(["a=b"])[0].name == from_words(["./c=d"])[0].name == ""
+
+
+@pytest.mark.parametrize(
+    ("galleries", "models", "message"),
+    [
+        (["a", "b"], [], "each needs a name"),
+        (["x=a", "b"], [], "each needs a name"),
+        (["x=a", "x=b"], [], "two galleries of the name x"),
+        (["Birds=a"], [], "a name is of a to z"),
+        (["x_y=a"], [], "a name is of a to z"),
+        (["=a"], [], "a name is of a to z"),
+        (["x="], [], "a name is of a to z"),
+        (["x=a"], ["y=m"], "there are x"),
+        (["x=a", "z=b"], ["m"], "there are x, z"),
+    ],
+)
+def test_words_that_are_none(galleries: list[str], models: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        from_words(galleries, models)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [Place("", "/a")],
+        [Place("", "/a", "model")],
+        [Place("birds", "/a"), Place("cars", "/b: c\n,", "org/model@1")],
+    ],
+)
+def test_the_environment_says_the_same(places: list[Place]) -> None:
+    assert from_environment(to_environment(places)) == places
+
+
+def test_an_environment_that_says_nothing_or_nonsense() -> None:
+    assert from_environment({}) == from_environment({GALLERY: "", COLLECTIONS: ""}) == []
+    for text in ("[]", "{}", "birds", '{"birds": "a"}', '{"birds": {}}', '{"Birds!": {"gallery": "a"}}', "[1]", "null"):
+        with pytest.raises(UsageError, match=COLLECTIONS):
+            from_environment({COLLECTIONS: text})
+    with pytest.raises(UsageError, match="both set"):
+        from_environment({GALLERY: "a", COLLECTIONS: '{"b": {"gallery": "b"}}', MODEL: "m"})
