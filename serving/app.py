@@ -119,6 +119,7 @@ ROUTES: list[BaseRoute] = [
     Route("/model", reading.model),
     Route("/stats", reading.stats),
     Route("/labels", labels.show),
+    Route("/metadata", labels.metadata),
     Route("/map", reading.plane),
     Route("/search", searching.search, methods=["POST"]),
     Route("/embed", searching.embed, methods=["POST"]),

@@ -50,6 +50,7 @@ def _of_collection(max_k: int) -> Json:
         "/model": {"get": _model()},
         "/stats": {"get": _stats()},
         "/labels": {"get": _labels()},
+        "/metadata": {"get": _metadata()},
         "/map": {"get": _map()},
         "/livez": {"get": _plain("Whether the process is alive")},
         "/readyz": {"get": _plain("Whether a golden image is embedded and searched as it should", "503")},
@@ -152,8 +153,8 @@ def _evaluate() -> Json:
     return {
         "summary": "Measure R@1 and MAP@R of the labelled items, exactly and through the index, and calibrate p_same",
         "description": "reliability: in each tenth of p_same the mean of what was promised and the share that was so, "
-        "of pairs of classes that it was not fitted to. marks: how many results were marked, the part that is right and "
-        "those that contradict the labels. Needs a write key.",
+        "of pairs of classes that it was not fitted to. marks: how many results were marked, the part that is right "
+        "and those that contradict the labels. Needs a write key.",
         "responses": {
             "200": _json("The measurement", {"type": "object"}),
             **_WRITING,
@@ -277,6 +278,14 @@ def _labels() -> Json:
     }
 
 
+def _metadata() -> Json:
+    return {
+        "summary": "What the items' metadata say, by key and value, the most frequent first",
+        "parameters": [_parameter("limit", "How many values to give", 1, labels.MOST, labels.DEFAULT)],
+        "responses": {"200": _json("Values", ref("Metadata")), "422": _refusal("a parameter out of range")},
+    }
+
+
 def _map() -> Json:
     return {
         "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
@@ -293,6 +302,7 @@ def _items() -> Json:
             _parameter("offset", "How many to pass over", 0, None, 0),
             _parameter("limit", "How many to give", 1, MAX_LIMIT, 50),
             {"name": "label", "in": "query", "description": "Only of this label", "schema": {"type": "string"}},
+            _text("where", 'Only whose metadata is so: {"colour": "red", "year": [1908, 1909]}'),
             _parameter("sample", "So many at random, instead of a page", 1, MAX_LIMIT, None),
         ],
         "responses": {"200": _json("Items", ref("ItemPage")), "422": _refusal("a parameter out of range")},

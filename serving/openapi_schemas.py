@@ -94,6 +94,12 @@ def schemas() -> Json:
         "Labels": object_of(
             {"total": {"type": "integer"}, "labels": _several({"label": "string", "items": "integer"})}
         ),
+        "Metadata": object_of(
+            {
+                "total": {"type": "integer"},
+                "values": _several({"key": "string", "value": ["string", "number", "boolean"], "items": "integer"}),
+            }
+        ),
         "Map": object_of(
             {
                 "total": {"type": "integer"},

@@ -14,9 +14,10 @@ from serving.answers import item_json
 from serving.calibrating import calibration_of
 from serving.collection import collection_of
 from serving.configuration import Configuration
+from serving.gallery.filters import Filter
 from serving.openapi import MAX_LIMIT
 from serving.refusals import RefusedError
-from serving.uploads import item_id, whole_number
+from serving.uploads import item_id, json_object, whole_number
 from zoo.onnx_runtime import threads
 
 
@@ -30,8 +31,9 @@ async def items(request: Request) -> Response:
         sample = await to_thread.run_sync(gallery.sample, size)
         total = await to_thread.run_sync(gallery.count)
         return JSONResponse({"total": total, "items": [item_json(one, path) for one in sample]})
-    page = await to_thread.run_sync(gallery.items, offset, limit, label)
-    total = await to_thread.run_sync(gallery.count, label)
+    chosen = Filter(where=json_object(values.get("where"), "where"))
+    page = await to_thread.run_sync(gallery.items, offset, limit, label, chosen)
+    total = await to_thread.run_sync(gallery.count, label, chosen)
     rows = [item_json(one, path) for one in page]
     return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows})
 

@@ -24,6 +24,7 @@ from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.live import LiveIndex
 from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_of
+from serving.gallery.overview import Overview
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.cards import Card, card_from_json
@@ -182,9 +183,11 @@ class Gallery:
         """Raises `ItemNotFoundError`."""
         return self._store.item(item_id)
 
-    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> list[Item]:
-        """Items in the order of their ids, from `offset` on; with `label`, those of that label alone."""
-        return self._store.items(offset, limit, label)
+    def items(
+        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
+    ) -> list[Item]:
+        """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
+        return self._store.items(offset, limit, label, chosen)
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
@@ -211,6 +214,11 @@ class Gallery:
         return self._store.sources_by_content()
 
     @property
+    def overview(self) -> Overview:
+        """Counts over all items."""
+        return self._store.overview
+
+    @property
     def marks(self) -> Marks:
         """What users have said of results."""
         return self._store.marks
@@ -229,8 +237,8 @@ class Gallery:
     def set_fact(self, key: str, value: str) -> None:
         self._store.set_fact(key, value)
 
-    def count(self, label: str | None = None) -> int:
-        return self._store.count(label)
+    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
+        return self._store.count(label, chosen)
 
     def change(self) -> int:
         """The number of the last change: cheap, where `stats` counts items and labels."""

@@ -25,9 +25,10 @@ import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.connection import connect
-from serving.gallery.filters import Filter
+from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.marks import Marks
+from serving.gallery.overview import Overview
 from serving.gallery.rows import blob_of, item_of, json_of, row_of
 from serving.gallery.shadow import SEEN_AS_THE_STORE, Shadow
 from serving.gallery.thumbnails import Thumbnail
@@ -49,6 +50,7 @@ class Store:
         self.path, self.other = path, other
         self._lock = threading.RLock()
         self.marks = Marks(self._query, self._transaction_of_this_model)
+        self.overview = Overview(path)
         self.shadow = Shadow(self._query, self._transaction)
         if not path.is_file():
             raise GalleryError(f"{path} does not exist.")
@@ -84,6 +86,7 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+        self.overview.close()
 
     @contextmanager
     def closing(self) -> Iterator[Self]:
@@ -225,9 +228,11 @@ class Store:
         rows = [np.frombuffer(found[item_id], "<f4") for item_id in ids]
         return np.stack(rows).astype(np.float32) if rows else np.empty((0, self.dim), np.float32)
 
-    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> list[Item]:
-        """Items in the order of their ids; with `label`, those of that label alone."""
-        where, values = _where(label)
+    def items(
+        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
+    ) -> list[Item]:
+        """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
+        where, values = _where(label, chosen)
         rows = self._query(f"SELECT {_ITEM} FROM items {where} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
         return [item_of(row) for row in rows]
 
@@ -274,8 +279,8 @@ class Store:
         """The id of every item by the SHA-256 (hex) of its file."""
         return dict(self._query("SELECT content_sha256, id FROM items"))
 
-    def count(self, label: str | None = None) -> int:
-        where, values = _where(label)
+    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
+        where, values = _where(label, chosen)
         return int(self._query(f"SELECT count(*) FROM items {where}", *values)[0][0])
 
     def stats(self) -> Stats:
@@ -388,5 +393,8 @@ class Store:
             raise GalleryError(f"{self.path}: {error}.") from error
 
 
-def _where(label: str | None) -> tuple[str, tuple[str, ...]]:
-    return ("", ()) if label is None else ("WHERE label = ?", (label,))
+def _where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:
+    if label is None and not chosen:
+        return "", []  # all are counted much quicker without a condition
+    condition, values = chosen.sql()
+    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])

@@ -101,6 +101,12 @@ def test_metadata_is_a_filter(service: httpx.Client) -> None:
         hits = service.post("/search", params={"k": 50, "where": where}, content=noise(11)).json()["results"]
         return sorted(service.get(f"/items/{hit['id']}").json()["metadata"]["year"] for hit in hits)
 
+    listed = service.get("/items", params={"where": '{"set": "f", "year": 2}', "limit": 1, "offset": 1}).json()
+    assert (listed["total"], [item["metadata"]["colour"] for item in listed["items"]]) == (2, ["blue"])
+    assert service.get("/items", params={"where": "[]"}).status_code == 422
+    told = service.get("/metadata?limit=2").json()
+    assert told["values"][0] == {"key": "set", "value": "f", "items": 4}
+    assert (told["total"] > 5, len(told["values"])) == (True, 2)
     assert years('{"set": "f"}') == [1, 2, 2, 3]
     assert years('{"set": "f", "colour": "red"}') == [1, 2]
     assert years('{"set": "f", "colour": ["red", "blue"], "year": 2}') == [2, 2]

@@ -1,0 +1,57 @@
+"""Counts over all items of a store: of their labels, and of what their metadata say."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+from serving.gallery.connection import connect
+from zoo.errors import GalleryError
+
+_LABELS = """
+SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT NULL
+GROUP BY label ORDER BY items DESC, label LIMIT ?
+"""
+_METADATA = """
+SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM items, json_each(items.metadata)
+WHERE atom IS NOT NULL GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
+"""
+"""Lists, objects and nulls have no atom."""
+
+
+class Overview:
+    """On a connection of its own, which is kept: searches need not wait while all items are counted. Safe to use from
+    several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def labels(self, limit: int) -> tuple[int, list[tuple[str, int]]]:
+        """How many labels there are, and how many items have each; the most frequent first, up to `limit` of them."""
+        rows = self._read(_LABELS, limit)
+        return (rows[0][2] if rows else 0), [(label, items) for label, items, _ in rows]
+
+    def metadata(self, limit: int) -> tuple[int, list[tuple[str, str | int | float | bool, int]]]:
+        """How many values there are, and key, value and items of each; the most frequent first, up to `limit`."""
+        rows = self._read(_METADATA, limit)
+        found = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
+        return (rows[0][4] if rows else 0), found
+
+    def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                if self._db is None:
+                    self._db = connect(self._path)
+                return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise GalleryError(f"{self._path}: {error}.") from error
