@@ -18,6 +18,7 @@ from serving.app import create_app
 from serving.collections import Collections
 from serving.configuration import HOSTS, Configuration
 from serving.hosts import hosts_in
+from serving.paths import OneLine
 
 CONFIGURATION = Configuration.of(os.environ)
 COLLECTIONS = Collections.of(os.environ)
@@ -45,3 +46,6 @@ class ImageSearch:
     @bentoml.on_shutdown  # type: ignore[untyped-decorator]
     def close(self) -> None:
         COLLECTIONS.close()
+
+
+ImageSearch.add_asgi_middleware(OneLine)  # type: ignore[attr-defined]  # the decorator made it a Service
