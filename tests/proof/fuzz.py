@@ -19,10 +19,10 @@ GROWTH = 600.0
 """MiB that the process may grow by at its peak: two images of 24 megapixels at 9 bytes a pixel, and the allocator."""
 
 
-def check_refused(answer: httpx.Response) -> str:
+def check_refused(answer: httpx.Response, asked: str = "") -> str:
     """The code of a refusal."""
-    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:300])
-    assert answer.headers["content-type"] == "application/json"
+    assert 400 <= answer.status_code < 500, (asked, answer.status_code, answer.text[:300])
+    assert answer.headers.get("content-type") == "application/json", (asked, answer.status_code, answer.text[:300])
     return check_reason(answer.json())
 
 

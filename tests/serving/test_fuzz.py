@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import fuzz
+from tests.proof import fuzz, hostile, poison, specification
 from tests.proof.service import Service, service
 
 
@@ -25,3 +25,24 @@ def test_damaged_images_of_every_kind(served: Service) -> None:
 
 def test_bombs(served: Service) -> None:
     fuzz.bombs_sent(served, 50_000)
+
+
+def test_requests_that_nobody_honest_sends(served: Service) -> None:
+    assert hostile.refused(served) > 200
+    assert hostile.kept_as_they_are(served) > 5
+
+
+def test_bytes_that_are_hardly_http(served: Service) -> None:
+    assert hostile.on_the_wire(served)["400"] > 10
+
+
+def test_good_images_beside_poisoned_ones(served: Service) -> None:
+    found = poison.poisoned(served, 0.5, 20_000)
+    assert found["good"] > 2
+    assert found["poisoned"] > 0
+
+
+def test_the_specification_is_of_this_service(served: Service, tmp_path: Path) -> None:
+    found = specification.holds(served, tmp_path, 2, "fuzzing")
+    assert found["failures"] == 0
+    assert found["cases"] >= 20

@@ -1,0 +1,22 @@
+"""Paths that BentoML's own router would answer instead of the application."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.refusals import RefusedError, respond
+
+
+class OneLine:
+    """ASGI middleware: a path with a line break, which the mount at / does not match, is not found, as any other."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not {"\n", "\r"}.isdisjoint(scope["path"]):
+            await respond(RefusedError(HTTPStatus.NOT_FOUND, "not_found", "Not Found"))(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
