@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.gallery.connection import connect
+from serving.gallery.connection import connect, explained
 from serving.gallery.gallery import MODEL, STORE, Gallery
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError
 from zoo.files import atomic_folder, sha256_of, write_json
 
 MANIFEST = "backup.json"
@@ -87,7 +87,7 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
             new.execute("UPDATE state SET value = '' WHERE key LIKE '%generation'")
             new.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as error:
-        raise GalleryError(f"{source} cannot be copied: {error}.") from None
+        raise GalleryError(f"the gallery cannot be copied: {explained(error, source)}") from None
 
 
 def _whole(folder: Path) -> Copied:
@@ -106,13 +106,13 @@ def _manifest(copy: Path) -> dict[str, Any]:
         found = json.loads((copy / MANIFEST).read_text(encoding="utf-8"))
         return {"files": dict(found["files"])}
     except (OSError, ValueError, KeyError, TypeError):
-        raise GalleryError(f"{copy} is no backup; zoo gallery backup writes one, with {MANIFEST}.") from None
+        raise GalleryNotFoundError(f"{copy} is no backup; zoo gallery backup writes one, with {MANIFEST}.") from None
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GalleryError(f"{out} exists and is not empty; choose a new folder.")
+        raise GalleryExistsError(f"{out} exists and is not empty; choose a new folder.")
     try:
         with atomic_folder(out) as folder:
             yield folder

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from serving.configuration import PREFIX, Configuration
 from zoo.cli.command import Command
 from zoo.cli.output import print_json
+from zoo.errors import UsageError
 
 if TYPE_CHECKING:
+    from serving.gallery.builder import Fill
     from serving.gallery.indexing import Report
 
 
@@ -27,21 +29,44 @@ def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images embedded at once, default 64")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--on", choices=("here", "ray"), default="here", help="embed in this process (default) or on a Ray cluster"
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="of a running cluster, auto for this machine's; default: a Ray of this machine alone, for this run",
+    )
+    parser.add_argument("--ray-workers", type=int, metavar="N", help="processes that embed, default one a processor")
 
 
 def _index(args: Namespace) -> None:
     from serving.gallery.builder import index_folder
     from zoo.loading import load
 
+    embed = _embedding(args)
     embedder = load(args.model, runtime=args.runtime)
     progress = sys.stderr.isatty()
     report = index_folder(
-        embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels
+        embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels, embed
     )
     if args.json:
         print_json(report.to_json())
     else:
         print(_told(report))
+
+
+def _embedding(args: Namespace) -> Fill | None:
+    """Where the images are embedded; None: in this process."""
+    if args.on == "here":
+        if args.ray_address is not None or args.ray_workers is not None:
+            raise UsageError("--ray-address and --ray-workers are for --on ray.")
+        return None
+    if args.runtime != "onnx":
+        raise UsageError("the workers of a cluster run ONNX models alone; leave --runtime out.")
+    from serving.gallery.distributed import on_ray
+
+    return on_ray(model_ref(args.model), args.folder, args.ray_address, args.ray_workers)
 
 
 def model_ref(model: str) -> str:
@@ -89,12 +114,17 @@ def _configure_serve(parser: ArgumentParser) -> None:
 
 def _serve(args: Namespace) -> None:
     from serving.galleries import from_words
-    from serving.server import serve
+    from serving.gallery.gallery import check_there
+
+    places = from_words(args.galleries, args.model)
+    for place in places:
+        check_there(Path(place.gallery))
+    from serving.server import serve  # BentoML, not before the arguments were looked at
 
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    serve(from_words(args.galleries, args.model), args.host, args.port, args.device)
+    serve(places, args.host, args.port, args.device)
 
 
 INDEX = Command(
@@ -102,7 +132,9 @@ INDEX = Command(
     _configure_index,
     _index,
     "zoo index margin-conv4-glyphs photos/ --out gallery/\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv",
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv\n"
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here\n"
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster",
 )
 SERVE = Command(
     "serve a gallery over HTTP, with a page to search it",

@@ -7,11 +7,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table
-from zoo.errors import UsageError
+from zoo.errors import ItemNotFoundError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from serving.gallery import Gallery
 
 MARKS = {True: "ok", False: "FAILED", None: "not checked"}
 
@@ -67,20 +70,43 @@ def _metadata(text: str) -> dict[str, Any]:
 
 def _configure_remove(parser: ArgumentParser) -> None:
     _configure(parser)
-    parser.add_argument("ids", nargs="+", type=int, metavar="ID", help="ids of items, as zoo gallery list shows them")
+    parser.add_argument("ids", nargs="*", type=int, metavar="ID", help="ids of items, as zoo gallery list shows them")
+    parser.add_argument("--label", help="all items of this label instead")
+    parser.add_argument("--yes", action="store_true", help="with --label: do not ask first")
 
 
 def _remove(args: Namespace) -> int:
     from serving.gallery import Gallery
 
+    if bool(args.ids) == (args.label is not None):
+        raise UsageError("name the ids of items, or a label with --label; one of the two.")
     with Gallery.open(args.gallery) as gallery:
-        removed, items = gallery.remove(args.ids), gallery.count()
-    absent = len(set(args.ids)) - removed
+        ids = args.ids or _ids_of_label(gallery, args.label, args.yes)
+        removed, items = gallery.remove(ids), gallery.count()
+    absent = len(set(ids)) - removed
     if args.json:
         print_json({"removed": removed, "not_there": absent, "items": items})
     else:
         print(f"{removed:,} removed, {absent:,} were not there; {items:,} items")
-    return 1 if absent else 0
+    return ItemNotFoundError.exit_code if absent else 0
+
+
+def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
+    """The ids of all items of a label, once it is sure that they are to go."""
+    of_items = gallery.labels()
+    ids = [item for item, own in of_items.items() if own == label]
+    if not ids:
+        known = {own for own in of_items.values() if own is not None}
+        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
+    what = f"{len(ids):,} items of the label {label!r}"
+    if yes:
+        return ids
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what} would be removed, out of {len(of_items):,}. Say --yes if they are to go.")
+    print(f"Remove {what}, out of {len(of_items):,}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was removed.")
+    return ids
 
 
 def _configure_list(parser: ArgumentParser) -> None:
@@ -167,7 +193,8 @@ REMOVE = Command(
     "remove items from a gallery",
     _configure_remove,
     _remove,
-    "  zoo gallery remove gallery/ 17 18        the exit status is 1 where one of them was not there",
+    """  zoo gallery remove gallery/ 17 18        the exit status is 2 where one of them was not there
+  zoo gallery remove gallery/ --label wren --yes""",
 )
 LIST = Command(
     "list the items of a gallery",

@@ -18,7 +18,8 @@
     ├── TrainingError              training cannot start or go on
     ├── ExportError                a model cannot be exported, or the export is not equal to it
     └── GalleryError               a gallery folder is damaged or unusable
-        ├── GalleryNotFoundError   there is no gallery in that folder
+        ├── GalleryNotFoundError   there is no gallery in that folder, or no copy of one
+        ├── GalleryExistsError     something is there already
         ├── ItemNotFoundError      no item of that id
         ├── ModelMismatchError     the gallery was embedded by another model
         │   └── ModelChangedError  the gallery was given another model since it was opened
@@ -114,6 +115,10 @@ class GalleryError(ZooError):
 
 
 class GalleryNotFoundError(GalleryError):
+    exit_code = 2
+
+
+class GalleryExistsError(GalleryError):
     exit_code = 2
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from serving.gallery.generation import PREFIX, Facts, write_generation
 from serving.gallery.index import Frozen
-from serving.gallery.kinds import FLAT
+from serving.gallery.kinds import FLAT, KINDS
 from serving.gallery.measuring import Measured, Sample, measure_kind, sample_of
 from serving.gallery.schema import METRIC
 from serving.gallery.store import Store
@@ -37,6 +37,9 @@ LEGACY = ("index.faiss", "index.json")
 """What galleries of schema 1 had in place of generations."""
 
 DUE_AT_LEAST, DUE_PART = 1000, 0.1
+
+NEAR_TIE = 0.1
+"""The share of its time by which an index must beat a simpler one: less is noise, or not worth inexact answers."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
 def tune(
     folder: Path, store: Store, floor: float, k: int, kinds: Sequence[str]
 ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
-    """Measure the kinds, make a generation of the one that is fastest at that recall, and remember it as the plan.
+    """Measure the kinds, make a generation of one that is fast at that recall, and remember it as the plan.
+
+    The simplest kind is chosen, in the order of `KINDS`, unless a later one is faster by more than `NEAR_TIE`.
 
     The second value says what was measured of each kind: None for one that the gallery is too small for, or that
     does not hold the floor. Flat search is always among them. An empty gallery is left alone.
@@ -96,10 +101,10 @@ def tune(
         exact = _exact(changes.ids, changes.vectors)
         sample = sample_of(changes.ids, changes.vectors, k)
         rows, best = [], (exact, Measured(FLAT, 1.0, float("inf"), 0.0))
-        for kind in dict.fromkeys(["flat", *kinds]):
+        for kind in sorted({"flat", *kinds}, key=list(KINDS).index):
             found = measure_kind(kind, exact, changes.vectors, sample, floor) if sample else None
             rows.append((kind, found[1] if found else None))
-            if found and found[1].milliseconds < best[1].milliseconds:
+            if found and found[1].milliseconds < (1 - NEAR_TIE) * best[1].milliseconds:
                 best = found
         frozen, measured = best
         name = f"{PREFIX}{changes.number}-{secrets.token_hex(4)}"

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from zoo.errors import GalleryError
 
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""The primary codes of errors that come of changed bytes."""
+
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open an existing file for reading and writing; for reading alone in a folder that cannot be written to.
@@ -29,6 +32,17 @@ def connect(path: Path) -> sqlite3.Connection:
             "the gallery once where its folder can be written to, or copy the whole folder to such a place."
         )
     return _open(path, "mode=ro&immutable=1")
+
+
+def explained(error: sqlite3.Error, path: Path) -> GalleryError:
+    """The error of ours for one of SQLite's at a gallery's file."""
+    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in DAMAGE:
+        return GalleryError(
+            f"{path}, which holds all of the gallery, is damaged ({error}). zoo gallery verify {path.parent} says what "
+            "can still be read. Make it whole from a backup, zoo gallery restore COPY NEW, or anew from its images, "
+            "zoo index."
+        )
+    return GalleryError(f"{path}: {error}.")
 
 
 def _open(path: Path, options: str) -> sqlite3.Connection:

@@ -23,7 +23,7 @@ from serving.gallery.items import Item, NewItem
 from serving.gallery.marks import Mark
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, UsageError, missing
+from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, write_bytes
 
 try:
@@ -65,6 +65,8 @@ def import_gallery(source: Path, out: Path) -> tuple[int, int]:
     marked here and there the later mark counts. Raises `GalleryError` for an
     export that is incomplete or damaged and `ModelMismatchError` for another model's.
     """
+    if not (source / ITEMS).is_file():
+        raise GalleryNotFoundError(_no_export(source))
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     marks = _open(source / MARKS) if (source / MARKS).exists() else None
@@ -94,6 +96,12 @@ def _take_over(gallery: Gallery, file: Any, path: Path) -> None:
 def _marks_schema() -> Any:
     kinds = {"int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
     return pa.schema([pa.field(one.name, kinds.get(str(one.type), pa.string())) for one in fields(Mark)])
+
+
+def _no_export(source: Path) -> str:
+    what = "holds no exported gallery" if source.exists() else "is not there"
+    own = " It holds a gallery itself, or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
+    return f"{source} {what}. zoo gallery export writes one, with {ITEMS} and {MODEL}.{own}"
 
 
 def _schema(dim: int) -> Any:

@@ -9,7 +9,7 @@ model.json        the card of the model that embeds this gallery, and where it w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from serving.gallery.overview import Overview
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
 from zoo.cards import Card, card_from_json
-from zoo.errors import CardError, GalleryError, ModelMismatchError, UsageError
+from zoo.errors import CardError, GalleryError, GalleryExistsError, GalleryNotFoundError, ModelMismatchError, UsageError
 from zoo.files import atomic_folder, write_json
 
 STORE, MODEL = "gallery.sqlite", "model.json"
@@ -57,11 +57,11 @@ class Gallery:
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
         """Make an empty gallery for one model. `model_ref` is the name or path that `zoo.load` takes for it.
 
-        Raises `GalleryError` if `path` exists and is not an empty folder.
+        Raises `GalleryExistsError` if `path` exists and is not an empty folder.
         """
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise GalleryError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
+            raise GalleryExistsError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
         try:
             with atomic_folder(path) as folder:
                 Store.create(folder / STORE, model_card.dim, model_card.fingerprint)
@@ -72,15 +72,14 @@ class Gallery:
 
     @classmethod
     def open(cls, path: str | Path, other: bool = False) -> Gallery:
-        """Open a gallery folder. Raises `GalleryError` that says what is missing or damaged.
+        """Open a gallery folder. Raises `GalleryNotFoundError`, or `GalleryError` that says what is damaged.
 
         A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
         embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
         (serving.gallery.shadow): items that these lack are not there. It is for reading.
         """
         path = Path(path)
-        if not is_gallery(path):
-            raise GalleryError(f"{path} is no gallery. Make one with: zoo index MODEL DIR --out {path}")
+        check_there(path)
         store = Store(path / STORE, other)
         try:
             card, model_ref = model_of(path, store)
@@ -116,6 +115,14 @@ class Gallery:
                 f"({card.fingerprint[:12]}): their vectors cannot be compared. Load {self.model_ref!r} as it was, "
                 "or index the images again into a new gallery."
             )
+
+    def check_current(self) -> None:
+        """Raise `ModelChangedError` where the gallery was given another model since it was opened: cheap."""
+        self._store.position()
+
+    def closer(self) -> Callable[[], None]:
+        """What closes the store, without holding on to the gallery."""
+        return self._store.close
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items`, or none. Once this returns they are on disk and the next search finds them."""
@@ -285,6 +292,13 @@ class Gallery:
 
 def is_gallery(path: Path) -> bool:
     return (path / STORE).is_file()
+
+
+def check_there(path: Path) -> None:
+    """Raise `GalleryNotFoundError` for a folder that is no gallery."""
+    if not is_gallery(path):
+        what = "holds no gallery" if path.exists() else "is not there"
+        raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
 
 
 def model_of(path: Path, store: Store) -> tuple[Card, str]:

@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.connection import connect
+from serving.gallery.connection import connect, explained
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.marks import Marks
@@ -32,7 +32,7 @@ from serving.gallery.overview import Overview
 from serving.gallery.rows import blob_of, item_of, json_of, row_of
 from serving.gallery.shadow import SEEN_AS_THE_STORE, Shadow
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from zoo.errors import GalleryError, GalleryNotFoundError, ItemNotFoundError, ModelChangedError
 
 _ITEM = "id, source, label, metadata, content_sha256, added_at, change"
 _MAX_ID = 2**63 - 1
@@ -53,7 +53,7 @@ class Store:
         self.overview = Overview(path)
         self.shadow = Shadow(self._query, self._transaction)
         if not path.is_file():
-            raise GalleryError(f"{path} does not exist.")
+            raise GalleryNotFoundError(f"{path} does not exist.")
         with self._explained():
             self._db = connect(path)
         try:
@@ -390,7 +390,7 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise GalleryError(f"{self.path}: {error}.") from error
+            raise explained(error, self.path) from error
 
 
 def _where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:

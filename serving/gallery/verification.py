@@ -12,7 +12,7 @@ from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.generation import check_hashes, read_facts
 from serving.gallery.items import Changes
 from serving.gallery.store import Store
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, GalleryNotFoundError
 from zoo.evaluation import nearest_neighbours
 from zoo.verify import Check
 
@@ -20,8 +20,15 @@ QUERIES = 100
 
 
 def verify_gallery(path: Path) -> Iterator[Check]:
-    """Every check of a gallery in turn, against writers at work too. Raises `GalleryError` if it cannot be opened."""
-    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+    """Every check of a gallery in turn, against writers at work too. Raises `GalleryNotFoundError`."""
+    try:
+        opened = Gallery.open(path)
+    except GalleryNotFoundError:
+        raise
+    except GalleryError as error:
+        yield Check("database", False, str(error))
+        return
+    with opened as gallery, Store(path / STORE).closing() as store:
         problems = store.problems()
         yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
         try:

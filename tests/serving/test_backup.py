@@ -134,7 +134,7 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(path: Path, tmp_path: P
 
     with pytest.raises(KeyboardInterrupt):
         backup(path, tmp_path / "broken off", stop)
-    with pytest.raises(GalleryError, match="no gallery"):
+    with pytest.raises(GalleryError, match="holds no gallery"):
         backup(tmp_path, tmp_path / "none")
     with pytest.raises(GalleryError, match="cannot be written"):
         backup(path, path / STORE / "in a file")

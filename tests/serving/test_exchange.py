@@ -19,7 +19,7 @@ from serving.gallery import Gallery
 from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from serving.gallery.marks import SentQuery
 from tests.serving.test_gallery import CARD, new_items, unit_rows
-from zoo.errors import GalleryError, ModelMismatchError, UsageError
+from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
 
 
 @pytest.fixture
@@ -75,10 +75,14 @@ def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_pa
     with pytest.raises(GalleryError, match="cannot be read"):
         import_gallery(tmp_path / "out", tmp_path / "new")
     (tmp_path / "out" / ITEMS).unlink()
-    with pytest.raises(GalleryError, match="cannot be read"):
+    with pytest.raises(
+        GalleryNotFoundError, match=r"holds no exported gallery\. zoo gallery export writes one"
+    ):
         import_gallery(tmp_path / "out", tmp_path / "new")
-    with pytest.raises(GalleryError, match="model"):
-        import_gallery(tmp_path, tmp_path / "new")
+    with pytest.raises(GalleryNotFoundError, match="is not there"):
+        import_gallery(tmp_path / "nothing", tmp_path / "new")
+    with pytest.raises(GalleryNotFoundError, match="It holds a gallery itself"):
+        import_gallery(path, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
