@@ -29,7 +29,9 @@ def test_the_text_follows_the_recipe() -> None:
     assert facts["architecture"] == "conv4 from org/name, batch norm's statistics frozen"
     assert facts["schedule"].startswith("9 epochs, adamw at 0.003")
     assert "multi-step rate at 3, 6 by 0.5" in facts["schedule"]
-    assert facts["objective"] == "loss margin (beta 1.2, margin 0.2), miner distance-weighted"
+    assert "objective" not in facts
+    assert (facts["loss"], facts["miner"]) == ("margin (beta 1.2, margin 0.2)", "distance-weighted")
+    assert facts["sampler"] == f"spc: {RECIPE.batch.per_class} of a class, {RECIPE.batch.size} a batch"
     assert summary(RECIPE)["parameters"] - facts["parameters"] == 97 * 64
 
 

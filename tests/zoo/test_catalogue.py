@@ -68,9 +68,13 @@ def test_published_scores_are_those_whose_table_names_the_recipe() -> None:
 def test_info_of_a_recipe_says_what_it_trains(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "diva-r50-cub"]) == 0
     out = capsys.readouterr().out
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("paper's R@1")] == ["0.6920"]
     for fact in (
         "recipe only",
-        "method diva (alpha 0.3, rho 1500.0), loss margin (beta 1.2), miner distance-weighted",
+        "diva (alpha 0.3, rho 1500.0)",
+        "margin (beta 1.2)",
+        "distance-weighted",
+        "spc: 4 of a class, 112 a batch",
         "resnet50.tv_in1k from public weights, batch norm frozen",
         "discriminative (128), shared (128), intra (128), dance (128)",
         "200 epochs, adam at 1e-05",

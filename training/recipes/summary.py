@@ -19,23 +19,27 @@ def summary(recipe: Recipe | Ensemble) -> dict[str, Any]:
         joined = {"members": ", ".join(member.name for member in members)}
         return {**joined, **summary(members[0]), "parameters": sum(_parameters(member) for member in members)}
     return {
-        "objective": _objective(recipe),
+        **_objective(recipe),
+        "sampler": f"{recipe.batch.sampler}{_arguments(recipe.batch.args)}: {recipe.batch.per_class} of a class, "
+        f"{recipe.batch.size} a batch",
         "architecture": _architecture(recipe),
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in recipe.heads) or "none: pooled features",
         "input": f"{recipe.preprocessing.mode}, {recipe.preprocessing.resize} to {recipe.preprocessing.crop} pixels",
-        "batch": f"{recipe.batch.size} by {recipe.batch.sampler}, {recipe.batch.per_class} of a class",
         "schedule": _schedule(recipe),
         "parameters": _parameters(recipe),
         "sources": list(recipe.sources),
     }
 
 
-def _objective(recipe: Recipe) -> str:
+def _objective(recipe: Recipe) -> dict[str, str]:
+    """What is trained by, each with its arguments; the method only where it is more than a loss."""
     what = recipe.objective
-    parts = {"method": what.method, "loss": what.loss, "miner": what.miner}
-    args = {"method": what.method_args, "loss": what.loss_args, "miner": what.miner_args}
-    named = [f"{kind} {name}{_arguments(args[kind])}" for kind, name in parts.items() if name and name != "plain"]
-    return ", ".join(named)
+    parts = {
+        "objective": ("" if what.method == "plain" and not what.method_args else what.method, what.method_args),
+        "loss": (what.loss, what.loss_args),
+        "miner": (what.miner, what.miner_args),
+    }
+    return {kind: f"{name}{_arguments(args)}" for kind, (name, args) in parts.items() if name}
 
 
 def _arguments(args: Mapping[str, Any]) -> str:

@@ -55,7 +55,13 @@ def _facts(model: ModelInfo) -> dict[str, str]:
             "size": f"{(model.size or 0) / 1e6:.2f} MB",
         }
     told = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
-    return {**facts, **told}
+    return {**facts, **told, "paper's R@1": _papers_recall(model)}
+
+
+def _papers_recall(model: ModelInfo) -> str:
+    """The first that a paper prints on the model's own data set; the table of published scores has the others."""
+    own = [r["value"] for r in model.published if (r["metric"], r["dataset"]) == ("recall_at_1", model.dataset)]
+    return f"{own[0]:.4f}" if own else "-"
 
 
 def _card(card: Card) -> dict[str, str]:
