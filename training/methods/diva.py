@@ -34,7 +34,8 @@ class DiVA(Method):
     The loss is sum of discriminative tasks + alpha * sum of auxiliary tasks + rho * sum of decorrelations, those of
     "discriminative" with each auxiliary head and of discriminative heads with one another. rho 0: none.
     Constants of the paper's supplement for ResNet-50: alpha 0.3, rho 1500 on CUB; 0.1, 100 on CARS; 0.2, 300 on SOP.
-    The regressors of the decorrelation learn at `adversary_lr` with `adversary_weight_decay`.
+    The regressors of the decorrelation learn at `adversary_lr` with `adversary_weight_decay`. sum_over_dim: the paper's
+    sum over a head's numbers in the place of the mean, which its rho fits (see `training.decorrelation`).
 
     auxiliary: further arguments of auxiliary tasks by head, as {"dance": {"queue_batches": 70}}; see
     `training.methods.auxiliary`.
@@ -55,6 +56,7 @@ class DiVA(Method):
         auxiliary: Mapping[str, Mapping[str, Any]] | None = None,
         adversary_lr: float = 1e-5,
         adversary_weight_decay: float = 1e-6,
+        sum_over_dim: bool = False,
     ) -> None:
         super().__init__()
         arguments = auxiliary or {}
@@ -71,7 +73,9 @@ class DiVA(Method):
             given = {**offered, "head": heads[name], "dim": dims[name]}
             self.auxiliary[name] = make(AUXILIARY, "auxiliary task", name, arguments.get(name, {}), given)
         self.pairs = [*combinations(own, 2), *(("discriminative", name) for name in self.auxiliary)] if rho else []
-        self.decorrelations = nn.ModuleList([Decorrelation(dims[a], dims[b]) for a, b in self.pairs])
+        self.decorrelations = nn.ModuleList(
+            [Decorrelation(dims[a], dims[b], sum_over_dim=sum_over_dim) for a, b in self.pairs]
+        )
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         """A term a head, by its name, weighted; and "decorrelation" where there are pairs."""

@@ -227,6 +227,16 @@ def test_heads_may_differ_in_dim_and_rho_0_takes_no_adversary() -> None:
     assert not list(without.decorrelations.parameters())
 
 
+def test_the_paper_s_sum_is_dim_times_the_mean() -> None:
+    net, names = trunk(), ("discriminative", "rotation")
+    made = [diva(names, net, dim=5, seed=1, sum_over_dim=total) for total in (False, True)]
+    made[1].load_state_dict(made[0].state_dict())
+    batch = minibatch(net, LABELS)
+    mean, total = (each.loss(batch)["decorrelation"].item() for each in made)
+    assert total == pytest.approx(5 * mean, rel=1e-5)
+    assert mean < 0
+
+
 def test_the_adversary_learns_at_its_own_rate() -> None:
     made = diva()
     (rates,) = made.rates()
