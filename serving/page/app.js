@@ -11,6 +11,7 @@ import "./model.js";
 import "./panels.js";
 import { current, go, remembered, setLimits } from "./query.js";
 import { present } from "./results.js";
+import { offerText } from "./text.js";
 
 listen("ask", (query) => go(query));
 listen("query", (query) => {
@@ -34,6 +35,7 @@ async function loadFacts() {
   try {
     const model = await ask("/model");
     setLimits(model.limits);
+    offerText(model.text);
     const { items, labels } = model.gallery;
     $("facts").textContent = `${counted(items, "image")} · ${counted(labels, "label")} · ${model.name}`;
     await loadLabels();

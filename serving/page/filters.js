@@ -10,14 +10,16 @@ let calibrated = false;
 
 export const chosenLabels = () => [...chosen];
 
-/** Write the filters into the parameters of a search. */
-export function fill(parameters) {
+/** Write the filters into the parameters of a search; whether one had to be left out, as texts have no p_same. */
+export function fill(parameters, byText = false) {
   for (const label of chosen) parameters.append("label", label);
-  const least = $("least").value;
-  if (least && $("least").checkValidity()) {
+  const least = $("least").checkValidity() && $("least").value;
+  const unsure = Boolean(least && calibrated && byText);
+  if (least && !unsure) {
     parameters.set(calibrated ? "min_p" : "min_similarity", calibrated ? Number(least) / 100 : Number(least));
   }
   if ($("rerank").value !== "none") parameters.set("rerank", $("rerank").value);
+  return unsure;
 }
 
 export function isFiltering() {

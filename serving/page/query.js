@@ -6,7 +6,7 @@ import { $, bytes, complain, tell } from "./dom.js";
 
 const files = new Map(); // the queries with a file, by url: the browser's history cannot hold a file
 let limits = { max_bytes: Infinity };
-let query = null; // {file, url, crop} or {id}
+let query = null; // {file, url, crop}, {id} or {text}
 
 export const current = () => query;
 
@@ -18,7 +18,7 @@ export function setLimits(given) {
 export function go(next, remember = true) {
   query = next;
   complain("");
-  if (remember) history.pushState({ url: next?.url, id: next?.id }, "", next?.id ? `?id=${next.id}` : location.pathname);
+  if (remember) history.pushState({ url: next?.url, id: next?.id, text: next?.text }, "", address(next));
   display();
   scrollTo({ top: 0 });
   tell("query", query);
@@ -26,8 +26,14 @@ export function go(next, remember = true) {
 
 /** The query that the browser's history is at; a file is forgotten once the page was left. */
 export function remembered() {
-  const { url, id } = history.state || { id: Number(new URLSearchParams(location.search).get("id")) };
-  return files.get(url) || (id ? { id } : null);
+  const said = new URLSearchParams(location.search);
+  const { url, id, text } = history.state || { id: Number(said.get("id")), text: said.get("text") };
+  return files.get(url) || (id ? { id } : text ? { text } : null);
+}
+
+function address(next) {
+  if (!next?.id && !next?.text) return location.pathname;
+  return `?${new URLSearchParams(next.id ? { id: next.id } : { text: next.text })}`;
 }
 
 export function take(file) {
@@ -48,6 +54,12 @@ async function display() {
   $("shuffle").hidden = Boolean(query);
   if (!query) return;
   $("query-image").removeAttribute("src");
+  $("query-image").parentElement.hidden = Boolean(query.text);
+  if (query.text) {
+    $("query-name").textContent = query.text;
+    $("query-note").textContent = "";
+    return;
+  }
   if (query.file) {
     describe(query.url, query.file.name || "pasted image", bytes(query.file.size));
     return;

@@ -10,7 +10,7 @@ let running = null; // the AbortController of the request under way
 let more = null; // fetches the next page
 let uncalibrated = false; // whether the results that are shown have no p_same
 
-/** Search by the query ({file, crop} or {id}); null shows the gallery. */
+/** Search by the query ({file, crop}, {id} or {text}); null shows the gallery. */
 export function present(query) {
   return fetching(async (get) => {
     if (query) await search(query, get, 0);
@@ -47,16 +47,26 @@ async function search(query, get, offset) {
   if (offset) parameters.set("offset", offset);
   if (query.id) parameters.set("id", query.id);
   if (query.crop) parameters.set("crop", query.crop.join(","));
-  fill(parameters);
-  const body = query.file && new FormData();
-  body?.append("image", query.file, "image");
-  const { results, milliseconds } = await get(`/search?${parameters}`, { method: "POST", body });
+  const unsure = fill(parameters, Boolean(query.text));
+  const { results, milliseconds, query: said } = await get(`/search?${parameters}`, { method: "POST", ...sent(query) });
   put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
   const many = offset + results.length;
-  uncalibrated = many > 0 && (offset ? uncalibrated : results[0].p_same === null);
+  uncalibrated = many > 0 && !query.text && (offset ? uncalibrated : results[0].p_same === null);
   const found = many || !isFiltering() ? `${counted(many, "image")}, best first` : "No image passes the filters";
-  const said = uncalibrated ? ". Similarities are not calibrated: see Model" : "";
-  heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${said}`);
+  const notes = [
+    uncalibrated && "Similarities are not calibrated: see Model",
+    unsure && "How likely the same class is not said of texts, and does not cut",
+    said.truncated && "The text is longer than the model reads: its end was left out",
+  ].filter(Boolean);
+  heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${notes.map((one) => `. ${one}`).join("")}`);
+}
+
+/** What goes into the request's body. */
+function sent({ file, text }) {
+  if (text) return { body: JSON.stringify({ text }), headers: { "Content-Type": "application/json" } };
+  const body = file && new FormData();
+  body?.append("image", file, "image");
+  return { body };
 }
 
 /** Run `work` with a `get` that is broken off when something else is asked for. */

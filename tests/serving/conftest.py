@@ -6,7 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from exports.text import attach
 from serving.gallery.builder import index_folder
+from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.embedder import Embedder
@@ -39,6 +41,28 @@ def gallery_folder(tmp_path_factory: pytest.TempPathFactory, model: Embedder, pi
     out = tmp_path_factory.mktemp("galleries") / "toys"
     index_folder(model, str(model.folder), pictures, out, batch_size=5)
     return out
+
+
+@pytest.fixture(scope="session")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    """The toy model with a text tower."""
+    folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
+    attach(folder, *text_toys.write_tower(folder.parent / "text", toys.DIM, padded=True))
+    return load(folder, runtime="onnx")
+
+
+@pytest.fixture(scope="session")
+def text_gallery(towers: Embedder, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gallery of the toy pictures that is searched by texts. Read it only."""
+    out = tmp_path_factory.mktemp("galleries") / "texts"
+    index_folder(towers, str(towers.folder), pictures, out, batch_size=8)
+    return out
+
+
+@pytest.fixture(scope="session")
+def text_server(text_gallery: Path) -> Iterator[Running]:
+    with serving(text_gallery) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

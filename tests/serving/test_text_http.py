@@ -13,10 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from exports.text import attach
 from serving import AsyncClient, Client
 from serving.asking import MAX_TEXT
-from serving.gallery.builder import index_folder
 from serving.queries import QUERY_BYTES
 from tests import text_toys
 from tests.serving import toys
@@ -24,34 +22,13 @@ from tests.serving.running import Running, serving
 from zoo.cli.main import main
 from zoo.embedder import Embedder
 from zoo.errors import ServiceError, UsageError
-from zoo.loading import load
 
 TEXT = "a red chair"
 
 
 @pytest.fixture(scope="module")
-def towers(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-    folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
-    attach(folder, *text_toys.write_tower(folder.parent / "text", toys.DIM, padded=True))
-    return load(folder, runtime="onnx")
-
-
-@pytest.fixture(scope="module")
-def gallery(towers: Embedder, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("galleries") / "texts"
-    index_folder(towers, str(towers.folder), pictures, out, batch_size=8)
-    return out
-
-
-@pytest.fixture(scope="module")
-def service(gallery: Path) -> Iterator[Running]:
-    with serving(gallery) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def texts(service: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=service.url, timeout=30) as client:
+def texts(text_server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=text_server.url, timeout=30) as client:
         yield client
 
 
@@ -190,15 +167,15 @@ def test_a_model_without_a_tower_refuses_and_says_which_have_one(http: httpx.Cli
 
 
 def test_clients_search_by_text(
-    service: Running, server: Running, texts: httpx.Client, caplog: pytest.LogCaptureFixture
+    text_server: Running, server: Running, texts: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = found(texts.post("/search", json={"text": TEXT, "k": 4}))
 
     async def awaited() -> list[Any]:
-        async with AsyncClient(service.url) as client:
+        async with AsyncClient(text_server.url) as client:
             return await client.search(text=TEXT, k=4)
 
-    with Client(service.url) as client:
+    with Client(text_server.url) as client:
         for matches in (client.search(text=TEXT, k=4), asyncio.run(awaited())):
             assert [(match.source, match.similarity) for match in matches] == expected
         assert client.model().text == {"length": text_toys.LENGTH}
@@ -213,30 +190,34 @@ def test_clients_search_by_text(
 
 
 def test_the_command_line_searches_by_text(
-    service: Running, gallery: Path, gallery_folder: Path, texts: httpx.Client, capsys: pytest.CaptureFixture[str]
+    text_server: Running,
+    text_gallery: Path,
+    gallery_folder: Path,
+    texts: httpx.Client,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected = [source for source, _ in found(texts.post("/search", json={"text": TEXT, "k": 4}))]
-    for where in ([str(gallery)], ["--url", service.url]):
+    for where in ([str(text_gallery)], ["--url", text_server.url]):
         assert main(["search", *where, "--text", TEXT, "-k", "4", "--json"]) == 0
         out = json.loads(capsys.readouterr().out)
         assert out["query"] == {"image": None, "id": None, "text": TEXT}
         assert [hit["source"] for hit in out["results"]] == expected
-    assert main(["search", str(gallery), "--text", "rain " * 50]) == 0
+    assert main(["search", str(text_gallery), "--text", "rain " * 50]) == 0
     assert "its end was left out" in capsys.readouterr().err
     for words, status, says in (
         ([str(gallery_folder), "--text", TEXT], 2, "has no text tower"),
-        ([str(gallery), "--text", " "], 2, "text 1 is empty"),
-        ([str(gallery), "--text", TEXT, "--id", "1"], 2, "one of the three"),
-        (["--url", service.url, "a.png", "--text", TEXT], 2, "one of the three"),
+        ([str(text_gallery), "--text", " "], 2, "text 1 is empty"),
+        ([str(text_gallery), "--text", TEXT, "--id", "1"], 2, "one of the three"),
+        (["--url", text_server.url, "a.png", "--text", TEXT], 2, "one of the three"),
     ):
         assert main(["search", *words]) == status
         assert says in capsys.readouterr().err
 
 
 def test_a_service_does_not_start_with_a_tower_that_is_not_its_own(
-    gallery: Path, towers: Embedder, tmp_path: Path
+    text_gallery: Path, towers: Embedder, tmp_path: Path
 ) -> None:
     moved = Path(shutil.copytree(towers.folder, tmp_path / "moved"))
     (moved / "tokenizer.json").write_text("{}")
-    with pytest.raises(AssertionError, match="the server ended with 1"), serving(gallery, "--model", moved):
+    with pytest.raises(AssertionError, match="the server ended with 1"), serving(text_gallery, "--model", moved):
         pass
