@@ -38,10 +38,15 @@ class Collections:
         if not places:
             return cls([Collection("", _nothing, Keys.of(environment))])
 
-        def opened(place: Place) -> Searcher:
-            return Searcher.open(place.gallery, place.model, limits, models)
+        def opened(place: Place, model: str | None = None) -> Searcher:
+            return Searcher.open(place.gallery, model, limits, models)
 
-        return cls([Collection(one.name, partial(opened, one), Keys.of(environment, one.name)) for one in places])
+        def collection(place: Place) -> Collection:
+            # The gallery says itself how a model that it is given later is loaded.
+            opens = partial(opened, place, place.model), partial(opened, place)
+            return Collection(place.name, opens[0], Keys.of(environment, place.name), opens[1])
+
+        return cls([collection(place) for place in places])
 
     @property
     def root(self) -> Collection | None:
@@ -72,7 +77,10 @@ class Collections:
             one.searcher.check_texts()
 
     def is_ready(self) -> bool:
-        return all(one.searcher.is_ready() for one in self.each)
+        try:
+            return all(one.steadily(Searcher.is_ready) for one in self.each)
+        except RefusedError:
+            return False
 
     def close(self) -> None:
         for one in self.each:

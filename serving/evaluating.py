@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from anyio import to_thread
@@ -13,8 +14,9 @@ from starlette.responses import JSONResponse, Response
 
 from serving import feedback
 from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of
-from serving.collection import Collection, collection_of
+from serving.collection import collection_of
 from serving.gallery import Gallery
+from serving.searcher import Searcher
 from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
 from zoo.evaluation.calibration import Bin
@@ -24,25 +26,27 @@ FACT = "evaluation"
 
 async def measure(request: Request) -> Response:
     """R@1 and MAP@R, exactly and through the index, its recall, a new calibration: kept for GET; what the marks say."""
-    return JSONResponse(await to_thread.run_sync(_measured, collection_of(request)))
+    collection = collection_of(request)
+    return JSONResponse(await to_thread.run_sync(collection.steadily, partial(_measured, collection.path)))
 
 
 async def last(request: Request) -> Response:
-    return JSONResponse(await to_thread.run_sync(_kept, collection_of(request)))
+    collection = collection_of(request)
+    return JSONResponse(await to_thread.run_sync(collection.steadily, partial(_kept, collection.path)))
 
 
-def _measured(collection: Collection) -> dict[str, Any]:
-    return {**evaluate(collection.gallery), "marks": feedback.report(collection.gallery, collection.path)}
+def _measured(path: str, searcher: Searcher) -> dict[str, Any]:
+    return {**evaluate(searcher.gallery), "marks": feedback.report(searcher.gallery, path)}
 
 
-def _kept(collection: Collection) -> dict[str, Any]:
+def _kept(path: str, searcher: Searcher) -> dict[str, Any]:
     """The last measurement, with the marks as they are now."""
-    gallery = collection.gallery
+    gallery = searcher.gallery
     text = gallery.fact(FACT)
     if text is None:
         raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
     found = json.loads(text)
-    marks = feedback.report(gallery, collection.path)
+    marks = feedback.report(gallery, path)
     return {**found, "marks": marks, "changed_since": gallery.change() != found["change"]}
 
 

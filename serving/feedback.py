@@ -24,6 +24,7 @@ from serving.collection import Collection, collection_of
 from serving.gallery import Gallery
 from serving.gallery.marks import Chosen, Mark, SentQuery
 from serving.refusals import RefusedError
+from serving.searcher import Searcher
 from serving.uploads import invalid, item_id, text_of, whole_number
 
 VERDICTS = {"right": True, "wrong": False}
@@ -50,7 +51,11 @@ class _Said:
 async def mark(request: Request) -> Response:
     """Mark a pair; 201 for a new mark, 200 where it takes the place of an older one of the pair."""
     said, collection = _said(await request.body()), collection_of(request)
-    made, new = await to_thread.run_sync(collection.gallery.marks.put, said.query, said.item, said.same)
+
+    def put(searcher: Searcher) -> tuple[Mark, bool]:
+        return searcher.gallery.marks.put(said.query, said.item, said.same)
+
+    made, new = await to_thread.run_sync(collection.steadily, put)
     return JSONResponse(mark_json(made, collection.path), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
 
@@ -60,8 +65,12 @@ async def show(request: Request) -> Response:
 
 
 async def undo(request: Request) -> Response:
-    wanted, gallery = item_id(request.path_params["id"]), collection_of(request).gallery
-    if not await to_thread.run_sync(gallery.marks.remove, wanted):
+    wanted = item_id(request.path_params["id"])
+
+    def remove(searcher: Searcher) -> bool:
+        return searcher.gallery.marks.remove(wanted)
+
+    if not await to_thread.run_sync(collection_of(request).steadily, remove):
         raise RefusedError(HTTPStatus.NOT_FOUND, "no_such_mark", f"There is no mark {wanted}.")
     return JSONResponse({"removed": wanted})
 

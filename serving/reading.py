@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,9 @@ from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
 from serving.openapi import MAX_LIMIT
+from serving.projection import Atlas
 from serving.refusals import RefusedError
+from serving.searcher import Searcher
 from serving.uploads import item_id, json_object, whole_number
 from zoo.onnx_runtime import threads
 
@@ -56,11 +59,11 @@ async def thumbnail(request: Request) -> Response:
 
 async def plane(request: Request) -> Response:
     collection = collection_of(request)
-    return JSONResponse(await to_thread.run_sync(collection.atlas.map_of, collection.gallery))
+    return JSONResponse(await to_thread.run_sync(collection.steadily, _map_by(collection.atlas)))
 
 
 async def model(request: Request) -> Response:
-    searcher = collection_of(request).searcher
+    searcher = await to_thread.run_sync(collection_of(request).present)
     embedder, card = searcher.embedder, searcher.embedder.card
     stats = await to_thread.run_sync(searcher.gallery.stats)
     body = {
@@ -76,19 +79,23 @@ async def model(request: Request) -> Response:
 
 
 async def stats(request: Request) -> Response:
-    gallery = collection_of(request).gallery
-    counted = await to_thread.run_sync(gallery.stats)
-    index = await to_thread.run_sync(gallery.index_stats)
-    marks = await to_thread.run_sync(gallery.marks.counts)
-    calibration = await to_thread.run_sync(calibration_of, gallery)
-    body = {
-        **dataclasses.asdict(counted),
-        "index": dataclasses.asdict(index),
-        "marks": dataclasses.asdict(marks),
+    found = await to_thread.run_sync(collection_of(request).steadily, _stats)
+    return JSONResponse({**found, "service": _service(request.app.state.configuration)})
+
+
+def _stats(searcher: Searcher) -> dict[str, Any]:
+    gallery = searcher.gallery
+    calibration = calibration_of(gallery)
+    return {
+        **dataclasses.asdict(gallery.stats()),
+        "index": dataclasses.asdict(gallery.index_stats()),
+        "marks": dataclasses.asdict(gallery.marks.counts()),
         "calibration": None if calibration is None else calibration.to_json(),
-        "service": _service(request.app.state.configuration),
     }
-    return JSONResponse(body)
+
+
+def _map_by(atlas: Atlas) -> Callable[[Searcher], dict[str, Any]]:
+    return lambda searcher: atlas.map_of(searcher.gallery)
 
 
 def _service(configuration: Configuration) -> dict[str, Any]:
@@ -99,8 +106,8 @@ def _service(configuration: Configuration) -> dict[str, Any]:
 
 async def ready(request: Request) -> Response:
     """Of this collection alone; at the service's root BentoML answers, for all."""
-    searcher = collection_of(request).searcher
-    if not await to_thread.run_sync(searcher.is_ready, limiter=request.app.state.cores):
+    collection = collection_of(request)
+    if not await to_thread.run_sync(collection.steadily, Searcher.is_ready, limiter=request.app.state.cores):
         message = "The golden image has not the embedding that it should have."
         raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
     return JSONResponse({"ready": True})

@@ -72,13 +72,13 @@ def _rebuild(args: Namespace) -> int:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)
+        told = _told(upgrade, missing)
         compared = upgrade.compare(args.queries)
         not_worse = compared.not_worse(args.margin)
         swapped = args.swap or (args.swap_if_not_worse and not_worse)
         if swapped:
             upgrade.swap()
-        told = {
-            **_told(upgrade, missing),
+        told |= {
             "compared": compared.rows or None,
             "not_compared": compared.reason,
             "not_worse": not_worse,
@@ -191,8 +191,8 @@ def _rollback(args: Namespace) -> int:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)
-        upgrade.swap()
         told = {**_told(upgrade, missing), "swapped": True}
+        upgrade.swap()
     if args.json:
         print_json(told)
     else:

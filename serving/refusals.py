@@ -17,6 +17,7 @@ from zoo.errors import (
     ImageError,
     ImageTooLargeError,
     ItemNotFoundError,
+    ModelChangedError,
     NoTextTowerError,
     TextError,
     UsageError,
@@ -88,6 +89,7 @@ _ERRORS: dict[type, tuple[HTTPStatus, str]] = {
     NoTextTowerError: (HTTPStatus.UNPROCESSABLE_ENTITY, "no_text_tower"),
     TextError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_text"),
     ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
+    ModelChangedError: (HTTPStatus.SERVICE_UNAVAILABLE, "model_changed"),
     EvaluationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "cannot_measure"),
     UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),
     # Nobody is there to read this; but it is no failure of the service, which would be logged.

@@ -38,7 +38,7 @@ async def search(request: Request) -> Response:
     start = perf_counter()
     collection = collection_of(request)
     if asked.texts:
-        _check_tower(collection.searcher)
+        _check_tower(await to_thread.run_sync(collection.present))
     singly = asked.singly()
     if len(singly) < 2:
         body = await to_thread.run_sync(_one, collection, asked, limiter=request.app.state.cores)
@@ -56,7 +56,8 @@ async def embed(request: Request) -> Response:
     form, crop = upload.one("format") or "json", read_crop(upload.one("crop"))
     if form not in FORMATS:
         raise invalid("format", f"one of {', '.join(FORMATS)}")
-    searcher, files = collection_of(request).searcher, checked_images(upload)
+    files = checked_images(upload)
+    searcher = await to_thread.run_sync(collection_of(request).present)
     rows = []
     for number, file in enumerate(files):
         try:
@@ -67,13 +68,16 @@ async def embed(request: Request) -> Response:
 
 
 def _one(collection: Collection, asked: Search) -> dict[str, Any]:
-    searcher = collection.searcher
+    return collection.steadily(lambda searcher: _found(searcher, asked, collection.path))
+
+
+def _found(searcher: Searcher, asked: Search, path: str) -> dict[str, Any]:
     embedding, query = _embedded(searcher, asked)
     hits = searcher.search(embedding, asked.ask, asked.item)
     calibration = None if asked.texts else calibration_of(searcher.gallery)  # fitted to pairs of images
     return {
         "query": query,
-        "results": [hit_json(hit, calibration, collection.path) for hit in hits],
+        "results": [hit_json(hit, calibration, path) for hit in hits],
     }
 
 

@@ -59,5 +59,6 @@ def _told(readable: Sequence[Collection]) -> list[dict[str, Any]]:
 def _measured(served: Collections) -> tuple[bytes, str]:
     for one in served.each:
         ITEMS.labels(one.name).set(one.gallery.count())
-        RECALL.labels(one.name).set(one.gallery.index_stats().recall or math.nan)
+        index = one.steadily(lambda searcher: searcher.gallery.index_stats())
+        RECALL.labels(one.name).set(index.recall or math.nan)
     return exposition()

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from serving.answers import item_json
 from serving.asking import checked_images
-from serving.collection import Collection, collection_of
-from serving.gallery import Item, NewItem
+from serving.collection import collection_of
+from serving.gallery import Gallery, Item, NewItem
 from serving.gallery.decoding import decode
 from serving.metrics import stage
 from serving.refusals import as_json
@@ -58,7 +58,8 @@ async def add(request: Request) -> Response:
     searcher = collection.searcher
     made: dict[int, NewItem] = {}
     refused = []
-    for number, file in enumerate(checked_images(upload)):
+    files = checked_images(upload)
+    for number, file in enumerate(files):
         try:
             made[number] = await to_thread.run_sync(
                 _new_item, searcher, file, described, limiter=request.app.state.cores
@@ -67,7 +68,15 @@ async def add(request: Request) -> Response:
             refused.append({"number": number, "name": file.name[:MAX_TEXT], **as_json(error)})
             if len(upload.files) == 1:
                 raise
-    return await to_thread.run_sync(_store, collection, made, refused, described)
+
+    def store(present: Searcher) -> Response:
+        if present is searcher:
+            return _store(present.gallery, collection.path, made, refused, described)
+        # The gallery was given another model since they were embedded.
+        again = {number: _new_item(present, files[number], described) for number in made}
+        return _store(present.gallery, collection.path, again, refused, described)
+
+    return await to_thread.run_sync(collection.steadily, store)
 
 
 async def describe(request: Request) -> Response:
@@ -103,16 +112,19 @@ def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
 
 
 def _store(
-    collection: Collection, made: Mapping[int, NewItem], refused: list[dict[str, Any]], described: _Described
+    gallery: Gallery,
+    path: str,
+    made: Mapping[int, NewItem],
+    refused: list[dict[str, Any]],
+    described: _Described,
 ) -> Response:
-    gallery = collection.gallery
     with stage("write"):
         added = gallery.add(list(made.values()))
         known = [(number, gallery.item(one)) for number, one in zip(made, added.ids, strict=True)]
         differing = [pair for pair in known if pair[1].differs(described.label, described.metadata)]
         for _, item in differing if described.update else []:
             gallery.describe(item.id, described.label or item.label, described.metadata or item.metadata)
-        items = [item_json(gallery.item(one), collection.path) for one in added.ids]
+        items = [item_json(gallery.item(one), path) for one in added.ids]
     status = HTTPStatus.CREATED if added.new else HTTPStatus.OK
     if refused and not made:
         status = HTTPStatus.UNPROCESSABLE_ENTITY

@@ -1,0 +1,107 @@
+"""The searcher of a gallery, and that of its new model once it was given one, while requests go on.
+
+A searcher holds one model and that model's view of the gallery, and never changes: what it answers is of one model from
+the image to the similarity. Where the gallery was given another model, the old view refuses (`ModelChangedError`), the
+new searcher is opened by the first request that finds out, and all begin anew with it. They wait for so long; none is
+refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TypeVar
+
+from serving.refusals import RefusedError
+from serving.searcher import Searcher
+from zoo.errors import ModelChangedError, ZooError
+
+logger = logging.getLogger(__name__)
+
+PAUSE = 10.0
+"""Seconds after which a model that could not be loaded is tried again."""
+
+T = TypeVar("T")
+Opens = Callable[[], Searcher]
+
+
+class Renewing:
+    """Safe to use from several threads."""
+
+    def __init__(
+        self, open_searcher: Callable[[], Searcher], open_renewed: Callable[[], Searcher] | None = None
+    ) -> None:
+        """open_renewed: how it is opened with a model that the gallery was given since; by default in the same way."""
+        self._open, self._open_renewed = open_searcher, open_renewed or open_searcher
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        self._searcher: Searcher | None = None
+        self._not_before = 0.0
+
+    @property
+    def current(self) -> Searcher:
+        """The one that was opened last, at first use. It never waits for a new model."""
+        with self._lock:
+            if self._searcher is None:
+                self._searcher = self._open()
+            return self._searcher
+
+    def steadily(self, work: Callable[[Searcher], T]) -> T:
+        """What `work` makes of the searcher; it is begun anew where the gallery was given another model meanwhile.
+
+        Raises `RefusedError` (503) where that one cannot be loaded.
+        """
+        searcher = self.current
+        while True:
+            try:
+                return work(searcher)
+            except ModelChangedError:
+                searcher = self._renewed(searcher)
+
+    def present(self) -> Searcher:
+        """The searcher of the model that the gallery has now."""
+        return self.steadily(_checked)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._searcher is not None:
+                self._searcher.close()
+                self._searcher = None
+
+    def _renewed(self, stale: Searcher) -> Searcher:
+        with self._renewing:  # one opens it, the others wait
+            if self.current is not stale:
+                return self.current
+            if time.monotonic() < self._not_before:
+                raise _cannot()
+            new = self._opened(stale)
+            with self._lock:
+                self._searcher = new
+        # Requests may be under way with the old one; its store is closed when the last of them lets go of it.
+        weakref.finalize(stale.gallery, stale.gallery.closer())
+        logger.warning("%s has another model now: %s.", new.gallery.path, new.embedder.card.name)
+        return new
+
+    def _opened(self, stale: Searcher) -> Searcher:
+        try:
+            new = self._open_renewed()
+            new.check_texts()
+        except ZooError as error:
+            logger.warning("%s was given another model, which cannot be served: %s", stale.gallery.path, error)
+            self._not_before = time.monotonic() + PAUSE
+            raise _cannot() from None
+        new.gallery.compact_in_background()
+        return new
+
+
+def _checked(searcher: Searcher) -> Searcher:
+    searcher.gallery.check_current()
+    return searcher
+
+
+def _cannot() -> RefusedError:
+    message = "The gallery was given another model, which the service cannot load; its log says why."
+    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "model_changed", message, {"Retry-After": str(int(PAUSE))})

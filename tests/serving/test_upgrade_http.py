@@ -1,0 +1,199 @@
+"""A gallery gets another model while `zoo serve` answers with two workers: nobody is refused, nothing is mixed."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving import renewing
+from serving.gallery import Gallery
+from serving.gallery.verification import verify_gallery
+from serving.rebuild_commands import REBUILD, ROLLBACK
+from serving.refusals import RefusedError
+from serving.renewing import Renewing
+from serving.searcher import Searcher
+from serving.upgrading import upgrading
+from tests.serving import toys
+from tests.serving.running import Running, serving
+from tests.serving.test_upgrading import run
+from tests.serving.test_workers import stopped, workers
+from zoo.embedder import Embedder
+
+KEY = {"authorization": "Bearer write-key-of-the-upgrade"}
+
+
+@pytest.fixture(scope="module")
+def path(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path_factory.mktemp("upgrade") / "gallery"))
+
+
+@pytest.fixture(scope="module")
+def service(path: Path) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY["authorization"].split()[1])
+        with serving(path, "--workers", 2) as running:
+            yield running
+
+
+class Users:
+    """Threads that search by pictures of the gallery, each of which must find itself, and add and remove others."""
+
+    def __init__(self, url: str, pictures: Path) -> None:
+        self.url, self.stop, self.failures = url, threading.Event(), list[str]()
+        self.files = sorted(path for path in pictures.rglob("*") if path.is_file())
+        self.answers: Counter[str] = Counter()
+        self.threads = [threading.Thread(target=self._run, args=(one,)) for one in (self._search, self._write)]
+
+    def __enter__(self) -> Users:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def until_more(self, count: int = 10) -> None:
+        """Wait until so many more searches and writes have been answered."""
+        wanted = {name: self.answers[name] + count for name in ("search", "write")}
+        ends = time.monotonic() + 60
+        while any(self.answers[name] < wanted[name] for name in wanted) and not self.failures:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+
+    def _run(self, work: Callable[[httpx.Client, int], None]) -> None:
+        with httpx.Client(base_url=self.url, timeout=60, headers=KEY) as client:
+            for number in itertools.count():
+                if self.stop.is_set():
+                    return
+                try:
+                    work(client, number)
+                except Exception as error:
+                    self.failures.append(repr(error))
+                    return
+
+    def _search(self, client: httpx.Client, number: int) -> None:
+        file = self.files[number % len(self.files)]
+        answer = client.post("/search?k=3", content=file.read_bytes())
+        best = answer.json()["results"][0] if answer.status_code == 200 else answer.text
+        if answer.status_code != 200 or not best["source"].endswith(file.name) or abs(best["similarity"] - 1) > 1e-4:
+            self.failures.append(f"search: {answer.status_code} {best}")
+        self.answers["search"] += 1
+
+    def _write(self, client: httpx.Client, number: int) -> None:
+        picture = toys.encoded(toys.picture(number % 4, np.random.default_rng(1000 + number)))
+        answer = client.post("/items", files={"image": (f"{number}.png", picture)})
+        if answer.status_code != 201:
+            self.failures.append(f"add: {answer.status_code} {answer.text}")
+            return
+        wanted = answer.json()["items"][0]["id"]
+        best = client.post("/search?k=1", content=picture).json()["results"][0]
+        if best["id"] != wanted or abs(best["similarity"] - 1) > 1e-4:
+            self.failures.append(f"what was added is not found: {best}")
+        if number % 2 and client.delete(f"/items/{wanted}").status_code != 200:
+            self.failures.append("remove")
+        self.answers["write"] += 1
+
+
+def test_nobody_notices(
+    service: Running, path: Path, pictures: Path, model: Embedder, other_model: Embedder, tmp_path: Path
+) -> None:
+    with Users(service.url, pictures) as users:
+        users.until_more()
+        # Pictures that were added over HTTP are small, and so their thumbnails are the pictures.
+        assert run(REBUILD, path, "--model", other_model.folder, "--swap") == 0
+        users.until_more()
+        assert_served(service, other_model, pictures)
+        assert run(ROLLBACK, path) == 0
+        users.until_more()
+        assert_served(service, model, pictures)
+    assert users.failures == []
+    assert [check for check in verify_gallery(path) if check.ok is False] == []
+    with Gallery.open(path) as gallery:
+        expected = model.embed([gallery.thumbnail(i).data for i in (25, gallery.items(limit=-1)[-1].id)])
+        got = gallery.embeddings([25, gallery.items(limit=-1)[-1].id])
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def assert_served(service: Running, model: Embedder, pictures: Path) -> None:
+    """Each worker answers with this model, in all that it answers."""
+    picture = next(pictures.rglob("0.png"))
+    for other in workers(service):
+        with stopped(other):
+            assert httpx.get(f"{service.url}/model").json()["fingerprint"] == model.card.fingerprint
+            told = httpx.post(f"{service.url}/embed", content=picture.read_bytes()).json()
+            assert told["fingerprint"] == model.card.fingerprint
+            np.testing.assert_allclose(told["embeddings"][0], model.embed(picture)[0], atol=1e-5)
+            for way in ("/stats", "/map", "/readyz", "/metrics", "/items", "/items/1/thumbnail"):
+                assert httpx.get(f"{service.url}{way}").status_code == 200
+
+
+def test_a_model_that_cannot_be_loaded_is_said_and_tried_again(
+    gallery_folder: Path, tmp_path: Path, model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    new = toys.write_model(tmp_path / "new", seed=5, name="new")
+    searchers = Renewing(lambda: Searcher.open(path))
+    old = searchers.current
+    assert searchers.present() is old
+    monkeypatch.setattr(renewing, "PAUSE", 0.0)
+    from zoo.loading import load
+
+    with upgrading(path, load(new, runtime="onnx"), str(new)) as upgrade:
+        assert upgrade.embed() == []
+        upgrade.swap()
+    new.rename(tmp_path / "away")
+    picture = Image.new("RGB", (32, 32))
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="cannot load") as caught:
+            searchers.steadily(lambda searcher: searcher.by_image(picture, 3))
+        assert (caught.value.status, caught.value.code) == (503, "model_changed")
+        assert "Retry-After" in caught.value.headers
+        assert searchers.current.gallery.count() == 24, "what needs no model is still there"
+    (tmp_path / "away").rename(new)
+    found = searchers.steadily(lambda searcher: (searcher.embedder.card.name, searcher.by_image(picture, 3)))
+    assert (found[0], len(found[1])) == ("new", 3)
+    assert searchers.current is not old
+    store = old.gallery._store
+    del old, caught
+    gc.collect()
+    with pytest.raises(Exception, match="closed"):
+        store.change()  # nobody was left who needed it
+    searchers.close()
+
+
+def test_many_threads_open_the_new_model_once(gallery_folder: Path, tmp_path: Path, other_model: Embedder) -> None:
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    opened: list[Searcher] = []
+
+    def open_searcher() -> Searcher:
+        opened.append(Searcher.open(path))
+        return opened[-1]
+
+    searchers = Renewing(open_searcher)
+    searchers.present()
+    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+        upgrade.embed()
+        upgrade.swap()
+    found: list[Searcher] = []
+    threads = [threading.Thread(target=lambda: found.append(searchers.present())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 2
+    assert {id(one) for one in found} == {id(opened[1])}
+    searchers.close()
+    opened[0].close()
