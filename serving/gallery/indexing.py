@@ -61,9 +61,11 @@ class Run:
         self._seen.add(content_sha256)
         return True
 
-    def recognise(self, file: ImageFile, item: Item) -> None:
-        """The file is the first with the content of this item of the gallery."""
+    def recognise(self, file: ImageFile, item: Item | None) -> None:
+        """The file is the first with the content of this item of the gallery; None: it was, and is removed by now."""
         self.report.already_there += 1
+        if item is None:
+            return
         if (item.source, item.label) != (file.source, file.label):
             self._places.append((item.id, file.source, file.label))
         if item.differs(file.label, file.metadata):
