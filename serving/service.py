@@ -19,6 +19,7 @@ from serving.collections import Collections
 from serving.configuration import HOSTS, Configuration
 from serving.hosts import hosts_in
 from serving.paths import OneLine
+from serving.readiness import check_ready
 
 CONFIGURATION = Configuration.of(os.environ)
 COLLECTIONS = Collections.of(os.environ)
@@ -41,7 +42,7 @@ class ImageSearch:
         gc.set_threshold(50_000, 20, 100)
 
     def __is_ready__(self) -> bool:
-        return COLLECTIONS.is_ready()
+        return check_ready(COLLECTIONS)
 
     @bentoml.on_shutdown  # type: ignore[untyped-decorator]
     def close(self) -> None:

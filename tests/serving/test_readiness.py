@@ -1,0 +1,46 @@
+"""What /readyz says of a service that does not give what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from serving.collections import Collections
+from serving.galleries import from_words, to_environment
+from serving.readiness import check_ready
+from zoo.errors import GalleryError
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_reason_is_json(gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    words = [f"birds={gallery_folder}", f"cars={gallery_folder}"] if named else [str(gallery_folder)]
+    collections = Collections.of(to_environment(from_words(words)))
+
+    def ready(request: Request) -> Response:
+        """As BentoML does it: the answer is plain text unless it is refused."""
+        assert check_ready(collections)
+        return Response("\n")
+
+    with TestClient(Starlette(routes=[Route("/readyz", ready)])) as http:
+        assert http.get("/readyz").status_code == 200
+        searcher = collections.each[-1].searcher
+        monkeypatch.setattr(searcher, "_expected", -searcher._expected)
+        answer = http.get("/readyz")
+        assert (answer.status_code, answer.headers["content-type"]) == (503, "application/json")
+        assert answer.json()["error"]["code"] == "not_ready"
+        assert answer.json()["error"]["message"].endswith(
+            " Collections: cars." if named else "cannot be searched with."
+        )
+
+        def damaged() -> bool:
+            raise GalleryError("the disk is gone")
+
+        monkeypatch.setattr(collections.each[-1], "steadily", lambda work: damaged())
+        assert http.get("/readyz").json() == answer.json()
+    collections.close()
