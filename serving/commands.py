@@ -105,6 +105,12 @@ def _configure_serve(parser: ArgumentParser) -> None:
         default=[],
         help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL",
     )
+    parser.add_argument(
+        "--keys-file",
+        type=Path,
+        metavar="F",
+        help="file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY",
+    )
     parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
     for one in fields(Configuration):
         parser.add_argument(
@@ -115,12 +121,14 @@ def _configure_serve(parser: ArgumentParser) -> None:
 def _serve(args: Namespace) -> None:
     from serving.galleries import from_words
     from serving.gallery.gallery import check_there
+    from serving.keys_file import read_keys
 
     places = from_words(args.galleries, args.model)
     for place in places:
         check_there(Path(place.gallery))
     from serving.server import serve  # BentoML, not before the arguments were looked at
 
+    os.environ |= read_keys(args.keys_file) if args.keys_file else {}
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
@@ -144,5 +152,6 @@ SERVE = Command(
     "zoo serve gallery/ --workers 4                               four processes; the cores are shared among them\n"
     "zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars\n"
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
+    "ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone\n"
     "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
 )

@@ -1,7 +1,9 @@
 """All settings of the service, in one table: an environment variable, its default, what it means.
 
-`zoo serve` has a flag for each but the keys; the variable is how the flag reaches the service, and how
-`bentoml serve` and a container are configured.
+`zoo serve` has a flag for each but the keys, which other users of a machine could read there, and for which it takes
+--keys-file; the variable is how the flag reaches the service, and how `bentoml serve` and a container are configured.
+Beside the table there are ZOO_SERVE_HOSTS, ZOO_SERVE_READ_KEYS and ZOO_SERVE_WRITE_KEYS; these keys hold for all
+collections, and those of ZOO_SERVE_READ_KEYS_OLD_CARS and its like for the collection old-cars alone.
 """
 
 from __future__ import annotations
