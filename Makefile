@@ -36,11 +36,14 @@ test: check ## check, then all tests, one process a core
 bench: $(READY) ## speed and memory beside the peers, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
+proof: $(READY) ## the service's long proofs, about an hour (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
+	$(BIN)/python -m tests.proof $(PART) $(if $(PROOF_OUT),--out $(PROOF_OUT))
+
 lock: $(READY) ## renew constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
 	  --extra cpu --extra train --extra export --extra serve --extra dev pyproject.toml --output-file constraints.txt
 
 clean: ## remove what the targets above made
-	rm -rf $(VENV) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo check test bench lock clean
+.PHONY: help setup demo check test bench proof lock clean

@@ -34,6 +34,7 @@ BODIES = (
     '{"metadata": {"a": NaN}}', '{"label": ["a"]}', "1e5", '"x"', "", "{}", '{"id": 7}', '{"label": "a", "id": 7}',
     '{"metadata":' + '{"a":' * 5000 + "1" + "}" * 5001, json.dumps({"label": "x" * 70_000}),
 )  # fmt: skip
+METADATA = ('{"a": NaN}', '{"a": 1e999}', f'{{"{HALF}": 1}}', "[1]", "{", '"a"', json.dumps({"a": "x" * 17_000}))
 PATHS = (
     "/page/%2e%2e%2fapp.py", "/page//etc/passwd", "/page/..%5capp.py", "/page/%00", "/page/" + "a" * 5000, "/%00",
     "/x%0ay", "/collections/%00/search", "/collections/..%2fitems", "/docs/../app", "/items?limit=%d9%a3",
@@ -60,7 +61,7 @@ def refused(service: Service) -> int:
                 for name in ("k", "offset", "min_similarity", "min_p", "crop")
                 for number in NUMBERS
             ),
-            *(client.post("/items", params={"metadata": text[:30_000]}, content=image) for text in BODIES[2:6]),
+            *(client.post("/items", params={"metadata": text}, content=image) for text in METADATA),
             *(client.request(method, "/search") for method in ("GET", "PUT", "DELETE", "TRACE", "PATCH", "BREW")),
         ]
     for answer in answers:

@@ -1,0 +1,179 @@
+"""The long proofs of the service: crash, load and fuzz, each at its full count, one after the other.
+
+    make proof                         all of them, about an hour; what passed already is not run again
+    make proof PART=fuzz               one of them, also if it has passed
+    make proof PROOF_OUT=docs          the figures into docs/proof.json, docs/load.json and docs/load.png as well
+    python -m tests.proof --short      every part in seconds, to see that they run
+
+What passed is kept in a folder (--kept, .proof), so that a run that was stopped goes on with the part that it was in.
+Each part has a short form in `make test`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.proof import fuzz, hostile, load, poison, specification
+from tests.proof.service import Service, service, toy_gallery
+from tests.serving.running import ROOT
+from zoo.files import read_json, write_json
+
+
+def crash(out: Path, short: bool) -> dict[str, Any]:
+    """Writers killed 200 times for each kind of index, full and read-only disks: as tests/serving/test_crash.py."""
+    chosen = "not slow" if short else "slow or not slow"
+    words = [sys.executable, "-m", "pytest", "-q", "--timeout", "3600", "-m", chosen, "tests/serving/test_crash.py"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = done.stdout.strip().splitlines()[-1:]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    return {"kills": 15 if short else 2 * 200 + 15, "outcome": last[0].strip("= ")}
+
+
+def loaded(out: Path, short: bool) -> dict[str, Any]:
+    """15 minutes at 80 % of the peak, then three times the peak."""
+    if short:
+        return load.run(out, 5, 2, 2)
+    report = load.run(out, 15 * 60)
+    load.check(report)
+    return report
+
+
+def fuzzed(out: Path, short: bool) -> dict[str, Any]:
+    """5,000 damaged images, bombs, hostile requests, and schemathesis over the specification."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with service(toy_gallery(folder), folder) as served:
+            return _fuzzed(served, folder, short)
+
+
+def _fuzzed(served: Service, folder: Path, short: bool) -> dict[str, Any]:
+    return {
+        "images": fuzz.damaged_images(served, 78 if short else 5000, number=1),
+        "bombs": fuzz.bombs_sent(served, 20_000 if short else 10_000_000),
+        "requests_refused": hostile.refused(served),
+        "texts_kept": hostile.kept_as_they_are(served),
+        "on_the_wire": hostile.on_the_wire(served),
+        "poisoned": poison.poisoned(served, 1 if short else 20, 20_000 if short else 2_000_000),
+        "specification": specification.holds(served, folder, 1 if short else 100, FUZZING if short else EVERYTHING),
+    }
+
+
+FUZZING, EVERYTHING = "fuzzing", "coverage,fuzzing"
+"""Phases of schemathesis."""
+
+PARTS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"crash": crash, "load": loaded, "fuzz": fuzzed}
+
+
+def prove(name: str, kept: Path, short: bool) -> dict[str, Any]:
+    """Run a part and keep what came of it."""
+    begun = time.perf_counter()
+    try:
+        result = {"passed": True, "found": PARTS[name](kept, short)}
+    except AssertionError as error:
+        result = {"passed": False, "found": {"failed": str(error)}}
+    result |= {
+        "part": name,
+        "short": short,
+        "minutes": round((time.perf_counter() - begun) / 60, 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
+    write_json(kept / f"{name}.json", result)
+    return result
+
+
+def kept_of(name: str, kept: Path, short: bool) -> dict[str, Any] | None:
+    """What a part came to before, where it passed in the same form."""
+    path = kept / f"{name}.json"
+    if not path.is_file():
+        return None
+    result: dict[str, Any] = read_json(path)
+    return result if result["passed"] and result["short"] == short else None
+
+
+def table(results: list[dict[str, Any]]) -> Table:
+    shown = Table("part", "passed", "minutes", "found", title="proof")
+    for one in results:
+        shown.add_row(one["part"], "yes" if one["passed"] else "NO", str(one["minutes"]), _in_short(one))
+    return shown
+
+
+def _in_short(result: dict[str, Any]) -> str:
+    found = result["found"]
+    if not result["passed"]:
+        return str(found["failed"])[:1000]
+    match result["part"]:
+        case "crash":
+            return f"{found['kills']} kills: {found['outcome']}"
+        case "load":
+            steady, over = found["steady"], found["overload"]
+            return (
+                f"peak {found['peak_per_second']}/s; {steady['requests']:,} requests at {found['share']:.0%}: "
+                f"{steady['statuses']}, p50 {steady['p50_ms']} ms, p99 {steady['p99_ms']} ms; memory "
+                f"{found['memory_slope_mib_per_minute']} MiB/min (with its error); at {load.OVERLOAD:g} x the peak: "
+                f"{over['statuses']}, {found['overload_goodput_of_peak']:.0%} of the peak answered, recovered in "
+                f"{found['recovered_s']} s"
+            )
+        case _:
+            images, schema = found["images"], found["specification"]
+            return (
+                f"{images['images']:,} damaged images, {found['bombs']['bombs']} bombs (slowest "
+                f"{found['bombs']['slowest']}), {found['requests_refused']} hostile requests, {schema['cases']:,} cases "
+                f"of schemathesis; memory {images['memory_before_mib']} to at most {images['memory_peak_mib']} MiB; good "
+                f"queries {found['poisoned']['alone_ms']} alone, {found['poisoned']['beside_ms']} beside poisoned ones"
+            )
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m tests.proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all without one")
+    parser.add_argument("--kept", type=Path, default=Path(".proof"), help="folder of what passed (default .proof)")
+    parser.add_argument("--out", type=Path, help="folder for proof.json, load.json and load.png, beside --kept")
+    parser.add_argument("--short", action="store_true", help="seconds instead of an hour")
+    parser.add_argument("--json", action="store_true", help="the results as JSON instead of a table")
+    args = parser.parse_args(words)
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}.")
+    args.kept.mkdir(parents=True, exist_ok=True)
+    results = []
+    for name in args.parts or PARTS:
+        done = None if args.parts else kept_of(name, args.kept, args.short)
+        if done is None:
+            print(f"{name}: {PARTS[name].__doc__}", file=sys.stderr, flush=True)
+        results.append(done or prove(name, args.kept, args.short))
+    if args.out:
+        publish(args.out, args.kept, results)
+    print(json.dumps(results, indent=2)) if args.json else Console(width=120).print(table(results))
+    return 0 if all(one["passed"] for one in results) else 1
+
+
+def publish(out: Path, kept: Path, results: list[dict[str, Any]]) -> None:
+    """Write the results, and what the load test drew, to a folder; parts that were not run this time stay there."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "proof.json"
+    before = read_json(file) if file.is_file() else {}
+    write_json(file, {**before, **{one["part"]: one for one in results}})
+    for name in ("load.json", "load.png"):
+        if "load" in {one["part"] for one in results} and (kept / name).is_file():
+            (out / name).write_bytes((kept / name).read_bytes())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""A service under load: at 80 % of its peak for long, then at three times its peak, then left alone.
+
+    python -m tests.proof.load --out load/                    15 minutes at 80 % of the peak that is measured first
+    python -m tests.proof.load --minutes 0.5 --out load/      a try
+
+Nine requests of ten search by an image of 1024 x 768, the tenth adds one or removes one that was added. Requests are
+sent when they are due, whether or not the earlier ones are answered, and a latency counts from when it was due: a slow
+answer cannot hide those that wait behind it. The clients share the machine with the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.proof.line import Line, request
+from tests.proof.load_picture import draw
+from tests.proof.service import Service, service, toy_gallery
+from tests.proof.traffic import OVERLOAD, Answers, Mix, photographs
+
+SHARE, CLIENTS = 0.8, 8
+MOST_LINES = 256
+"""Connections that are open at most; a request that is due meanwhile waits for one, which counts."""
+
+
+async def _once(line: Line, mix: Mix, answers: Answers, due: float, begun: float) -> None:
+    text, adds = mix.next()
+    try:
+        status, body = await line.ask(text)
+    except OSError:
+        status, body = 0, b""
+    answers.note(due - begun, time.perf_counter() - due, status)
+    if adds and status in (200, 201):
+        mix.take(body)
+
+
+async def peak(url: str, mix: Mix, seconds: float, clients: int = CLIENTS) -> Answers:
+    """As fast as `clients` go, each with the next request once it has the answer to its last."""
+    answers, begun = Answers(), time.perf_counter()
+
+    async def one() -> None:
+        async with Line(url) as line:
+            while time.perf_counter() < begun + seconds:
+                await _once(line, mix, answers, time.perf_counter(), begun)
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return answers
+
+
+async def at_rate(served: Service, mix: Mix, seconds: float, rate: float) -> Answers:
+    """`rate` requests a second, come what may; the memory of the service every second."""
+    answers, begun = Answers(), time.perf_counter()
+    idle, lines = asyncio.LifoQueue[Line](), [Line(served.url) for _ in range(MOST_LINES)]
+    for line in lines:
+        idle.put_nowait(line)
+
+    async def one(due: float) -> None:
+        line = await idle.get()
+        try:
+            await _once(line, mix, answers, due, begun)
+        finally:
+            idle.put_nowait(line)
+
+    async with asyncio.TaskGroup() as group:
+        for due in _schedule(begun, seconds, rate):
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(one(due))
+            if not answers.memory or due - begun >= answers.memory[-1][0] + 1:
+                answers.memory.append((due - begun, served.memory()))
+    for line in lines:
+        await line.__aexit__()
+    return answers
+
+
+def _schedule(begun: float, seconds: float, rate: float) -> Iterator[float]:
+    """When requests are due: at random, as those of many people who know nothing of one another."""
+    rng, due = np.random.default_rng(1), begun
+    while due < begun + seconds:
+        yield due
+        due += rng.exponential(1 / rate)
+
+
+async def recovery(url: str, quick: float, patience: float = 30.0) -> float:
+    """Seconds until a search takes no more than `quick` seconds again."""
+    begun, text = time.perf_counter(), request("/search?k=10", photographs(1)[0])
+    async with Line(url) as line:
+        while time.perf_counter() < begun + patience:
+            asked = time.perf_counter()
+            status, _ = await line.ask(text)
+            if status == 200 and time.perf_counter() - asked <= quick:
+                return time.perf_counter() - begun
+            await asyncio.sleep(0.02)
+    return float("inf")
+
+
+def slope(samples: list[tuple[float, float]]) -> tuple[float, float] | None:
+    """MiB a minute by least squares, and its standard error; the first fifth, in which caches fill, left out.
+
+    None of fewer than four samples.
+    """
+    late = np.array(samples[len(samples) // 5 :])
+    if len(late) < 4:
+        return None
+    x, y = late[:, 0] / 60, late[:, 1]
+    design = np.stack([x - x.mean(), np.ones_like(x)], axis=1)
+    solved = np.linalg.lstsq(design, y, rcond=None)[0]
+    rest = y - design @ solved
+    error = np.sqrt(rest @ rest / (len(x) - 2) / (design[:, 0] @ design[:, 0]))
+    return float(solved[0]), float(error)
+
+
+@dataclass
+class Measured:
+    """The phases as they were, and what is told of them."""
+
+    steady: Answers
+    overload: Answers
+    report: dict[str, Any]
+
+
+async def measure(
+    served: Service, seconds: float, peak_seconds: float, overload_seconds: float, share: float
+) -> Measured:
+    """All three phases. Raises `AssertionError` where an answer is neither good nor a refusal for too much work."""
+    mix = Mix()
+    await peak(served.url, mix, peak_seconds / 2)  # warm
+    highest = len((await peak(served.url, mix, peak_seconds)).good()) / peak_seconds
+    steady = await at_rate(served, mix, seconds, share * highest)
+    over = await at_rate(served, mix, overload_seconds, OVERLOAD * highest)
+    back = await recovery(served.url, (steady.percentile(99) or 0.0) / 1000)
+    await asyncio.to_thread(served.check_alive)
+    growth = slope(steady.memory)
+    report = {
+        "peak_per_second": round(highest, 1),
+        "share": share,
+        "steady": steady.told(seconds),
+        "memory_mib": [round(steady.memory[0][1]), round(steady.memory[-1][1])],
+        "memory_slope_mib_per_minute": growth and [round(number, 3) for number in growth],
+        "overload": over.told(overload_seconds),
+        "overload_goodput_of_peak": round(len(over.good()) / max(over.lasted(), overload_seconds) / highest, 2),
+        "recovered_s": round(back, 2),
+    }
+    for name, phase in (("steady", steady), ("overload", over)):
+        wrong = set(phase.status) - {200, 201, 429}
+        assert not wrong, f"{name}: {report[name]}"
+    return Measured(steady, over, report)
+
+
+def run(
+    folder: Path,
+    seconds: float,
+    peak_seconds: float = 20.0,
+    overload_seconds: float = 30.0,
+    share: float = SHARE,
+    gallery: Path | None = None,
+) -> dict[str, Any]:
+    """Serve a gallery (one of toy pictures is made without it), measure, write load.json and load.png to the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        made = gallery or toy_gallery(Path(scratch))
+        with service(made, Path(scratch)) as served:
+            measured = asyncio.run(measure(served, seconds, peak_seconds, overload_seconds, share))
+    (folder / "load.json").write_text(json.dumps(measured.report, indent=2) + "\n", encoding="utf-8")
+    draw(folder / "load.png", measured.report, measured.steady, measured.overload)
+    return measured.report
+
+
+def check(report: dict[str, Any]) -> None:
+    """What is asked of the full length. Raises `AssertionError`."""
+    assert set(report["steady"]["statuses"]) <= {"200", "201"}, f"errors under steady load: {report['steady']}"
+    growth, error = report["memory_slope_mib_per_minute"]
+    assert growth - 3 * error < 0.5, f"memory grows by {growth} ± {error} MiB a minute"
+    assert "429" in report["overload"]["statuses"], "three times the peak was not refused"
+    assert report["overload_goodput_of_peak"] > 0.5, "the service collapses under overload"
+    assert report["recovered_s"] < 1, f"recovery took {report['recovered_s']} s"
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=15.0, help="at 80 %% of the peak (default 15)")
+    parser.add_argument("--gallery", type=Path, help="the gallery to serve; one of toy pictures is made without it")
+    parser.add_argument("--out", type=Path, required=True, help="folder for load.json and load.png")
+    args = parser.parse_args(words)
+    report = run(args.out, 60 * args.minutes, gallery=args.gallery)
+    print(json.dumps(report, indent=2))
+    check(report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

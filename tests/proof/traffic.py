@@ -1,0 +1,95 @@
+"""What is asked of a service under load, and what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.proof.line import request
+from tests.proof.service import KEY
+from tests.serving import toys
+
+OVERLOAD = 3.0
+SIDES = 1024, 768
+
+
+@dataclass
+class Answers:
+    """What came of the requests of one phase: when each was due, how long it took, its status (0: a broken line)."""
+
+    due: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    memory: list[tuple[float, float]] = field(default_factory=list)
+
+    def note(self, due: float, seconds: float, status: int) -> None:
+        self.due.append(due)
+        self.seconds.append(seconds)
+        self.status.append(status)
+
+    def good(self) -> np.ndarray:
+        """Seconds of the answers that were no refusals."""
+        return np.array([took for took, status in zip(self.seconds, self.status, strict=True) if 200 <= status < 300])
+
+    def lasted(self) -> float:
+        """Seconds until the last answer."""
+        return max(due + took for due, took in zip(self.due, self.seconds, strict=True))
+
+    def percentile(self, q: float) -> float | None:
+        """In ms, of the answers that were no refusals; None where there was none."""
+        good = self.good()
+        return round(1000 * float(np.percentile(good, q)), 2) if len(good) else None
+
+    def told(self, seconds: float) -> dict[str, Any]:
+        return {
+            "seconds": round(seconds, 1),
+            "requests": len(self.status),
+            "per_second": round(len(self.good()) / seconds, 1),
+            "statuses": {str(status): count for status, count in sorted(Counter(self.status).items())},
+            "p50_ms": self.percentile(50),
+            "p99_ms": self.percentile(99),
+            "max_ms": self.percentile(100),
+        }
+
+
+class Mix:
+    """Reads and writes in turn, nine to one; what is added is removed again, so that the gallery keeps its size."""
+
+    def __init__(self) -> None:
+        self.images, self.added, self.number = photographs(), deque[int](), itertools.count()
+        self.reads = [request("/search?k=10", image) for image in self.images]
+
+    def next(self) -> tuple[bytes, bool]:
+        """A request, and whether it adds an image."""
+        number = next(self.number)
+        if number % 10:
+            return self.reads[number % len(self.reads)], False
+        if number % 20 and self.added:
+            return request(f"/items/{self.added.popleft()}", method="DELETE", key=KEY), False
+        # Bytes behind an image's end make another file of the same picture.
+        image = self.images[number % len(self.images)] + f"{time.time_ns()} {number}".encode()
+        return request("/items?label=load", image, key=KEY), True
+
+    def take(self, body: bytes) -> None:
+        self.added.extend(item["id"] for item in json.loads(body)["items"])
+
+
+def photographs(count: int = 8) -> list[bytes]:
+    """JPEGs of about 150 kB with some detail."""
+    rng = np.random.default_rng(0)
+    images = []
+    for kind in range(count):
+        small = toys.picture(kind % 4, rng, 60).resize(SIDES)
+        grained = np.asarray(small, np.float32) + rng.normal(0, 6, (SIDES[1], SIDES[0], 1))
+        out = BytesIO()
+        Image.fromarray(np.clip(grained, 0, 255).astype(np.uint8)).save(out, "JPEG", quality=85)
+        images.append(out.getvalue())
+    return images

@@ -1,0 +1,31 @@
+"""The short form of `make proof PART=load`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.proof import load
+
+
+def test_a_service_under_load_and_under_too_much(gallery_folder: Path, tmp_path: Path) -> None:
+    # Less than the 80 % of the long form: other tests take their share of the machine meanwhile.
+    report = load.run(tmp_path, 3, 2, 2, share=0.4, gallery=gallery_folder)
+    assert report["steady"]["statuses"]["200"] > 10
+    assert report["steady"]["statuses"]["201"] > 0
+    assert report["steady"]["p50_ms"] <= report["steady"]["p99_ms"]
+    assert report["recovered_s"] < 30
+    assert json.loads((tmp_path / "load.json").read_text()) == report
+    assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_slope_of_memory() -> None:
+    rng = np.random.default_rng(0)
+    growing = [(second, 100 + second / 60 * 3 + rng.normal(0, 0.5)) for second in range(600)]
+    slope, error = load.slope(growing) or (0, 0)
+    assert slope == pytest.approx(3, abs=3 * error)
+    assert 0 < error < 0.05
+    assert load.slope(growing[:3]) is None
