@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import zoo
-from zoo.cards import SCHEMA, card_from_json, read_card
+from zoo.cards import NEEDS, SCHEMA, card_from_json, read_card
 from zoo.errors import CardError
 from zoo.verify import verify
 
@@ -67,3 +68,10 @@ def test_schema_1_had_no_needs_and_none_before_3_a_text_tower() -> None:
         with pytest.raises(CardError, match="unknown key 'text'"):
             card_from_json({**older, "text": None})
     assert card_from_json(values[2]).text.length == 8
+
+
+def test_cards_need_no_newer_version_than_the_one_that_writes_them() -> None:
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in text.split(".")[:3]]
+
+    assert numbers(NEEDS) <= numbers(version("dml-zoo")) == numbers(zoo.__version__)

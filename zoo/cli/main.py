@@ -18,6 +18,10 @@ TOP = CommandGroup(
     "deep metric learning you can use: train by recipe, load by name, measure, export, serve", "zoo.commands"
 )
 
+STATUSES = (
+    "Exit status: 0 all is well; 1 a check failed, or the machine, a file or the network did; 2 wrong usage, or what "
+    "was\nnamed is not there (a model, a data set, a gallery, an item)."
+)
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit statuses as a shell gives them for SIGINT and SIGPIPE."""
 
@@ -139,7 +143,9 @@ def _overview(group: CommandGroup, commands: dict[str, EntryPoint], prog: str) -
         "",
         "commands:",
     ]
-    return "\n".join([*head, *lines, "", f"{prog} COMMAND --help says more{more}."])
+    return "\n".join(
+        [*head, *lines, "", f"{prog} COMMAND --help says more{more}.", *([STATUSES] if group is TOP else [])]
+    )
 
 
 def _summary(point: EntryPoint) -> str:
