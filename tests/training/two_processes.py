@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -16,25 +17,35 @@ from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe
 from training.run import Place, Run
 from zoo.cards import Head
 
-KINDS = ("noise", "diva", "mic", "ddm")
+KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")
+ARGS: dict[str, dict[str, Any]] = {
+    "noise": {"input_noise": 0.1},
+    "diva": {"rho": 1.0},
+    "mic": {"groups": 6},
+    "group": {"pretraining": 1},
+    "cross-batch-memory": {"size": 24},
+    "s2sd": {"dims": [12]},
+}
+HEADS = {"diva": ("discriminative", "dance"), "mic": ("class",), "sharing": ("discriminative", "shared")}
 
 
 def shared(kind: str) -> Recipe:
     """Frozen batch norm, mined tuples, random augmentation: all that must not depend on the number of processes.
 
-    The kinds observe all samples (61: an odd number), draw noise, keep a queue, or choose batches by embeddings.
+    The kinds observe all samples (61: an odd number), draw noise, keep a queue, see the whole batch, or choose it.
     """
     how = _plain()
     if kind == "plain":
         return how
     if kind == "ddm":
         return dataclasses.replace(how, batch=Batch(8, "ddm", 2, {"pool": 20, "candidates": 3}))
-    args = {"noise": {"input_noise": 0.1}, "diva": {"rho": 1.0}, "mic": {"groups": 6}}[kind]
     method = "plain" if kind == "noise" else kind
-    names = {"diva": ("discriminative", "dance"), "mic": ("class",)}.get(kind, ("embedding",))
+    loss = {"group": "group", "cross-batch-memory": "contrastive"}.get(kind, "margin")
+    args = {"beta": 1.2} if loss == "margin" else {}
     # Every pair counts: a mined negative could be another one by rounding.
-    objective = Objective("margin", loss_args={"beta": 1.2}, method=method, method_args=args)
-    return dataclasses.replace(how, objective=objective, heads=tuple(Head(name, 8) for name in names))
+    objective = Objective(loss, loss_args=args, method=method, method_args=ARGS.get(kind, {}))
+    heads = tuple(Head(name, 8) for name in HEADS.get(kind, ("embedding",)))
+    return dataclasses.replace(how, objective=objective, heads=heads)
 
 
 def _plain() -> Recipe:
