@@ -47,11 +47,12 @@ def _row(name: str, measured: Measured | None, chosen: str) -> list[str]:
 
 
 TUNE = Command(
-    "choose the index that is fastest at a given recall, measured on the gallery's own vectors",
+    "choose a fast index of a given recall, measured on the gallery's own vectors",
     _configure,
     _run,
     """  zoo gallery tune gallery/ --recall 0.99
   zoo gallery tune gallery/ --recall 1 --kind flat        back to exact search
   zoo gallery tune gallery/ -k 100 --json
+A kind must be faster by more than 10 % to be taken in place of a simpler one; exact search is the simplest.
 Recall is of the k nearest that exact search finds. Searches for more than 4 k items are exact.""",
 )

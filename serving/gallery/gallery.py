@@ -280,7 +280,7 @@ class Gallery:
     def tune(
         self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
     ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
-        """Search from now on with the fastest kind of index that finds `recall` of the `k` nearest.
+        """Search from now on with a fast kind of index that finds `recall` of the `k` nearest, exactly on a near tie.
 
         Measured on the gallery's own vectors, each of which searches all others. Returns what was chosen, None for an
         empty gallery, and what was measured of every kind, None for one that was out of the question.
