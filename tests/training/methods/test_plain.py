@@ -1,0 +1,71 @@
+"""The plain method: what its loss gets, and what the regularisers of Sharing's table 6 do to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.methods.batches import minibatch
+from training.methods.plain import Plain
+from zoo.errors import RecipeError
+
+LABELS = [0, 0, 1, 1] * 100
+
+
+class Seen(nn.Module):
+    """Keeps the raw embeddings that it gets."""
+
+    normalised = False
+
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: object = None) -> Tensor:
+        self.embeddings = embeddings.detach()
+        return embeddings.sum()
+
+
+def seen(**regularisers: float) -> tuple[Tensor, Tensor]:
+    """The embeddings of 400 samples with the regularisers and without any: by a linear trunk and no head."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 12, bias=False))
+    batch = minibatch(net, LABELS)
+    loss, plain = Seen(), Seen()
+    Plain(nn.ModuleDict({"embedding": nn.Identity()}), loss, **regularisers).loss(batch)
+    Plain(nn.ModuleDict({"embedding": nn.Identity()}), plain).loss(batch)
+    return loss.embeddings, plain.embeddings
+
+
+def test_without_regularisers_the_loss_gets_the_embeddings() -> None:
+    ours, features = seen()
+    assert torch.equal(ours, features)
+
+
+def test_dropout_drops_a_share_of_the_features_and_keeps_their_mean() -> None:
+    ours, features = seen(dropout=0.25)
+    dropped = ours == 0
+    # 4,800 draws: the share's standard deviation is .00625.
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
+    torch.testing.assert_close(ours[~dropped], features[~dropped] / 0.75)
+
+
+def test_noise_on_the_output_is_gaussian_of_its_deviation() -> None:
+    ours, features = seen(output_noise=0.3)
+    noise = ours - features
+    assert noise.mean().item() == pytest.approx(0, abs=0.02)
+    assert noise.std().item() == pytest.approx(0.3, rel=0.05)
+    assert noise.pow(4).mean().item() / noise.var().item() ** 2 == pytest.approx(3, abs=0.4)
+
+
+def test_noise_on_the_input_goes_through_the_trunk() -> None:
+    torch.manual_seed(1)
+    weight = nn.Sequential(nn.Flatten(), nn.Linear(48, 12, bias=False))[1].weight
+    ours, features = seen(input_noise=0.2)
+    # A linear trunk turns white noise into noise of covariance W W'.
+    expected = 0.2**2 * weight @ weight.T
+    found = torch.cov((ours - features).T)
+    assert (found - expected).abs().max() < 0.25 * expected.diagonal().max()
+
+
+@pytest.mark.parametrize("wrong", [{"dropout": 1.0}, {"dropout": -0.1}, {"input_noise": -1.0}, {"output_noise": -1.0}])
+def test_values_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(RecipeError, match="share from 0 to below 1, and noise 0 or more"):
+        Plain(nn.ModuleDict(), Seen(), **wrong)
