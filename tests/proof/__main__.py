@@ -131,12 +131,15 @@ def _in_short(result: dict[str, Any]) -> str:
             )
         case _:
             images, schema = found["images"], found["specification"]
-            return (
-                f"{images['images']:,} damaged images, {found['bombs']['bombs']} bombs (slowest "
-                f"{found['bombs']['slowest']}), {found['requests_refused']} hostile requests, {schema['cases']:,} cases "
-                f"of schemathesis; memory {images['memory_before_mib']} to at most {images['memory_peak_mib']} MiB; good "
-                f"queries {found['poisoned']['alone_ms']} alone, {found['poisoned']['beside_ms']} beside poisoned ones"
+            told = (
+                f"{images['images']:,} damaged images",
+                f"{found['bombs']['bombs']} bombs (slowest {found['bombs']['slowest']})",
+                f"{found['requests_refused']} hostile requests",
+                f"{schema['cases']:,} cases of schemathesis",
+                f"memory {images['memory_before_mib']} to at most {images['memory_peak_mib']} MiB",
+                f"good queries {found['poisoned']['alone_ms']} alone, {found['poisoned']['beside_ms']} beside poisoned ones",
             )
+            return "; ".join(told)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -81,10 +81,11 @@ def _tiff(tags: list[tuple[int, int]], data: bytes = b"") -> bytes:
 
 
 def _tiff_tags(size: int) -> bytes:
-    """Sixty thousand tags that all want the same bytes."""
-    size -= 12 * 60_000
-    entries = b"".join(struct.pack("<HHII", tag, 7, max(5, size), 8) for tag in range(1000, 61_000))
-    return b"II*\0" + struct.pack("<IH", 8, 60_000) + entries + bytes(4 + max(0, size))
+    """As many tags as there can be, which all want the same bytes."""
+    count = min(60_000, size // 24)
+    rest = size - 12 * count
+    entries = b"".join(struct.pack("<HHII", tag, 7, rest, 8) for tag in range(1000, 1000 + count))
+    return b"II*\0" + struct.pack("<IH", 8, count) + entries + bytes(4 + rest)
 
 
 def _bmp_runs(size: int) -> bytes:
