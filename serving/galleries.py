@@ -29,6 +29,11 @@ class Place:
     model: str | None = None
 
 
+def is_name(text: str) -> bool:
+    """Whether a collection may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
 def from_words(galleries: Sequence[str], models: Sequence[str] = ()) -> list[Place]:
     """`GALLERY` alone, or each as `NAME=GALLERY`; a model as `MODEL` or `NAME=MODEL`. Raises `UsageError`."""
     pairs = [_pair(word) for word in galleries]
@@ -65,7 +70,7 @@ def _read(text: str) -> list[Place]:
         places = [Place(name, str(one["gallery"]), one.get("model")) for name, one in json.loads(text).items()]
     except (ValueError, KeyError, TypeError, AttributeError):
         places = []
-    if not places or not all(_NAME.fullmatch(one.name) for one in places):
+    if not places or not all(is_name(one.name) for one in places):
         raise UsageError(
             f'{COLLECTIONS} is no JSON of collections: {{"birds": {{"gallery": "FOLDER"}}, "cars": ...}}, with names '
             "of a to z, 0 to 9 and -."
@@ -78,7 +83,7 @@ def _pair(word: str) -> tuple[str, str]:
     name, equals, folder = word.partition("=")
     if not equals or "/" in name or Path(word).exists():
         return "", word
-    if not _NAME.fullmatch(name) or not folder:
+    if not is_name(name) or not folder:
         raise UsageError(f"{word!r} is no NAME=FOLDER: a name is of a to z, 0 to 9 and -, at most 63 of them.")
     return name, folder
 

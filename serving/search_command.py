@@ -25,6 +25,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--text", help="search by words, where the gallery's model has a text tower")
     parser.add_argument("-k", "--k", type=int, default=10, metavar="N", help="how many to find, default 10")
     parser.add_argument("--url", help="search at this service (zoo serve) instead of in a folder")
+    parser.add_argument("--collection", metavar="NAME", help="the collection to search, of a service with several")
     parser.add_argument(
         "--key-file", type=Path, metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set"
     )
@@ -39,8 +40,9 @@ def _run(args: Namespace) -> None:
     if args.url is not None:
         image = _image_for_service(args)
         _print(args, image, _at_service(args, image))
-    elif args.key_file is not None:
-        raise UsageError("--key-file is for a service; name it with --url.")
+    elif args.key_file is not None or args.collection is not None:
+        word = "--collection" if args.key_file is None else "--key-file"
+        raise UsageError(f"{word} is for a service; name it with --url.")
     elif args.gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.")
     else:
@@ -71,7 +73,8 @@ def _by_text(searcher: Searcher, args: Namespace) -> list[Hit]:
 def _at_service(args: Namespace, image: str | None) -> list[Match]:
     from serving.client import Client
 
-    with Client(args.url, None if args.key_file is None else _key_in(args.key_file)) as client:
+    key = None if args.key_file is None else _key_in(args.key_file)
+    with Client(args.url, key, collection=args.collection) as client:
         return client.search(image, item=args.id, text=args.text, k=args.k)
 
 
@@ -117,5 +120,6 @@ SEARCH = Command(
     "zoo search gallery/ query.png -k 5\n"
     "zoo search gallery/ --id 17 --json\n"
     'zoo search gallery/ --text "a red chair"\n'
-    "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt",
+    "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt\n"
+    "zoo search --url http://127.0.0.1:3000 --collection birds query.png",
 )

@@ -3,6 +3,7 @@
 from serving.client.answers import (
     Added,
     Answer,
+    Collection,
     Evaluation,
     Item,
     Items,
@@ -21,6 +22,7 @@ __all__ = [
     "Answer",
     "AsyncClient",
     "Client",
+    "Collection",
     "Evaluation",
     "Item",
     "Items",

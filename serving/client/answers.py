@@ -133,6 +133,17 @@ class Model(_Read):
 
 
 @dataclass(frozen=True)
+class Collection(_Read):
+    """A gallery of the service. `name`: None where it has only this one; `path`: of its page."""
+
+    name: str | None
+    path: str
+    items: int
+    model: str
+    dim: int
+
+
+@dataclass(frozen=True)
 class Evaluation(_Read):
     """The labelled gallery measured through what is served. `steps`: one each for exact search and the index, with
     their metrics; `not_calibrated`: why no calibration came of it.

@@ -12,7 +12,19 @@ import httpx
 import numpy as np
 
 from serving.client import calls
-from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, Point, ServiceStats, Thumbnail
+from serving.client.answers import (
+    Added,
+    Answer,
+    Collection,
+    Evaluation,
+    Item,
+    Items,
+    Match,
+    Model,
+    Point,
+    ServiceStats,
+    Thumbnail,
+)
 from serving.client.calls import Box, Call, Image
 from serving.client.core import Core, Outcome, key_of
 from serving.client.options import SearchOptions
@@ -27,12 +39,14 @@ class AsyncClient:
     Closed by `aclose`, or as `async with AsyncClient(url) as client`.
     """
 
-    def __init__(self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3) -> None:
-        self._core = Core(url.rstrip("/"), timeout, retries)
+    def __init__(
+        self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3, collection: str | None = None
+    ) -> None:
+        self._core = Core(url.rstrip("/"), timeout, retries, collection)
         self._http = httpx.AsyncClient(**self._core.options(key_of(key, os.environ)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._core.url!r})"
+        return f"{type(self).__name__}({self._core.place!r})"
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -96,6 +110,9 @@ class AsyncClient:
 
     async def model(self) -> Model:
         return await self._do(calls.model())
+
+    async def collections(self) -> list[Collection]:
+        return await self._do(calls.collections())
 
     async def evaluate(self) -> Evaluation:
         return await self._do(calls.evaluate())

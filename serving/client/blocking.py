@@ -12,7 +12,19 @@ import httpx
 import numpy as np
 
 from serving.client import calls
-from serving.client.answers import Added, Answer, Evaluation, Item, Items, Match, Model, Point, ServiceStats, Thumbnail
+from serving.client.answers import (
+    Added,
+    Answer,
+    Collection,
+    Evaluation,
+    Item,
+    Items,
+    Match,
+    Model,
+    Point,
+    ServiceStats,
+    Thumbnail,
+)
 from serving.client.calls import Box, Call, Image
 from serving.client.core import Core, Outcome, key_of
 from serving.client.options import SearchOptions
@@ -27,18 +39,20 @@ class Client:
     key: a read or write key of the service, by default from ZOO_SERVE_KEY; it is shown nowhere. timeout: seconds to
     wait for an answer. retries: how often a call is tried again that nobody took, or that may be done twice: where the
     service is not up, hangs up before it answers, is busy (429) or not ready (503), after the pause that it asks for or
-    a growing one.
+    a growing one. collection: the name of the gallery to ask, where the service has several.
 
     What fails raises `GalleryError` with the service's reason: `ItemNotFoundError`, `ServiceError` (with the HTTP
     status and the service's code), and an image file that cannot be read.
     """
 
-    def __init__(self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3) -> None:
-        self._core = Core(url.rstrip("/"), timeout, retries)
+    def __init__(
+        self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3, collection: str | None = None
+    ) -> None:
+        self._core = Core(url.rstrip("/"), timeout, retries, collection)
         self._http = httpx.Client(**self._core.options(key_of(key, os.environ)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._core.url!r})"
+        return f"{type(self).__name__}({self._core.place!r})"
 
     def close(self) -> None:
         self._http.close()
@@ -119,6 +133,10 @@ class Client:
 
     def model(self) -> Model:
         return self._do(calls.model())
+
+    def collections(self) -> list[Collection]:
+        """The service's galleries that the key may read."""
+        return self._do(calls.collections())
 
     def evaluate(self) -> Evaluation:
         """Measure the labelled gallery and fit p_same anew; may take minutes. Needs a write key."""

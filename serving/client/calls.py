@@ -17,6 +17,7 @@ import numpy as np
 from serving.client.answers import (
     Added,
     Answer,
+    Collection,
     Evaluation,
     Item,
     Items,
@@ -45,6 +46,7 @@ class Call(Generic[T]):
     """`form` goes beside the files. `repeatable`: to do it twice is to do it once.
 
     `codes`: refusals that are an answer all the same. `seconds`: how long to wait, where that is more than for others.
+    `of_service`: it is not about a collection.
     """
 
     method: str
@@ -57,6 +59,7 @@ class Call(Generic[T]):
     repeatable: bool = True
     codes: frozenset[str] = frozenset()
     seconds: float = 0.0
+    of_service: bool = False
 
 
 def search(
@@ -144,6 +147,13 @@ def stats() -> Call[ServiceStats]:
 
 def model() -> Call[Model]:
     return Call("GET", "/model", lambda response: Model.of(response.json()))
+
+
+def collections() -> Call[list[Collection]]:
+    def read(response: httpx.Response) -> list[Collection]:
+        return [Collection.of(one) for one in response.json()["collections"]]
+
+    return Call("GET", "/collections", read, of_service=True)
 
 
 def evaluate() -> Call[Evaluation]:

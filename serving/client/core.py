@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from serving.client.calls import Call
+from serving.galleries import is_name
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
 KEY = "ZOO_SERVE_KEY"
@@ -35,11 +36,14 @@ def key_of(key: str | None, environment: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Core:
-    """`url`: of the service; `retries`: how often a call is tried again; `timeout`: seconds to wait for an answer."""
+    """`url`: of the service; `retries`: how often a call is tried again; `timeout`: seconds to wait for an answer;
+    `collection`: the one that is asked, of a service that has several.
+    """
 
     url: str
     timeout: float
     retries: int
+    collection: str | None = None
 
     def __post_init__(self) -> None:
         address = httpx.URL(self.url) if self.url.startswith(("http://", "https://")) else None
@@ -51,11 +55,18 @@ class Core:
             )
         if self.timeout <= 0 or self.retries < 0:
             raise UsageError("timeout is more than 0 seconds, and retries not negative.")
+        if self.collection is not None and not is_name(self.collection):
+            raise UsageError(f"no collection is called {self.collection!r}; names are of a to z, 0 to 9 and -.")
+
+    @property
+    def place(self) -> str:
+        """What the paths of calls begin with."""
+        return self.url if self.collection is None else f"{self.url}/collections/{self.collection}"
 
     def options(self, key: str | None) -> dict[str, Any]:
         """For httpx's clients."""
         headers = {"user-agent": "dml-zoo"} | ({} if key is None else {"authorization": f"Bearer {key}"})
-        return {"base_url": self.url, "headers": headers}
+        return {"base_url": self.place, "headers": headers}
 
     def request(self, call: Call[T]) -> dict[str, Any]:
         """For `request` of httpx's clients."""
@@ -65,7 +76,7 @@ class Core:
             sent |= {"files": call.files, "data": dict(call.form)}
         if call.json is not None:
             sent["json"] = call.json
-        return {"method": call.method, "url": call.path, **sent}
+        return {"method": call.method, "url": f"{self.url}{call.path}" if call.of_service else call.path, **sent}
 
     def wait(self, call: Call[T], tried: int, outcome: Outcome) -> float | None:
         """Seconds until the call is tried again, having been `tried` so often; None where that is enough.

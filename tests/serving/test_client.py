@@ -167,7 +167,7 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
 
     assert signatures(Client) == signatures(AsyncClient)
-    assert len(signatures(Client)) == 16
+    assert len(signatures(Client)) == 17
     assert not hasattr(serving, "Server")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +16,7 @@ import pytest
 from PIL import Image
 from starlette.routing import Route
 
+from serving import AsyncClient, Client
 from serving.app import ROUTES, SERVICE
 from serving.backup import backup, restore
 from serving.collections import Collections
@@ -23,7 +26,9 @@ from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, run, serving
+from tests.serving.test_search_command import search
 from zoo.embedder import Embedder
+from zoo.errors import ServiceError, UsageError
 
 BIRDS, CARS, ALL = "birds-may-be-read", "cars-may-be-read", "all-may-be-written"
 BIRDS_WRITE, CARS_WRITE = "birds-may-be-written", "cars-may-be-written"
@@ -220,6 +225,58 @@ def test_metrics_tell_of_all_to_who_may_read_all(service: Running) -> None:
     assert 'zoo_gallery_items{collection="art"} 24.0' in text
     assert 'zoo_requests_total{collection="birds",route="/items/{id}",status="200"}' in text
     assert 'collection="fish"' not in text
+
+
+def test_clients_ask_one_of_them(service: Running) -> None:
+    with Client(service.url, CARS, collection="old-cars") as cars:
+        assert "old-cars" in repr(cars)
+        assert cars.ready()
+        (best, *_) = cars.search(toys.query(2), k=3)
+        assert cars.item(best.id).thumbnail == best.thumbnail
+        assert cars.thumbnail(best.id).media_type.startswith("image/")
+        assert cars.stats().items == cars.items().total < 24
+        listed = cars.collections()
+        assert [(one.name, one.path) for one in listed] == [
+            ("old-cars", "/collections/old-cars/"),
+            ("art", "/collections/art/"),
+        ]
+    with Client(service.url, CARS, collection="birds", retries=0) as birds:
+        with pytest.raises(ServiceError, match="no read key"):
+            birds.search(item=3)
+        assert birds.ready(), "which needs no key"
+    with Client(service.url, collection="fish") as fish, pytest.raises(ServiceError, match="no collection 'fish'"):
+        fish.search(item=3)
+    with Client(service.url) as nobody, pytest.raises(ServiceError, match="have names"):
+        nobody.search(item=3)
+    for name in ("a/b", "..", "", "Birds"):
+        with pytest.raises(UsageError, match="no collection is called"):
+            Client(service.url, collection=name)
+
+
+def test_the_client_that_is_awaited_does_too(service: Running) -> None:
+    async def ask() -> tuple[list[int], list[str | None]]:
+        async with AsyncClient(service.url, BIRDS_WRITE, collection="birds") as birds:
+            matches = await birds.search(item=3, k=4)
+            return [one.id for one in matches], [one.name for one in await birds.collections()]
+
+    with reader(service, "birds") as http:
+        expected = [one["id"] for one in http.post("/search?id=3&k=4").json()["results"]]
+    assert asyncio.run(ask()) == (expected, ["birds", "art"])
+
+
+def test_the_command_line_searches_one_of_them(
+    service: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text(BIRDS)
+    words = ["--url", service.url, "--collection", "birds", "--id", 3, "-k", 2, "--json"]
+    search(*words, "--key-file", tmp_path / "key")
+    with reader(service, "birds") as http:
+        expected = [one["id"] for one in http.post("/search?id=3&k=2").json()["results"]]
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["results"]] == expected
+    with pytest.raises(ServiceError, match="read key"):
+        search(*words)
+    with pytest.raises(UsageError, match="--url"):
+        search(tmp_path, "--collection", "birds", "--id", 3)
 
 
 def test_galleries_of_one_model_share_its_session(words: list[str]) -> None:
