@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from serving.gallery.backends import open_index
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
 from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
-from serving.gallery.live import LiveIndex
 from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_of
 from serving.gallery.overview import Overview
@@ -51,7 +51,7 @@ class Gallery:
         """Use `Gallery.open` or `Gallery.create`."""
         self.path, self.card, self.model_ref = path, card, model_ref
         self._store = store
-        self._live, self._wrote = LiveIndex(path, store), False
+        self._live, self._wrote = open_index(path, store), False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
@@ -97,6 +97,7 @@ class Gallery:
         """
         if self._wrote:
             self._live.finish()
+        self._live.close()
         self._store.close()
 
     def __enter__(self) -> Self:

@@ -33,6 +33,9 @@ class LiveIndex:
         self._index, self._facts = self._opened(store.position()[1])
         self.current()
 
+    def close(self) -> None:
+        """Nothing is held that has to be let go; the store is closed by who made it."""
+
     def current(self) -> Index:
         """The index, brought up to the store's last change and its generation: cheap where nothing changed."""
         if self._store.position() == (self._index.change, self._index.generation):

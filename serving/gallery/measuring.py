@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +18,12 @@ QUERIES = 500
 TIMED = 60
 _ROUNDING = 1e-5
 """Two ways of summing a product of unit vectors in single precision differ by less."""
+
+
+class Searched(Protocol):
+    """What is measured: `Index`, or an index like it."""
+
+    def search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ def without_own(values: np.ndarray, found: np.ndarray, own: np.ndarray) -> np.nd
     return values[~leave].reshape(len(values), values.shape[1] - 1)
 
 
-def recall_of(index: Index, sample: Sample) -> float:
+def recall_of(index: Searched, sample: Sample) -> float:
     """The part of the k nearest others that the index finds; of equally near ones any counts."""
     similarities, found = index.search(sample.vectors, sample.k + 1)
     near = (similarities >= sample.kth[:, None] - _ROUNDING) & (found != sample.ids[:, None])

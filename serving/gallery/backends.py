@@ -1,0 +1,61 @@
+"""Which index a gallery has: FAISS, which is each process's own, or Milvus, where its folder says so.
+
+backend.json lies beside the store and is no part of it: a copy of the gallery, which a backup makes, must not write
+into the collection of the original.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+from serving.gallery.live import LiveIndex
+from serving.gallery.milvus import MilvusIndex
+from serving.gallery.milvus_address import address_of
+from serving.gallery.store import Store
+from zoo.errors import GalleryError, UsageError
+from zoo.files import write_json
+
+FILE, FAISS = "backend.json", "faiss"
+
+
+def open_index(folder: Path, store: Store) -> LiveIndex | MilvusIndex:
+    """The index of the gallery in `folder`. A store read as its other model's has one of FAISS."""
+    chosen = _chosen(folder)
+    if chosen is None or store.other:
+        return LiveIndex(folder, store)
+    return MilvusIndex(folder, store, address_of(chosen[0]), chosen[1])
+
+
+def backend_of(folder: Path) -> str:
+    """ "faiss", or the address of the collection."""
+    chosen = _chosen(folder)
+    return FAISS if chosen is None else chosen[0]
+
+
+def choose(folder: Path, store: Store, backend: str) -> None:
+    """From its next opening on the gallery has that index, "faiss" or an address; a collection is filled now.
+
+    Raises `UsageError` for what is neither, and `GalleryError` where Milvus does not take it or the collection is there
+    and not this gallery's. The collection that the gallery had before stays as it is.
+    """
+    if backend == FAISS:
+        (folder / FILE).unlink(missing_ok=True)
+        return
+    if not backend.startswith("milvus://"):
+        raise UsageError(f"no index {backend!r}; expected faiss, milvus://host:port/collection or milvus:///path.db")
+    address, before = address_of(backend), _chosen(folder)
+    name = before[1] if before else secrets.token_hex(8)
+    MilvusIndex(folder, store, address, name).close()
+    write_json(folder / FILE, {"address": address.text, "gallery": name})
+
+
+def _chosen(folder: Path) -> tuple[str, str] | None:
+    try:
+        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return str(values["address"]), str(values["gallery"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GalleryError(f"{folder / FILE} does not name the gallery's index: {error!r}.") from None

@@ -1,0 +1,226 @@
+"""One contract for every index that a gallery can have: FAISS, Milvus embedded, and a Milvus server where one is named.
+
+ZOO_TEST_MILVUS=milvus://host:port/collection: the contract is run against that server as well; the collection is made
+and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery, NewItem, Thumbnail
+from serving.gallery.backends import FILE, backend_of, choose
+from serving.gallery.filters import Filter
+from serving.gallery.gallery import STORE
+from serving.gallery.milvus_address import address_of
+from serving.gallery.store import Store
+from serving.gallery.verification import verify_gallery
+from zoo.cards import Card, Preprocessing
+from zoo.cli.main import main
+from zoo.errors import GalleryError, UsageError
+
+DIM = 6
+CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
+SERVER = os.environ.get("ZOO_TEST_MILVUS")
+BACKENDS = ["faiss", "embedded", *(["server"] if SERVER else [])]
+
+Make = Callable[[np.ndarray], Path]
+
+
+def unit_rows(n: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(n, DIM))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
+    picture = Thumbnail(b"", "image/png")
+    return [NewItem(f"{n}.png", v, picture, f"{n:064x}", f"label {n % 5}") for n, v in enumerate(vectors, start)]
+
+
+def nearest(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list[list[tuple[int, float]]]:
+    """The naive way: every product in float64, sorted."""
+    found = []
+    for query in queries.astype(np.float64):
+        products = [(sum(float(a) * float(b) for a, b in zip(query, v, strict=True)), i) for i, v in vectors.items()]
+        found.append([(i, s) for s, i in sorted(products, key=lambda pair: (-pair[0], pair[1]))[:k]])
+    return found
+
+
+def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, chosen: Filter | None = None) -> None:
+    queries = unit_rows(4, seed=99)
+    values = {} if chosen is None else {"chosen": chosen}
+    for exact in (False, True):
+        got = gallery.search(queries, k, exact=exact, **values)
+        wanted = nearest(queries, vectors, k)
+        assert [[hit.id for hit in hits] for hits in got] == [[i for i, _ in row] for row in wanted]
+        for hits, row in zip(got, wanted, strict=True):
+            np.testing.assert_allclose([hit.similarity for hit in hits], [s for _, s in row], atol=1e-6)
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes a gallery of vectors, with the index that the test is run for."""
+    if request.param != "faiss":
+        pytest.importorskip("pymilvus")
+    address = {"faiss": "faiss", "embedded": f"milvus://{tmp_path}/vectors.db", "server": SERVER}[request.param]
+
+    def made(vectors: np.ndarray) -> Path:
+        path = tmp_path / "g"
+        with Gallery.create(path, CARD, "toy") as gallery:
+            if len(vectors):
+                gallery.add(new_items(vectors))
+        with Store(path / STORE).closing() as store:
+            choose(path, store, address)
+        assert backend_of(path) == address
+        return path
+
+    yield made
+    if request.param == "server":
+        from serving.gallery.collection import Collection
+
+        collection = Collection(address_of(address))
+        collection.drop()
+        collection.close()
+
+
+def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) -> None:
+    first, second = unit_rows(40), unit_rows(30, seed=1)
+    known = dict(enumerate(first, 1))
+    with Gallery.open(make(first)) as gallery:
+        assert_finds(gallery, known)
+        gallery.remove([1, 2, 17, 40, 999])
+        known = {i: v for i, v in known.items() if i not in (1, 2, 17, 40)}
+        assert_finds(gallery, known)
+        gallery.add(new_items(second, 40))
+        known |= dict(enumerate(second, 41))
+        assert_finds(gallery, known)
+        some = {i: v for i, v in known.items() if (i - 1) % 5 in (1, 3)}
+        assert_finds(gallery, some, chosen=Filter(("label 1", "label 3")))
+        assert_finds(gallery, {}, chosen=Filter(("no such label",)))
+        assert_finds(gallery, known, k=100)
+        assert gallery.recall(5) == 1
+        ids, vectors = gallery.vectors()
+        assert ids.tolist() == sorted(known)
+        np.testing.assert_array_equal(vectors, [known[i] for i in sorted(known)])
+        stats = gallery.index_stats()
+        assert stats.frozen + stats.waiting >= len(known)
+        gallery.compact()
+        assert_finds(gallery, known)
+    with Gallery.open(gallery.path) as again:
+        assert_finds(again, known)
+    assert {check.name: check.ok for check in verify_gallery(gallery.path) if check.ok is False} == {}
+
+
+def test_an_empty_gallery_finds_nothing_and_fills(make: Make) -> None:
+    with Gallery.open(make(unit_rows(0))) as gallery:
+        assert gallery.search(unit_rows(2), 5) == [[], []]
+        gallery.add(new_items(unit_rows(3)))
+        assert_finds(gallery, dict(enumerate(unit_rows(3), 1)))
+        gallery.remove([1, 2, 3])
+        assert gallery.search(unit_rows(2), 5) == [[], []]
+
+
+def test_equal_similarities_come_in_the_order_of_ids(make: Make) -> None:
+    vectors = np.tile(unit_rows(1), (9, 1))
+    with Gallery.open(make(vectors)) as gallery:
+        assert [hit.id for hit in gallery.search(vectors[:1], 9)[0]] == list(range(1, 10))
+
+
+@pytest.fixture
+def milvus(tmp_path: Path) -> Path:
+    """A gallery whose 20 vectors lie in an embedded Milvus."""
+    pytest.importorskip("pymilvus")
+    path = tmp_path / "g"
+    with Gallery.create(path, CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(20)))
+    assert main(["gallery", "backend", str(path), f"milvus://{tmp_path}/vectors.db"]) == 0
+    return path
+
+
+def test_a_collection_that_does_not_add_up_is_filled_anew(milvus: Path, tmp_path: Path) -> None:
+    from serving.gallery.collection import Collection
+
+    known = dict(enumerate(unit_rows(20), 1))
+    collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
+    held = collection.held()
+    assert held is not None
+    collection.write(np.array([], np.int64), unit_rows(0), np.array([3, 4]), held)  # two are lost
+    collection.close()
+    with Gallery.open(milvus) as gallery:
+        assert_finds(gallery, known)
+    collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
+    collection.drop()
+    collection.close()
+    with Gallery.open(milvus) as gallery:
+        assert_finds(gallery, known)
+
+
+def test_another_gallerys_collection_is_not_touched(
+    milvus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Gallery.create(tmp_path / "other", CARD, "toy"):
+        pass
+    capsys.readouterr()
+    assert main(["gallery", "backend", str(tmp_path / "other"), f"milvus://{tmp_path}/vectors.db"]) == 1
+    assert "is another gallery's" in capsys.readouterr().err
+    assert not (tmp_path / "other" / FILE).exists()
+    with Gallery.open(milvus) as gallery:
+        assert_finds(gallery, dict(enumerate(unit_rows(20), 1)))
+    copy = Path(shutil.copytree(milvus, tmp_path / "copy", ignore=shutil.ignore_patterns(FILE)))
+    assert backend_of(copy) == "faiss", "what a backup copies has its own index"
+
+
+def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["gallery", "backend", str(milvus), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"] == f"milvus://{tmp_path}/vectors.db"
+    with Gallery.open(milvus) as gallery:
+        assert gallery.index_stats().kind == "milvus"
+        with pytest.raises(UsageError, match="Milvus has chosen"):
+            gallery.tune(0.99)
+    assert main(["gallery", "backend", str(milvus), "faiss"]) == 0
+    with Gallery.open(milvus) as gallery:
+        assert gallery.index_stats().kind == "flat"
+    (milvus / FILE).write_text("junk")
+    with pytest.raises(GalleryError, match="does not name the gallery's index"):
+        Gallery.open(milvus)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "milvus://",
+        "milvus://host",
+        "milvus://host:port/birds",
+        "milvus://host:19530/two-words",
+        "milvus://user:secret@host/birds",
+        "milvus://host/birds?index=FLAT",
+        "milvus:///path/to/folder",
+        "http://host/birds",
+    ],
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match="expected milvus://host:port/collection") as raised:
+        address_of(text)
+    assert "secret" not in str(raised.value)
+
+
+def test_addresses() -> None:
+    server = address_of("milvus://host/birds")
+    assert (server.uri, server.collection, server.embedded) == ("http://host:19530", "birds", False)
+    file = address_of("milvus:///data/birds.db")
+    assert (file.uri, file.embedded, file.text) == ("/data/birds.db", True, "milvus:///data/birds.db")
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy"):
+        pass
+    with Store(tmp_path / "g" / STORE).closing() as store, pytest.raises(UsageError, match="no index 'qdrant"):
+        choose(tmp_path / "g", store, "qdrant://host/x")
