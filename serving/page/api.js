@@ -23,7 +23,7 @@ export class Refusal extends Error {
   }
 }
 
-/** The JSON answer; `write`: with the write key. Throws a `Refusal`, or an AbortError where `signal` says so. */
+/** The JSON answer to a path below the page's own; `write`: with the write key. Throws a `Refusal`, or an AbortError where `signal` says so. */
 export async function ask(path, { write = false, ...options } = {}) {
   const kind = write ? "write" : "read";
   for (;;) {
@@ -42,7 +42,7 @@ export async function ask(path, { write = false, ...options } = {}) {
 async function send(path, options, key) {
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
   try {
-    return await fetch(path, { ...options, headers });
+    return await fetch(`.${path}`, { ...options, headers });
   } catch (error) {
     options.signal?.throwIfAborted();
     throw new Refusal(0, "The server does not answer. Is it still running, and are you connected?");

@@ -1,6 +1,7 @@
 // The search page: what the modules tell one another comes together here.
 
 import { ask } from "./api.js";
+import { loadCollections } from "./collections.js";
 import { offer } from "./crop.js";
 import { $, counted, listen } from "./dom.js";
 import "./edit.js";
@@ -40,6 +41,7 @@ async function loadFacts() {
     $("facts").textContent = `${counted(items, "image")} · ${counted(labels, "label")} · ${model.name}`;
     await loadLabels();
     setCalibrated((await ask("/stats")).calibration !== null);
+    await loadCollections();
   } catch (error) {
     $("facts").textContent = ""; // the grid says what is wrong
   }

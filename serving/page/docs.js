@@ -51,8 +51,9 @@ function operation(path, method, what, schemas) {
   return made;
 }
 
-const { info, paths, components } = await (await fetch("/openapi.json")).json();
+const { info, servers, paths, components } = await (await fetch("./openapi.json")).json();
+const below = servers?.[0].url || ""; // what the paths of one collection begin with
 $("description").textContent = info.description;
-$("example").textContent = `curl -F image=@picture.png '${location.origin}/search?k=5'`;
+$("example").textContent = `curl -F image=@picture.png '${location.origin}${paths["/search"] ? below : "/collections/NAME"}/search?k=5'`;
 $("operations").append(...Object.entries(paths).flatMap(([path, methods]) =>
-  Object.entries(methods).map(([method, what]) => operation(path, method, what, components.schemas))));
+  Object.entries(methods).map(([method, what]) => operation(below + path, method, what, components.schemas))));

@@ -2,7 +2,9 @@
 
 import { $, tell } from "./dom.js";
 
-const NAMES = { read: "zoo-read-key", write: "zoo-write-key" };
+const PLACE = location.pathname; // the collections of a service have keys of their own
+const OF = PLACE === "/" ? "" : ` ${PLACE}`;
+const NAMES = { read: `zoo-read-key${OF}`, write: `zoo-write-key${OF}` };
 const TITLES = { read: "This gallery needs a read key", write: "Changes need a write key" };
 let pending = null; // {kind, done} of the dialog that is open
 
@@ -41,7 +43,7 @@ function dialog(kind, reason) {
 function keep(kind, key) {
   sessionStorage.setItem(NAMES[kind], key);
   // Pictures are asked for by the browser itself, which sends no header of ours.
-  if (kind === "read") document.cookie = `zoo-key=${quoted(key)}; SameSite=Strict; path=/`;
+  if (kind === "read") document.cookie = `zoo-key=${quoted(key)}; SameSite=Strict; path=${PLACE}`;
   tell("keys");
 }
 

@@ -85,7 +85,7 @@ function tip() {
   const [x, y] = places[here];
   if ($("map-tip").dataset.id !== `${id}`) {
     $("map-tip").dataset.id = id;
-    $("map-picture").src = `/items/${id}/thumbnail`;
+    $("map-picture").src = `items/${id}/thumbnail`;
     $("map-label").textContent = label ?? "no label";
   }
   const { offsetWidth: width, offsetHeight: height } = $("map-tip");

@@ -64,7 +64,7 @@ async function display() {
     describe(query.url, query.file.name || "pasted image", bytes(query.file.size));
     return;
   }
-  describe(`/items/${query.id}/thumbnail`, `item ${query.id}`, "");
+  describe(`items/${query.id}/thumbnail`, `item ${query.id}`, "");
   const wanted = query;
   const item = await ask(`/items/${wanted.id}`).catch(() => null);
   if (item && wanted === query) describe(item.thumbnail, item.label || "no label", item.source);

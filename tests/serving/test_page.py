@@ -191,7 +191,7 @@ def test_a_search_that_is_overtaken_says_nothing(page: Page) -> None:
     page.evaluate(
         """() => {
             const real = window.fetch;
-            window.fetch = (path, options) => path.startsWith("/search") ? new Response(new ReadableStream({
+            window.fetch = (path, options) => path.startsWith("./search") ? new Response(new ReadableStream({
                 start: (body) => options.signal.addEventListener("abort", () => body.error(options.signal.reason)),
             })) : real(path, options);
         }"""

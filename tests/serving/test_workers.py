@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -102,6 +104,34 @@ def test_each_has_its_share_of_the_limits(service: Running) -> None:
     each = told["each_worker"]
     assert (each["concurrency"], each["burst"], each["cores"]) == (16, 10, cores)
     assert each["threads"] <= cores
+
+
+def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
+    limits = ("--concurrency", 2, "--rate", 2, "--burst", 6)
+    with serving(gallery_folder, "--workers", 2, *limits) as running:
+        started = time.monotonic()
+        # A connection each, so that both workers are asked.
+        answers = [httpx.get(f"{running.url}/items/1", headers={"x-api-key": "one client"}) for _ in range(30)]
+        passed = [one.status_code for one in answers].count(200)
+        assert 3 <= passed <= 6 + 2 * (time.monotonic() - started)
+        assert {one.status_code for one in answers} == {200, 429}
+        with ExitStack() as stack:
+            held = [stack.enter_context(unfinished(running, f"client {number}")) for number in range(8)]
+            ends = time.monotonic() + 20
+            while len(refused := select.select(held, [], [], 0.5)[0]) < 6:
+                assert time.monotonic() < ends
+            assert all(b" 429 " in one.recv(100) for one in refused)
+            assert len(refused) < 8, "one a worker is under way"
+
+
+@contextmanager
+def unfinished(running: Running, client: str) -> Iterator[socket.socket]:
+    """A search whose image does not come."""
+    url = httpx.URL(running.url)
+    with socket.create_connection((url.host, url.port)) as connection:
+        head = f"POST /search HTTP/1.1\r\nHost: {url.host}\r\nX-API-Key: {client}\r\nContent-Length: 999\r\n\r\n"
+        connection.sendall(head.encode())
+        yield connection
 
 
 def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_folder: Path) -> None:

@@ -1,0 +1,22 @@
+// The collections of a service that has several: links from each one's page to the others'.
+
+import { ask } from "./api.js";
+import { $, element } from "./dom.js";
+
+const NAMED = /\/collections\/([^/]+)\/$/.exec(location.pathname);
+
+/** Those that may be read with the key that is held; nothing where the service has one gallery. */
+export async function loadCollections() {
+  if (!NAMED) return;
+  document.title = `${NAMED[1]}: image search`;
+  const { collections } = await ask("/../../collections");
+  $("collection-list").replaceChildren(...collections.map(link));
+  $("collections").hidden = false;
+}
+
+function link({ name, items }) {
+  const made = element("a", "quiet", name, " ", element("span", "many", items.toLocaleString()));
+  made.href = `../${name}/`;
+  if (name === NAMED[1]) made.setAttribute("aria-current", "page");
+  return element("li", "", made);
+}
