@@ -12,7 +12,7 @@ from serving.collection import FOLDER, Collection
 from serving.configuration import Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
 from serving.keys import Keys
-from serving.metrics import SCOPE
+from serving.metrics import CURRENT, SCOPE
 from serving.models import Models
 from serving.refusals import RefusedError, respond
 from serving.searcher import Searcher
@@ -107,6 +107,7 @@ class Chosen:
                 await respond(refusal)(scope, receive, send)
                 return
             scope[SCOPE] = found
+            CURRENT.set(found.name if found else "")
             if found and found.path:
                 scope["root_path"] = found.path
         await self.app(scope, receive, send)

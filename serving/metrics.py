@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -20,6 +21,8 @@ SCOPE = "collection"
 """Under which a request's ASGI scope holds the collection that it is about, and the label with that one's name: ""
 where it has none, which to Prometheus is no label.
 """
+CURRENT: ContextVar[str] = ContextVar(SCOPE, default="")
+"""That name, for what is counted where no request is at hand; threads that work for a request have it too."""
 STAGES = ("read", "decode", "embed", "find", "write")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -30,8 +33,8 @@ REQUESTS = Counter(
 LATENCY = Histogram(
     "zoo_request_seconds", "From the first byte to the last", (SCOPE, "route"), buckets=_SECONDS, registry=REGISTRY
 )
-STAGE = Histogram("zoo_stage_seconds", "Time within a request", ("stage",), buckets=_SECONDS, registry=REGISTRY)
-REFUSED = Counter("zoo_refused", "Requests refused by code", ("code",), registry=REGISTRY)
+STAGE = Histogram("zoo_stage_seconds", "Time within a request", (SCOPE, "stage"), buckets=_SECONDS, registry=REGISTRY)
+REFUSED = Counter("zoo_refused", "Requests refused by collection and code", (SCOPE, "code"), registry=REGISTRY)
 UNDER_WAY = Gauge("zoo_requests_under_way", "Requests inside now", registry=REGISTRY, multiprocess_mode="livesum")
 ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", (SCOPE,), registry=REGISTRY, multiprocess_mode="mostrecent")
 RECALL = Gauge(
@@ -47,7 +50,7 @@ def stage(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        STAGE.labels(name).observe(time.perf_counter() - started)
+        STAGE.labels(CURRENT.get(), name).observe(time.perf_counter() - started)
 
 
 class Measured:

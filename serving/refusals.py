@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 
-from serving.metrics import REFUSED
+from serving.metrics import CURRENT, REFUSED
 from zoo.errors import (
     EvaluationError,
     ImageError,
@@ -47,7 +47,7 @@ def as_json(error: Exception) -> dict[str, dict[str, str]]:
 
 
 def respond(error: RefusedError) -> JSONResponse:
-    REFUSED.labels(error.code).inc()
+    REFUSED.labels(CURRENT.get(), error.code).inc()
     known = {HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"}}.get(error.status, {})
     return JSONResponse(as_json(error), error.status, {"Cache-Control": "no-store", **known, **error.headers})
 

@@ -215,6 +215,7 @@ def test_the_descriptions_name_the_paths_of_all_and_of_each(service: Running) ->
 def test_metrics_tell_of_all_to_who_may_read_all(service: Running) -> None:
     with reader(service, "birds") as http:
         assert http.get("/items/3").status_code == 200
+        assert http.post("/search?id=3").status_code == 200
         assert http.get("/metrics").status_code == 404
     with client(service) as http:
         assert_refused(http.get("/metrics"), 401, "key_needed")
@@ -224,6 +225,12 @@ def test_metrics_tell_of_all_to_who_may_read_all(service: Running) -> None:
         text = http.get("/metrics").text
     assert 'zoo_gallery_items{collection="art"} 24.0' in text
     assert 'zoo_requests_total{collection="birds",route="/items/{id}",status="200"}' in text
+    for counted in (
+        'zoo_stage_seconds_count{collection="birds",stage="find"}',
+        'zoo_refused_total{code="not_found",collection="birds"}',
+        'zoo_refused_total{code="key_needed",collection=""}',
+    ):
+        assert float(text.partition(counted)[2].split()[0]) >= 1
     assert 'collection="fish"' not in text
 
 
