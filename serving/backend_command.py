@@ -17,13 +17,11 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> None:
     from serving.gallery.backends import backend_of, choose
-    from serving.gallery.gallery import STORE, check_there
-    from serving.gallery.store import Store
+    from serving.gallery.gallery import check_there
 
     check_there(args.gallery)
     if args.backend is not None:
-        with Store(args.gallery / STORE).closing() as store:
-            choose(args.gallery, store, args.backend)
+        choose(args.gallery, args.backend)
     found = backend_of(args.gallery)
     if args.json:
         print_json({"gallery": str(args.gallery), "backend": found})

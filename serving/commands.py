@@ -37,19 +37,27 @@ def _configure_index(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="of a running cluster, auto for this machine's; default: a Ray of this machine alone, for this run",
     )
+    parser.add_argument(
+        "--backend", metavar="WHERE", help="where the vectors are to lie in the end; see zoo gallery backend --help"
+    )
     parser.add_argument("--ray-workers", type=int, metavar="N", help="processes that embed, default one a processor")
 
 
 def _index(args: Namespace) -> None:
+    from serving.gallery import backends
     from serving.gallery.builder import index_folder
     from zoo.loading import load
 
     embed = _embedding(args)
+    if args.backend is not None:
+        backends.check(args.backend)
     embedder = load(args.model, runtime=args.runtime)
     progress = sys.stderr.isatty()
     report = index_folder(
         embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels, embed
     )
+    if args.backend is not None:
+        backends.choose(args.out, args.backend)
     if args.json:
         print_json(report.to_json())
     else:

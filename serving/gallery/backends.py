@@ -17,7 +17,7 @@ from serving.gallery.store import Store
 from zoo.errors import GalleryError, UsageError
 from zoo.files import write_json
 
-FILE, FAISS = "backend.json", "faiss"
+FILE, FAISS, STORE = "backend.json", "faiss", "gallery.sqlite"
 
 
 def open_index(folder: Path, store: Store) -> LiveIndex | MilvusIndex:
@@ -34,20 +34,29 @@ def backend_of(folder: Path) -> str:
     return FAISS if chosen is None else chosen[0]
 
 
-def choose(folder: Path, store: Store, backend: str) -> None:
+def check(backend: str) -> None:
+    """Raise `UsageError` for what is neither "faiss" nor an address."""
+    if backend == FAISS:
+        return
+    if not backend.startswith("milvus://"):
+        raise UsageError(f"no index {backend!r}; expected faiss, milvus://host:port/collection or milvus:///path.db")
+    address_of(backend)
+
+
+def choose(folder: Path, backend: str) -> None:
     """From its next opening on the gallery has that index, "faiss" or an address; a collection is filled now.
 
     Raises `UsageError` for what is neither, and `GalleryError` where Milvus does not take it or the collection is there
     and not this gallery's. The collection that the gallery had before stays as it is.
     """
+    check(backend)
     if backend == FAISS:
         (folder / FILE).unlink(missing_ok=True)
         return
-    if not backend.startswith("milvus://"):
-        raise UsageError(f"no index {backend!r}; expected faiss, milvus://host:port/collection or milvus:///path.db")
     address, before = address_of(backend), _chosen(folder)
     name = before[1] if before else secrets.token_hex(8)
-    MilvusIndex(folder, store, address, name).close()
+    with Store(folder / STORE).closing() as store:
+        MilvusIndex(folder, store, address, name).close()
     write_json(folder / FILE, {"address": address.text, "gallery": name})
 
 

@@ -20,7 +20,8 @@ async function load() {
 }
 
 function facts(model, { items, labels, index }) {
-  const recall = index.recall === null ? "exact" : `finds ${percent(index.recall)} of the ${index.k} nearest`;
+  const unmeasured = index.kind === "milvus" ? "searched there" : "exact";
+  const recall = index.recall === null ? unmeasured : `finds ${percent(index.recall)} of the ${index.k} nearest`;
   const rows = {
     Model: model.name,
     Trained: [model.method, model.backbone, model.dataset].filter(Boolean).join(" · "),

@@ -18,12 +18,12 @@ import pytest
 from serving.gallery import Gallery, NewItem, Thumbnail
 from serving.gallery.backends import FILE, backend_of, choose
 from serving.gallery.filters import Filter
-from serving.gallery.gallery import STORE
 from serving.gallery.milvus_address import address_of
-from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
+from tests.serving import toys
 from zoo.cards import Card, Preprocessing
 from zoo.cli.main import main
+from zoo.embedder import Embedder
 from zoo.errors import GalleryError, UsageError
 
 DIM = 6
@@ -76,8 +76,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         with Gallery.create(path, CARD, "toy") as gallery:
             if len(vectors):
                 gallery.add(new_items(vectors))
-        with Store(path / STORE).closing() as store:
-            choose(path, store, address)
+        choose(path, address)
         assert backend_of(path) == address
         return path
 
@@ -116,6 +115,19 @@ def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) ->
     with Gallery.open(gallery.path) as again:
         assert_finds(again, known)
     assert {check.name: check.ok for check in verify_gallery(gallery.path) if check.ok is False} == {}
+
+
+def test_what_one_writes_another_finds_next(make: Make) -> None:
+    path, known = make(unit_rows(5)), dict(enumerate(unit_rows(5), 1))
+    with Gallery.open(path) as one, Gallery.open(path) as other:
+        one.add(new_items(unit_rows(4, seed=3), 5))
+        one.remove([2])
+        known = {i: v for i, v in (known | dict(enumerate(unit_rows(4, seed=3), 6))).items() if i != 2}
+        assert_finds(other, known)
+        other.remove([6])
+        del known[6]
+        assert_finds(one, known)
+        assert_finds(other, known)
 
 
 def test_an_empty_gallery_finds_nothing_and_fills(make: Make) -> None:
@@ -219,8 +231,20 @@ def test_addresses() -> None:
     assert (file.uri, file.embedded, file.text) == ("/data/birds.db", True, "milvus:///data/birds.db")
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy"):
-        pass
-    with Store(tmp_path / "g" / STORE).closing() as store, pytest.raises(UsageError, match="no index 'qdrant"):
-        choose(tmp_path / "g", store, "qdrant://host/x")
+def test_what_is_no_index_is_said_before_anything_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no index 'qdrant"):
+        choose(tmp_path, "qdrant://host/x")
+    out = ["--out", str(tmp_path / "g"), "--backend", "milvus://host"]
+    assert main(["index", "nowhere", str(tmp_path), *out]) == 2
+    assert "no address of a collection" in capsys.readouterr().err
+
+
+def test_images_are_indexed_into_milvus(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus")
+    out, address = tmp_path / "g", f"milvus://{tmp_path}/vectors.db"
+    for _ in range(2):
+        assert main(["index", str(model.folder), str(pictures), "--out", str(out), "--backend", address]) == 0
+    with Gallery.open(out) as gallery:
+        assert (gallery.count(), gallery.index_stats().kind) == (24, "milvus")
+        (hits,) = gallery.search(model.embed(toys.query(1)), 3)
+    assert {hit.label for hit in hits} == {toys.CLASSES[1]}
