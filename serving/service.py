@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 
 import bentoml
 
@@ -35,6 +36,8 @@ COLLECTIONS = Collections.of(os.environ)
 )
 class ImageSearch:
     def __init__(self) -> None:
+        # What is wrong with an image is said to whoever sent it. Python keeps the text of every warning that it shows.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         COLLECTIONS.open()
         # What is alive now stays: the collector need not look at it again, which takes the long pauses away.
         gc.collect()
