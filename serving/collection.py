@@ -22,16 +22,10 @@ T = TypeVar("T")
 class Collection:
     """`name`: "" where it is the service's only gallery and at its root. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        name: str,
-        open_searcher: Callable[[], Searcher],
-        keys: Keys | None = None,
-        open_renewed: Callable[[], Searcher] | None = None,
-    ) -> None:
-        """open_renewed: how it is opened with a model that the gallery was given since (serving.renewing)."""
+    def __init__(self, name: str, searchers: Renewing | Callable[[], Searcher], keys: Keys | None = None) -> None:
+        """searchers: or how the one is opened."""
         self.name, self.keys, self.atlas = name, keys or Keys(), Atlas()
-        self._searchers = Renewing(open_searcher, open_renewed)
+        self._searchers = searchers if isinstance(searchers, Renewing) else Renewing(searchers)
 
     @property
     def path(self) -> str:
@@ -54,6 +48,10 @@ class Collection:
     @property
     def gallery(self) -> Gallery:
         return self.searcher.gallery
+
+    def watch(self) -> None:
+        """Look out for another model of the gallery from now on, and load it before it is needed."""
+        self._searchers.watch()
 
     def close(self) -> None:
         self._searchers.close()

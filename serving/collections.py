@@ -15,6 +15,7 @@ from serving.keys import Keys
 from serving.metrics import CURRENT, SCOPE
 from serving.models import Models
 from serving.refusals import RefusedError, respond
+from serving.renewing import Renewing
 from serving.searcher import Searcher
 from zoo.errors import UsageError
 
@@ -36,15 +37,15 @@ class Collections:
         limits, models = Configuration.of(environment).limits, Models(device=environment.get("ZOO_DEVICE"))
         places = from_environment(environment)
         if not places:
-            return cls([Collection("", _nothing, Keys.of(environment))])
+            return cls([Collection("", Renewing(_nothing), Keys.of(environment))])
 
         def opened(place: Place, model: str | None = None) -> Searcher:
             return Searcher.open(place.gallery, model, limits, models)
 
         def collection(place: Place) -> Collection:
             # The gallery says itself how a model that it is given later is loaded.
-            opens = partial(opened, place, place.model), partial(opened, place)
-            return Collection(place.name, opens[0], Keys.of(environment, place.name), opens[1])
+            searchers = Renewing(partial(opened, place, place.model), partial(opened, place), models)
+            return Collection(place.name, searchers, Keys.of(environment, place.name))
 
         return cls([collection(place) for place in places])
 
@@ -75,6 +76,7 @@ class Collections:
         for one in self.each:
             one.gallery.compact_in_background()
             one.searcher.check_texts()
+            one.watch()
 
     def is_ready(self) -> bool:
         try:

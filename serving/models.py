@@ -23,9 +23,13 @@ class Models:
 
     def of(self, gallery: Gallery, ref: str | None = None) -> Embedder:
         """The gallery's model; `ref`: its name or folder now, if it has moved."""
+        return self.get(gallery.card.fingerprint, ref or gallery.model_ref)
+
+    def get(self, fingerprint: str, ref: str) -> Embedder:
+        """The model of that fingerprint, where it is loaded; else what `ref` names."""
         with self._lock:
-            found = self._loaded.get(gallery.card.fingerprint)
+            found = self._loaded.get(fingerprint)
             if found is None:
-                found = load(ref or gallery.model_ref, runtime=self._runtime, device=self._device)
+                found = load(ref, runtime=self._runtime, device=self._device)
                 self._loaded[found.card.fingerprint] = found
             return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,11 +74,12 @@ def _rebuild(args: Namespace) -> int:
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)
         told = _told(upgrade, missing)
-        compared = upgrade.compare(args.queries)
-        not_worse = compared.not_worse(args.margin)
-        swapped = args.swap or (args.swap_if_not_worse and not_worse)
-        if swapped:
-            upgrade.swap()
+        with upgrade.announced() if args.swap or args.swap_if_not_worse else nullcontext():
+            compared = upgrade.compare(args.queries)
+            not_worse = compared.not_worse(args.margin)
+            swapped = args.swap or (args.swap_if_not_worse and not_worse)
+            if swapped:
+                upgrade.swap()
         told |= {
             "compared": compared.rows or None,
             "not_compared": compared.reason,
@@ -192,7 +194,8 @@ def _rollback(args: Namespace) -> int:
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)
         told = {**_told(upgrade, missing), "swapped": True}
-        upgrade.swap()
+        with upgrade.announced():
+            upgrade.swap()
     if args.json:
         print_json(told)
     else:

@@ -3,7 +3,8 @@
 A searcher holds one model and that model's view of the gallery, and never changes: what it answers is of one model from
 the image to the similarity. Where the gallery was given another model, the old view refuses (`ModelChangedError`), the
 new searcher is opened by the first request that finds out, and all begin anew with it. They wait for so long; none is
-refused.
+refused. A rebuild announces a swap some seconds before, so that the model is loaded by then and they wait for next to
+nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
+from serving.models import Models
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
+from zoo.embedder import Embedder
 from zoo.errors import ModelChangedError, ZooError
 
 logger = logging.getLogger(__name__)
 
+EVERY = 1.0
+"""Seconds between two looks at what a gallery announces."""
 PAUSE = 10.0
 """Seconds after which a model that could not be loaded is tried again."""
 
@@ -32,14 +37,18 @@ Opens = Callable[[], Searcher]
 class Renewing:
     """Safe to use from several threads."""
 
-    def __init__(
-        self, open_searcher: Callable[[], Searcher], open_renewed: Callable[[], Searcher] | None = None
-    ) -> None:
-        """open_renewed: how it is opened with a model that the gallery was given since; by default in the same way."""
+    def __init__(self, open_searcher: Opens, open_renewed: Opens | None = None, models: Models | None = None) -> None:
+        """open_renewed: how it is opened with a model that the gallery was given since; by default in the same way.
+
+        models: those that both take theirs from.
+        """
         self._open, self._open_renewed = open_searcher, open_renewed or open_searcher
         self._lock, self._renewing = threading.Lock(), threading.Lock()
         self._searcher: Searcher | None = None
         self._not_before = 0.0
+        self._models = models
+        self._prepared: Embedder | None = None
+        self._ended = threading.Event()
 
     @property
     def current(self) -> Searcher:
@@ -65,7 +74,28 @@ class Renewing:
         """The searcher of the model that the gallery has now."""
         return self.steadily(_checked)
 
+    def watch(self) -> None:
+        """From now on a thread looks every second: it loads a model that is announced, and takes over one that came."""
+
+        def run() -> None:
+            while not self._ended.wait(EVERY):
+                try:
+                    self.look()
+                except Exception as error:  # the next request, or the next look, will say it again
+                    logger.debug("%s", str(error))
+
+        threading.Thread(target=run, name="renewing", daemon=True).start()
+
+    def look(self) -> None:
+        """Load the model that is announced, if any, so that it is at hand when the gallery is given it."""
+        coming = self.present().gallery.coming()
+        if coming is None:
+            self._prepared = None
+        elif self._models is not None and self._prepared is None:
+            self._prepared = self._models.get(coming[0].fingerprint, coming[1])
+
     def close(self) -> None:
+        self._ended.set()
         with self._lock:
             if self._searcher is not None:
                 self._searcher.close()
@@ -90,7 +120,7 @@ class Renewing:
             new = self._open_renewed()
             new.check_texts()
         except ZooError as error:
-            logger.warning("%s was given another model, which cannot be served: %s", stale.gallery.path, error)
+            logger.warning("%s was given another model, which cannot be served: %s", stale.gallery.path, str(error))
             self._not_before = time.monotonic() + PAUSE
             raise _cannot() from None
         new.gallery.compact_in_background()

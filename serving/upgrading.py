@@ -10,8 +10,9 @@ thumbnails that are as good are at hand, the rule is one of:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from serving.gallery.store import Store
 from serving.served import METRICS, model_change_steps, report
 from zoo.cards import Card
 from zoo.embedder import Embedder
-from zoo.errors import EvaluationError, ModelMismatchError, UsageError
+from zoo.errors import EvaluationError, ModelChangedError, ModelMismatchError, UsageError
 from zoo.loading import load
 
 RULES = ("refuse", "thumbnail", "drop")
 MARGIN = 0.01
 """By how much a score may be lower for the model still to be called not worse."""
+NOTICE = 3.0
+"""Seconds between the announcement of a swap and the swap; services look every second (serving.renewing)."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Upgrade:
     def __init__(self, path: Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
         """Use `upgrading`."""
         self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
+        self._announced: float | None = None
 
     def embed(self) -> list[Missing]:
         """Embed all that the new model has not embedded; what it cannot."""
@@ -88,8 +92,25 @@ class Upgrade:
                 rows, reason = [], str(error)
             return Compared(rows, reason, after.index_stats())
 
-    def swap(self) -> None:
-        """From now on the gallery is the new model's. Raises `MissingError` by the rule "refuse"."""
+    @contextmanager
+    def announced(self) -> Iterator[None]:
+        """Services that run are told that a swap may come within the block, and load the model meanwhile."""
+        shadow, fingerprint = self._rebuild.store.shadow, self.embedder.card.fingerprint
+        shadow.announce(fingerprint)
+        self._announced = time.monotonic()
+        try:
+            yield
+        finally:
+            with suppress(ModelChangedError):  # the swap has taken the announcement with it
+                shadow.announce(fingerprint, coming=False)
+
+    def swap(self, notice: float = NOTICE) -> None:
+        """From now on the gallery is the new model's; not earlier than `notice` seconds after it was announced.
+
+        Raises `MissingError` by the rule "refuse".
+        """
+        if self._announced is not None:
+            time.sleep(max(0.0, self._announced + notice - time.monotonic()))
         self._rebuild.swap(drop=self.rule == "drop")
 
 

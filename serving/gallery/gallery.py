@@ -122,8 +122,19 @@ class Gallery:
         self._store.position()
 
     def closer(self) -> Callable[[], None]:
-        """What closes the store, without holding on to the gallery."""
-        return self._store.close
+        """What lets go of store and index, without holding on to the gallery."""
+        live, store = self._live, self._store
+
+        def close() -> None:
+            live.close()
+            store.close()
+
+        return close
+
+    def coming(self) -> tuple[Card, str] | None:
+        """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
+        slot = self._store.shadow.slot()
+        return parsed_model(slot.model, self.path) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items`, or none. Once this returns they are on disk and the next search finds them."""

@@ -33,7 +33,7 @@ CREATE TEMP VIEW state AS SELECT substr(key, 7) AS key, value FROM main.state WH
 """For a connection that is to read the other slot as if it were the present one."""
 
 _EXCHANGE = (
-    "DELETE FROM state WHERE key IN ('other change', 'other role')",
+    "DELETE FROM state WHERE key IN ('other change', 'other role', 'other coming')",
     "ALTER TABLE embeddings RENAME TO embeddings_before",
     "ALTER TABLE embeddings_other RENAME TO embeddings",
     "ALTER TABLE embeddings_before RENAME TO embeddings_other",
@@ -52,7 +52,8 @@ class Slot:
     """What the other slot holds.
 
     role: "rebuilt", made by a rebuild, all of it or a part; or "replaced", of the model that the store had before.
-    model: its card and how it is loaded, as in model.json; change: up to where its items are settled.
+    model: its card and how it is loaded, as in model.json; change: up to where its items are settled; coming: whether
+    it was announced that the slots are about to change places.
     """
 
     fingerprint: str
@@ -60,6 +61,7 @@ class Slot:
     model: str
     role: str
     change: int
+    coming: bool
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Shadow:
         if "fingerprint" not in state:
             return None
         model, role = str(state["model"]), str(state["role"])
-        return Slot(str(state["fingerprint"]), int(state["dim"]), model, role, int(state["change"]))
+        fingerprint, change, coming = str(state["fingerprint"]), int(state["change"]), "coming" in state
+        return Slot(fingerprint, int(state["dim"]), model, role, change, coming)
 
     def begin(self, present_model: str, model: str, fingerprint: str, dim: int) -> None:
         """Make room for the embeddings of a model; what is there of the same one stays, of another one goes.
@@ -99,6 +102,7 @@ class Shadow:
                 db.executemany("INSERT INTO state VALUES (?, ?)", [*rows, (_ROLE, REBUILT)])
                 # From now on the store itself says which model is its own, as that may change within a transaction.
                 db.execute("INSERT OR IGNORE INTO state VALUES ('model', ?)", (present_model,))
+        self.announce(fingerprint, coming=False)  # by one that was killed
         self._look_again()
 
     def discard(self) -> None:
@@ -134,6 +138,14 @@ class Shadow:
         with self._writing() as db:
             self._check(fingerprint)
             db.execute(f"UPDATE state SET value = max(value, ?) WHERE key = '{_CHANGE}'", (number,))
+
+    def announce(self, fingerprint: str, coming: bool = True) -> None:
+        """Say that the slots are about to change places, or not after all: services then load the model beforehand."""
+        with self._writing() as db:
+            self._check(fingerprint)
+            db.execute("DELETE FROM state WHERE key = 'other coming'")
+            if coming:
+                db.execute("INSERT INTO state VALUES ('other coming', 1)")
 
     def from_thumbnails(self) -> int:
         """How many embeddings of the slot are of thumbnails."""

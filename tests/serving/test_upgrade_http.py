@@ -19,6 +19,7 @@ from PIL import Image
 from serving import renewing
 from serving.gallery import Gallery
 from serving.gallery.verification import verify_gallery
+from serving.models import Models
 from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.refusals import RefusedError
 from serving.renewing import Renewing
@@ -29,7 +30,9 @@ from tests.serving.running import Running, serving
 from tests.serving.test_upgrading import run
 from tests.serving.test_workers import stopped, workers
 from zoo.embedder import Embedder
+from zoo.loading import load
 
+NUMBERS = itertools.count()
 KEY = {"authorization": "Bearer write-key-of-the-upgrade"}
 
 
@@ -65,7 +68,7 @@ class Users:
         for thread in self.threads:
             thread.join()
 
-    def until_more(self, count: int = 10) -> None:
+    def until_more(self, count: int = 8) -> None:
         """Wait until so many more searches and writes have been answered."""
         wanted = {name: self.answers[name] + count for name in ("search", "write")}
         ends = time.monotonic() + 60
@@ -75,11 +78,10 @@ class Users:
 
     def _run(self, work: Callable[[httpx.Client, int], None]) -> None:
         with httpx.Client(base_url=self.url, timeout=60, headers=KEY) as client:
-            for number in itertools.count():
-                if self.stop.is_set():
-                    return
+            while not self.stop.is_set():
                 try:
-                    work(client, number)
+                    work(client, next(NUMBERS))
+                    time.sleep(0.01)
                 except Exception as error:
                     self.failures.append(repr(error))
                     return
@@ -110,21 +112,22 @@ class Users:
 def test_nobody_notices(
     service: Running, path: Path, pictures: Path, model: Embedder, other_model: Embedder, tmp_path: Path
 ) -> None:
-    with Users(service.url, pictures) as users:
-        users.until_more()
-        # Pictures that were added over HTTP are small, and so their thumbnails are the pictures.
-        assert run(REBUILD, path, "--model", other_model.folder, "--swap") == 0
-        users.until_more()
-        assert_served(service, other_model, pictures)
-        assert run(ROLLBACK, path) == 0
-        users.until_more()
-        assert_served(service, model, pictures)
-    assert users.failures == []
+    # Pictures that are added over HTTP here are small, and so their thumbnails are the pictures.
+    for command, words, present in (
+        (REBUILD, ("--model", other_model.folder, "--swap"), other_model),
+        (ROLLBACK, (), model),
+    ):
+        with Users(service.url, pictures) as users:
+            users.until_more()
+            assert run(command, path, *words) == 0
+            users.until_more()
+        assert users.failures == []
+        assert_served(service, present, pictures)
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path) as gallery:
-        expected = model.embed([gallery.thumbnail(i).data for i in (25, gallery.items(limit=-1)[-1].id)])
-        got = gallery.embeddings([25, gallery.items(limit=-1)[-1].id])
-        np.testing.assert_allclose(got, expected, atol=1e-5)
+        added = [item.id for item in gallery.items(limit=-1) if item.id > 24]
+        expected = model.embed([gallery.thumbnail(item_id).data for item_id in added])
+        np.testing.assert_allclose(gallery.embeddings(added), expected, atol=1e-5)
 
 
 def assert_served(service: Running, model: Embedder, pictures: Path) -> None:
@@ -149,8 +152,6 @@ def test_a_model_that_cannot_be_loaded_is_said_and_tried_again(
     old = searchers.current
     assert searchers.present() is old
     monkeypatch.setattr(renewing, "PAUSE", 0.0)
-    from zoo.loading import load
-
     with upgrading(path, load(new, runtime="onnx"), str(new)) as upgrade:
         assert upgrade.embed() == []
         upgrade.swap()
@@ -197,3 +198,53 @@ def test_many_threads_open_the_new_model_once(gallery_folder: Path, tmp_path: Pa
     assert {id(one) for one in found} == {id(opened[1])}
     searchers.close()
     opened[0].close()
+
+
+def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
+    gallery_folder: Path, tmp_path: Path, other_model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    loads: list[str] = []
+
+    def counted(ref: str, **options: object) -> Embedder:
+        loads.append(ref)
+        return load(ref, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("serving.models.load", counted)
+    served = Models()
+    searchers = Renewing(lambda: Searcher.open(path, models=served), models=served)
+    searchers.look()
+    ref = str(other_model.folder)
+    with upgrading(path, other_model, ref) as upgrade:
+        upgrade.embed()
+        with upgrade.announced():
+            searchers.look()
+            assert loads[1:] == [ref]
+        searchers.look()
+        assert searchers._prepared is None, "it was withdrawn"
+        with upgrade.announced():
+            searchers.look()
+            before = len(loads)
+            upgrade.swap(notice=0)
+        assert searchers.present().embedder.card == other_model.card
+        searchers.look()
+    assert len(loads) == before
+    searchers.close()
+
+
+def test_a_watcher_takes_the_new_model_over_by_itself(
+    gallery_folder: Path, tmp_path: Path, other_model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "EVERY", 0.02)
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    searchers = Renewing(lambda: Searcher.open(path))
+    old = searchers.current.embedder.card
+    searchers.watch()
+    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+        upgrade.embed()
+        upgrade.swap()
+    ends = time.monotonic() + 30
+    while searchers.current.embedder.card == old:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    searchers.close()
