@@ -115,6 +115,9 @@ def _use(card: Card, repo_id: str, files: Collection[str]) -> str:
     ]
     if _has_onnx(files):
         lines += ["", f'Without torch: `zoo.load("{repo_id}", runtime="onnx")`.']
+    if card.text is not None:
+        texts = f"texts of up to {card.text.length} tokens, into the images' space"
+        lines += ["", f'It has a text tower: `model.embed_text(["a red chair"])`, {texts}.']
     if "golden.safetensors" in files:
         lines += ["", f"`zoo verify {repo_id}` proves files, preprocessing and embeddings on your machine."]
     if card.architecture != ENSEMBLE:
@@ -129,7 +132,7 @@ def _timms_line(card: Card, repo_id: str) -> str:
 
 
 def _has_onnx(files: Collection[str]) -> bool:
-    return any(name.endswith(".onnx") for name in files)
+    return any(name.startswith("onnx/model") for name in files)  # a text tower is no way to run the model
 
 
 def _table(found: list[Score]) -> str:

@@ -21,6 +21,7 @@ from zoo.cards import read_card
 from zoo.embedder import Embedder
 from zoo.errors import CardError, ModelFolderError, NoTextTowerError, TextError, UsageError
 from zoo.loading import load
+from zoo.publish import prepare
 from zoo.text import GOLDEN, GRAPH, TOKENIZER, read_golden
 from zoo.verify import verify
 
@@ -118,6 +119,17 @@ def test_torch_embeds_texts_too(tmp_path: Path) -> None:
     assert model.runtime == "torch"
     expected = text_toys.expected(["a red chair"], card.dim)
     np.testing.assert_allclose(model.embed_text("a red chair"), expected, atol=1e-6)
+
+
+def test_it_goes_to_the_hub_with_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    card = make_model(tmp_path / "toy")
+    attach(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
+    contents = prepare(tmp_path / "toy", "org/toy", "main").contents
+    assert {GRAPH, TOKENIZER, GOLDEN} <= contents.keys()
+    readme = contents["README.md"].decode()
+    assert "texts of up to 8 tokens" in readme
+    assert 'runtime="onnx"' not in readme, "its images have no graph"
 
 
 @pytest.mark.parametrize("file", [GRAPH, TOKENIZER])
