@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from serving.configuration import PREFIX, READ_KEYS, WRITE_KEYS, Configuration
+from serving.configuration import HOSTS, PREFIX, READ_KEYS, WRITE_KEYS, Configuration
+from serving.galleries import COLLECTIONS, GALLERY, MODEL
 from serving.keys import Keys
 from zoo.errors import UsageError
 
@@ -55,3 +57,14 @@ def test_every_setting_says_what_it_is():
     for one in fields(Configuration):
         assert one.metadata["help"]
         assert one.default >= one.metadata["low"], PREFIX + one.name.upper()
+
+
+def test_the_page_of_the_docs_has_the_table():
+    text = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `--")]
+    told = [
+        f"| `--{one.name.replace('_', '-')}` | `{PREFIX}{one.name.upper()}` | {one.default} | {one.metadata['help']} |"
+        for one in fields(Configuration)
+    ]
+    assert rows[: len(told)] == told
+    assert all(name in text for name in (HOSTS, READ_KEYS, WRITE_KEYS, GALLERY, COLLECTIONS, MODEL, "ZOO_DEVICE"))
