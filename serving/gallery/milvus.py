@@ -86,9 +86,16 @@ class MilvusIndex:
         return False
 
     def compact(self) -> Facts | None:
-        """Fill the collection anew from the store."""
+        """Compare the collection with the store, and fill it anew where they differ.
+
+        Searches of other processes may find too little while it is filled.
+        """
         with self._lock, locked(self.folder):
-            self._fill()
+            self._catch_up()
+            kept = self._store.changes_since(0)
+            ids, vectors = self._collection.vectors(kept.ids.tolist(), self._store.dim)
+            if not (np.array_equal(ids, kept.ids) and np.array_equal(vectors, kept.vectors)):
+                self._fill()
         return None
 
     def finish(self) -> None:
