@@ -159,13 +159,13 @@ def _compact(args: Namespace) -> None:
     from serving.gallery import Gallery
 
     with Gallery.open(args.gallery) as gallery:
-        facts = gallery.compact()
+        facts, items = gallery.compact(), gallery.count()
     if args.json:
         print_json(asdict(facts) if facts else None)
     elif facts:
         print(f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s")
     else:
-        print("the gallery is empty; it needs no index")
+        print("Milvus holds what the store does" if items else "the gallery is empty; it needs no index")
 
 
 def _verify(args: Namespace) -> int:
