@@ -41,7 +41,7 @@ proof: $(READY) ## the service's long proofs, about an hour (PART=crash|load|fuz
 
 lock: $(READY) ## renew constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
-	  --extra cpu --extra train --extra export --extra serve --extra dev pyproject.toml --output-file constraints.txt
+	  --extra cpu --extra train --extra export --extra serve --extra ray --extra dev pyproject.toml --output-file constraints.txt
 
 clean: ## remove what the targets above made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
