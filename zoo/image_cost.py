@@ -20,22 +20,24 @@ MAX_IN_JPEG = {
 }
 """What a JPEG may hold of things that add up: how each begins, and how many there may be."""
 
-MAX_READS = 200_000
-"""By which Pillow takes a file piece by piece, about a microsecond each. The largest PNG in pieces of 8 kB takes 8,000;
-only a run-length encoded BMP needs one a run."""
+MAX_READS, MAX_READS_OF_BMP = 50_000, 400_000
+"""By which Pillow takes a file piece by piece, some microseconds each. A PNG of 20 MB in pieces of 8 kB takes 10,000;
+a BMP of runs two for each of them."""
 
 MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
 """Of a portable map (PPM, PGM, PBM) whose numbers are written out."""
 
 
 class Rationed(BytesIO):
-    """A file in memory that can be read `MAX_READS` times; then it raises `ImageError`."""
+    """A file in memory that can be read so many times; then it raises `ImageError`."""
 
-    reads = 0
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.left = MAX_READS_OF_BMP if data.startswith(b"BM") else MAX_READS
 
     def read(self, size: int | None = -1) -> bytes:
-        self.reads += 1
-        if self.reads > MAX_READS:
+        self.left -= 1
+        if self.left < 0:
             raise ImageError("the image is made of too many pieces to be read.")
         return super().read(size)
 

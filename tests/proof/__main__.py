@@ -137,7 +137,8 @@ def _in_short(result: dict[str, Any]) -> str:
                 f"{found['requests_refused']} hostile requests",
                 f"{schema['cases']:,} cases of schemathesis",
                 f"memory {images['memory_before_mib']} to at most {images['memory_peak_mib']} MiB",
-                f"good queries {found['poisoned']['alone_ms']} alone, {found['poisoned']['beside_ms']} beside poisoned ones",
+                f"good queries {found['poisoned']['alone_ms']} alone",
+                f"{found['poisoned']['beside_ms']} beside poisoned ones",
             )
             return "; ".join(told)
 

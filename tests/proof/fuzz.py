@@ -129,6 +129,8 @@ def bombs_sent(service: Service, size: int) -> dict[str, Any]:
             took = time.perf_counter() - begun
             slowest = max(slowest, {"seconds": round(took, 2), "bomb": name}, key=lambda one: float(one["seconds"]))
     service.check_alive()
+    # Python keeps the text of every warning that it shows: files that make it warn would fill the memory.
+    assert "UserWarning" not in service.said()
     peak = service.memory("VmHWM")
     assert peak - before < GROWTH, f"{before:.0f} MiB became {peak:.0f}"
     return {"bombs": len(made), "slowest": slowest, "memory_before_mib": round(before), "memory_peak_mib": round(peak)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 class Service:
     url: str
     running: Running
+    log: Path | None = None
 
     @property
     def pid(self) -> int:
@@ -37,6 +37,10 @@ class Service:
     def check_alive(self) -> None:
         assert self.running.process.poll() is None, "the worker has ended"
         assert httpx.get(f"{self.url}/readyz", timeout=60).status_code == 200
+
+    def said(self) -> str:
+        """What the process has written to its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
 
     def memory(self, what: str = "VmRSS") -> float:
         """MiB that the process holds; "VmHWM": the most that it held since `forget_peak`."""
@@ -63,8 +67,8 @@ def service(gallery: Path, scratch: Path, environment: Mapping[str, str] | None 
     before = {name: os.environ.get(name) for name in mine}
     os.environ.update(mine)
     try:
-        with serving(copy, stderr=subprocess.DEVNULL) as running:
-            yield Service(running.url, running)
+        with (scratch / "log").open("wb") as log, serving(copy, stderr=log.fileno()) as running:
+            yield Service(running.url, running, scratch / "log")
             assert running.process.poll() is None, "the worker has ended"
     finally:
         for name, value in before.items():

@@ -32,6 +32,17 @@ def test_requests_that_nobody_honest_sends(served: Service) -> None:
     assert hostile.kept_as_they_are(served) > 5
 
 
+def test_a_method_that_a_path_does_not_take_is_answered_with_those_that_it_does(served: Service) -> None:
+    with served.client() as client:
+        for path, methods in (
+            ("/items", "GET, HEAD, POST"),
+            ("/items/1", "DELETE, GET, HEAD, PATCH"),
+            ("/search", "POST"),
+        ):
+            answer = client.request("TRACE", path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
 def test_bytes_that_are_hardly_http(served: Service) -> None:
     assert hostile.on_the_wire(served)["400"] > 10
 
