@@ -3,13 +3,16 @@
 This process lists the files, hands out their paths and alone writes the gallery, table by table as they come back;
 so whenever it ends, what was written stays and the next run embeds the rest. Workers, each a process with a network of
 its own, read, decode and embed (serving.gallery.embedding_worker). They need dml-zoo installed, and the images and the
-model under the same paths as here. Outcomes are taken in the order of the files: items get the ids, sources and labels
-that one process gives them. Embeddings may differ in the last bits, below 1e-6, as a network rounds by the size of the
-batch, and a batch is shorter here where files of it are left out.
+model under the same paths as here. One that dies is replaced, and its files are tried again, as Ray does.
+
+Outcomes are taken in the order of the files: items get the ids, sources and labels that one process gives them.
+Embeddings may differ in the last bits, below 1e-6, as a network rounds by the size of the batch, and a batch is shorter
+here where files of it are left out.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
 
 SPARE = 2
 """Processors that Ray is told of beside those of the workers: where they take all, its data sets wait for ever."""
-
-TRIES = 3
-"""So often a table of files is tried where its worker dies."""
 
 _TABLES = 10_000
 """At most so many tables are handed out, however many files there are; each is a whole number of batches."""
@@ -117,6 +117,7 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
     import ray
     import ray.data
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     model_ref, fingerprint, folder, hashes = worker
     data = ray.data.from_arrow(files).map_batches(
         _Actor,
@@ -125,8 +126,6 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
         compute=ray.data.ActorPoolStrategy(size=workers),
         fn_constructor_args=(model_ref, fingerprint, folder, ray.put(hashes)),
         num_cpus=1,
-        # A machine that is lost is replaced any number of times; a file that kills its worker is not tried for ever.
-        max_task_retries=TRIES - 1,
     )
     data.context.execution_options.preserve_order = True
     data.context.enable_progress_bars = False
@@ -163,7 +162,8 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
     except Exception as error:  # Ray raises plain exceptions where it does not come up in time
         ray.shutdown()
         where = f"reach Ray at {address}" if address else "start Ray on this machine"
-        raise GalleryError(f"cannot {where}: {error}") from None
+        advice = " If it asks for a token: set RAY_AUTH_MODE=token." if address else ""
+        raise GalleryError(f"cannot {where}: {error}.{advice}") from None
     try:
         yield own or _size(ray.cluster_resources(), workers)
     finally:

@@ -1,0 +1,286 @@
+"""The arithmetic of docs/one-billion.md: from measured unit figures (units.json) to machines, hours and money.
+
+    python docs/one_billion.py                                     the tables
+    python docs/one_billion.py --price 2 --queries 200             for another price an hour and another load
+    python docs/one_billion.py --write                             the page's tables anew
+
+What lies beyond what was measured is carried on by the growth between the two largest sizes measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GIB, HOURS_A_MONTH = 2**30, 730
+NAMES = {
+    "flat": "flat, float32",
+    "flat-fp16": "flat, float16",
+    "hnsw": "HNSW over float16",
+    "ivf-sq8": "IVF-SQ8",
+    "ivf-pq": "IVF-PQ",
+}
+
+LEAST_GROWTH = {"flat": 1.0, "flat-fp16": 1.0, "hnsw": 0.1, "ivf-sq8": 0.5, "ivf-pq": 0.5}
+"""The power of n by which a search's time grows at least, whatever two small sizes say: all rows are read, or the
+centroids and the rows of a list, of which there are 4 sqrt(n); a graph's path grows as log(n)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is assumed; all else is measured.
+
+    shard: vectors that one gallery holds. queries: a second, at all hours, each a new image. used: the part of a
+    machine's memory and of its cores that is planned with. copies: of every shard, for when a machine fails.
+    days: in which all images are to be embedded. price: of one machine for an hour, None to leave it a variable.
+    """
+
+    images: int = 10**9
+    shard: int = 10_000_000
+    queries: float = 100
+    k: int = 10
+    cores: int = 32
+    memory: float = 256 * GIB
+    used: float = 0.6
+    copies: int = 2
+    days: float = 14
+    price: float | None = None
+
+    @property
+    def shards(self) -> int:
+        return math.ceil(self.images / self.shard)
+
+
+class Units:
+    """The figures of units.json."""
+
+    def __init__(self, path: Path = HERE / "units.json") -> None:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        self.runs, self.figures = known["runs"], known["figures"]
+
+    def __getitem__(self, key: str) -> float:
+        return float(self.figures[key]["value"])
+
+    def of(self, key: str) -> str:
+        return str(self.figures[key]["of"])
+
+    def sizes(self, kind: str) -> list[int]:
+        """The numbers of vectors that a kind was measured at, ascending."""
+        found = (re.fullmatch(rf"{kind} at (\d+): search", key) for key in self.figures)
+        return sorted(int(one[1]) for one in found if one)
+
+    def dim(self) -> int:
+        kind = next(iter(NAMES))
+        return int(self[f"{kind} at {self.sizes(kind)[-1]}: bytes"]) // 4
+
+    def at(self, kind: str, what: str, n: int) -> float:
+        """A figure of a kind at `n` vectors, carried on from the largest size measured; it never falls."""
+        return self[f"{kind} at {self.sizes(kind)[-1]}: {what}"] * (n / self.sizes(kind)[-1]) ** self.growth(kind, what)
+
+    def growth(self, kind: str, what: str) -> float:
+        """The power of the number of vectors by which a figure grows, between the two largest sizes measured."""
+        *_, small, large = [0, *self.sizes(kind)]
+        if not small:
+            return 1.0
+        ratio = self[f"{kind} at {large}: {what}"] / self[f"{kind} at {small}: {what}"]
+        least = LEAST_GROWTH[kind] if what == "search" else 0.0
+        return max(least, math.log(ratio) / math.log(large / small))
+
+
+@dataclass(frozen=True)
+class Searching:
+    """What one kind needs for the plan. cores: busy with queries; machines: by what needs more of them."""
+
+    kind: str
+    bytes_each: float
+    recall: float
+    shard_seconds: float
+    cores: float
+    by_memory: int
+    by_cores: int
+    machines: int
+    reads: float
+    build_hours: float
+
+
+def searching(kind: str, units: Units, plan: Plan) -> Searching:
+    largest = units.sizes(kind)[-1]
+    each, seconds = units[f"{kind} at {largest}: bytes"], units.at(kind, "search", plan.shard)
+    cores = plan.queries * plan.shards * seconds
+    by_memory = math.ceil(plan.images * each / (plan.memory * plan.used))
+    by_cores = math.ceil(cores / (plan.cores * plan.used))
+    machines = plan.copies * max(by_memory, math.ceil(by_cores / plan.copies))
+    shortlist = int(re.search(r"shortlist (\d+)", units.of(f"{kind} at {largest}: search"))[1])  # type: ignore[index]
+    reads = 0.0 if kind == "flat" else plan.queries * plan.shards * plan.k * shortlist / machines
+    build = plan.images * units.at(kind, "build", plan.shard) / 3600
+    recall = units[f"{kind} at {largest}: recall"]
+    return Searching(kind, each, recall, seconds, cores, by_memory, by_cores, machines, reads, build)
+
+
+def kinds(units: Units, plan: Plan) -> list[Searching]:
+    return [searching(kind, units, plan) for kind in NAMES if units.sizes(kind)]
+
+
+def memory_table(units: Units, plan: Plan) -> str:
+    rows = [
+        (NAMES[one.kind], f"{one.bytes_each:,.0f}", _size(plan.images * one.bytes_each), f"{one.by_memory:,}")
+        for one in kinds(units, plan)
+    ]
+    return _table(("index", "bytes a vector", f"{plan.images:,} vectors", "machines to hold it once"), rows)
+
+
+def search_table(units: Units, plan: Plan) -> str:
+    rows = [
+        (
+            NAMES[one.kind],
+            f"{one.recall:.3f}",
+            f"{1000 * units[f'{one.kind} at {units.sizes(one.kind)[-1]}: search']:.3g}",
+            f"{units.growth(one.kind, 'search'):.2f}",
+            f"{1000 * one.shard_seconds:.3g}",
+            f"{one.cores:,.0f}",
+            f"{one.machines:,}",
+            f"{one.reads:,.0f}",
+            _money(one.machines * HOURS_A_MONTH, plan),
+        )
+        for one in kinds(units, plan)
+    ]
+    measured = f"{max(units.sizes('flat')):,}"
+    head = ("index", "recall", f"ms at {measured}", "growth", f"ms at {plan.shard:,}", "cores busy", "machines")
+    return _table((*head, "disk reads a second, a machine", "a month"), rows)
+
+
+def work_table(units: Units, plan: Plan) -> str:
+    """What is done once, and the least number of machines that do it in time."""
+    tasks = {
+        "read, decode, thumbnail": units["decode"],
+        "embed": units["network"],
+        "write the store": units["write"],
+    } | {f"build {NAMES[one.kind]}": one.build_hours * 3600 / plan.images for one in kinds(units, plan)[2:]}
+    rows = []
+    for name, seconds in tasks.items():
+        hours = plan.images * seconds / 3600 / plan.cores
+        machines = math.ceil(hours / (24 * plan.days))
+        rows.append((name, f"{1000 * seconds:.3g}", f"{hours:,.0f}", f"{machines:,}", _money(hours, plan)))
+    head = ("work", "core-ms an image", "machine-hours", f"machines for {plan.days:g} days", "cost")
+    return _table(head, rows)
+
+
+def storage_table(units: Units, plan: Plan) -> str:
+    parts = {
+        "original images (read once; kept where they are)": units["image"],
+        "thumbnails": units["thumbnail"],
+        "metadata, hashes, SQLite's own": units["row"],
+        f"embeddings, {units.dim()} x float32": 4 * units.dim(),
+    }
+    rows = [(name, f"{value:,.0f}", _size(plan.images * value)) for name, value in parts.items()]
+    kept = sum(list(parts.values())[1:])
+    rows.append(("a gallery without originals", f"{kept:,.0f}", _size(plan.images * kept)))
+    rows.append((f"of it one shard of {plan.shard:,}", "", _size(plan.shard * kept)))
+    a_second = plan.images * units["image"] / (plan.days * 24 * 3600)
+    rows.append((f"originals read in {plan.days:g} days, a second", "", _size(a_second)))
+    return _table(("what", "bytes an image", "all"), rows)
+
+
+def query_table(units: Units, plan: Plan) -> str:
+    """What a query costs before it is searched, and how sure an answer is that comes from all shards."""
+    seconds = units["decode"] + units["network"]
+    cores = plan.queries * seconds
+    rows = [
+        ("decode and embed a query", f"{1000 * seconds:,.1f} core-ms"),
+        *((f"search all shards, {NAMES[one.kind]}", _all_shards(one, plan)) for one in kinds(units, plan)[2:]),
+        (f"cores busy embedding at {plan.queries:g} queries a second", f"{cores:,.1f}"),
+        ("machines that embed", f"{plan.copies * math.ceil(cores / (plan.cores * plan.used) / plan.copies):,}"),
+        ("shards that every query asks", f"{plan.shards:,}"),
+        ("answers merged, rows a query", f"{plan.shards * plan.k:,}"),
+        ("queries with a slow shard, if each shard is slow 1 time in 100", f"{1 - 0.99**plan.shards:.0%}"),
+    ]
+    return _table(("", ""), rows)
+
+
+def _all_shards(one: Searching, plan: Plan) -> str:
+    return f"{1000 * one.shard_seconds * plan.shards:,.1f} core-ms"
+
+
+def units_table(units: Units, plan: Plan) -> str:
+    kinds = [(kind, n) for kind in NAMES for n in units.sizes(kind)]
+    rows = [(NAMES[kind], *_measured(units, kind, n)) for kind, n in kinds]
+    head = ("index", "vectors", "setting", "bytes each", "build, core-us each", "search, core-ms", "recall of 10")
+    others = {key: one for key, one in units.figures.items() if " at " not in key}
+    named = [(key, f"{one['value']:.4g}", one["unit"], one["of"]) for key, one in others.items()]
+    lines = [_table(head, rows), "", _table(("figure", "value", "unit", "of"), named), ""]
+    return "\n".join([*lines, *(_run(name, run) for name, run in units.runs.items())])
+
+
+def _measured(units: Units, kind: str, n: int) -> tuple[str, ...]:
+    key = f"{kind} at {n}"
+    setting = re.search(r"effort .*? k(?=,)", units.of(f"{key}: search"))
+    build, search = 1e6 * units[f"{key}: build"], 1000 * units[f"{key}: search"]
+    figures = f"{units[f'{key}: bytes']:.0f}", f"{build:.3g}", f"{search:.3g}", f"{units[f'{key}: recall']:.3f}"
+    return f"{n:,}", setting[0] if setting else "", *figures
+
+
+def _run(name: str, run: dict[str, Any]) -> str:
+    versions = ", ".join(f"{key} {value}" for key, value in run["versions"].items())
+    busy = " **The machine was busy with other work.**" if max(run["load"]) > run["cores"] else ""
+    return (
+        f"- {name}: `{run['command']}`, {run['date']}, {run['processor']}, {run['cores']} cores, load average "
+        f"{run['load'][0]} to {run['load'][1]}; {versions}.{busy}"
+    )
+
+
+TABLES: dict[str, Callable[[Units, Plan], str]] = {
+    "storage": storage_table,
+    "work": work_table,
+    "memory": memory_table,
+    "search": search_table,
+    "query": query_table,
+    "units": units_table,
+}
+
+
+def page(text: str, units: Units, plan: Plan) -> str:
+    """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    for name, table in TABLES.items():
+        made = f"<!-- {name} -->\n{table(units, plan)}\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e12:,.1f} TB" if number >= 1e12 else f"{number / 1e9:,.1f} GB"
+
+
+def _money(hours: float, plan: Plan) -> str:
+    return f"{hours:,.0f} x PRICE" if plan.price is None else f"{hours * plan.price:,.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("images", "shard", "queries", "cores", "copies", "days", "price"):
+        kind = int if name in ("images", "shard", "cores", "copies") else float
+        parser.add_argument(f"--{name}", type=kind, help=f"default {getattr(Plan, name)}")
+    parser.add_argument("--write", action="store_true", help="put the tables into one-billion.md")
+    args = vars(parser.parse_args())
+    file, units, write = HERE / "one-billion.md", Units(), args.pop("write")
+    plan = replace(Plan(), **{name: value for name, value in args.items() if value is not None})
+    if write:
+        file.write_text(page(file.read_text(encoding="utf-8"), units, plan), encoding="utf-8")
+        return
+    for name, table in TABLES.items():
+        print(f"{name}\n\n{table(units, plan)}\n")
+
+
+if __name__ == "__main__":
+    main()
