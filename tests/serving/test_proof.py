@@ -29,8 +29,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         (out / "load.png").write_bytes(b"picture")
         phase = {"requests": 10, "statuses": {"200": 10}, "p50_ms": 1.0, "p99_ms": 2.0}
         return {
-            **{"peak_per_second": 100, "share": 0.8, "steady": phase, "overload": phase, "recovered_s": 0.1},
-            **{"memory_slope_mib_per_minute": [0.1, 0.2], "overload_goodput_of_peak": 0.9},
+            "peak_per_second": 100,
+            "share": 0.8,
+            "steady": phase,
+            "overload": phase,
+            "recovered_s": 0.1,
+            "memory_slope_mib_per_minute": [0.1, 0.2],
+            "overload_goodput_of_peak": 0.9,
         }
 
     monkeypatch.setattr(proof, "PARTS", {"crash": crash, "load": load})
