@@ -138,6 +138,8 @@ def _stats(args: Namespace) -> None:
     with Gallery.open(args.gallery) as gallery:
         index, stats, marks = gallery.index_stats(), gallery.stats(), gallery.marks.counts()
         facts = {**asdict(stats), "model": gallery.card.name, "fingerprint": gallery.card.fingerprint}
+        other = gallery.other_model()
+        facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
     if args.json:
         print_json(
             {**facts, "dim": gallery.card.dim, "metric": "cosine", "index": asdict(index), "marks": asdict(marks)}
@@ -151,6 +153,9 @@ def _stats(args: Namespace) -> None:
     print(
         f"{index.frozen:,} vectors on disk ({index.bytes / 2**20:,.1f} MiB), {index.waiting:,} changes wait beside it"
     )
+    if other:
+        way = "zoo gallery rollback" if other[1] == "replaced" else "zoo gallery rebuild"
+        print(f"has embeddings by {other[0].name} as well: {way} {args.gallery}")
     if marks.total:
         print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 

@@ -48,7 +48,7 @@ class Renewing:
         self._not_before = 0.0
         self._models = models
         self._prepared: Embedder | None = None
-        self._ended = threading.Event()
+        self._ended, self._watched = threading.Event(), False
 
     @property
     def current(self) -> Searcher:
@@ -84,7 +84,10 @@ class Renewing:
                 except Exception as error:  # the next request, or the next look, will say it again
                     logger.debug("%s", str(error))
 
-        threading.Thread(target=run, name="renewing", daemon=True).start()
+        with self._lock:
+            watched, self._watched = self._watched, True
+        if not watched:
+            threading.Thread(target=run, name="renewing", daemon=True).start()
 
     def look(self) -> None:
         """Load the model that is announced, if any, so that it is at hand when the gallery is given it."""

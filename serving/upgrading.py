@@ -95,14 +95,14 @@ class Upgrade:
     @contextmanager
     def announced(self) -> Iterator[None]:
         """Services that run are told that a swap may come within the block, and load the model meanwhile."""
-        shadow, fingerprint = self._rebuild.store.shadow, self.embedder.card.fingerprint
-        shadow.announce(fingerprint)
+        shadow, token = self._rebuild.store.shadow, self._rebuild.token
+        shadow.announce(token)
         self._announced = time.monotonic()
         try:
             yield
         finally:
             with suppress(ModelChangedError):  # the swap has taken the announcement with it
-                shadow.announce(fingerprint, coming=False)
+                shadow.announce(token, coming=False)
 
     def swap(self, notice: float = NOTICE) -> None:
         """From now on the gallery is the new model's; not earlier than `notice` seconds after it was announced.
@@ -137,9 +137,9 @@ def upgrading(
         raise UsageError(f"{path} is embedded by {card.name} ({card.fingerprint[:12]}) already.")
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
         new = embedder.card
-        store.shadow.begin(model_text(card, ref), model_text(new, model_ref), new.fingerprint, new.dim)
+        token = store.shadow.begin(model_text(card, ref), model_text(new, model_ref), new.fingerprint, new.dim)
         pictures = Pictures(reader, embedder, Originals([*folders, *known]), rule == "thumbnail")
-        yield Upgrade(path, embedder, Rebuild(path, store, new.fingerprint, pictures.make, batch_size, progress), rule)
+        yield Upgrade(path, embedder, Rebuild(path, store, token, pictures.make, batch_size, progress), rule)
 
 
 def replaced(path: Path) -> tuple[Card, str]:

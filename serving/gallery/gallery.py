@@ -131,6 +131,13 @@ class Gallery:
 
         return close
 
+    def other_model(self) -> tuple[Card, str] | None:
+        """The card of the model that the gallery holds other embeddings of, and what they are: "rebuilt", all or a part
+        of what a rebuild makes, or "replaced", of the model before. None where there are none.
+        """
+        slot = self._store.shadow.slot()
+        return (parsed_model(slot.model, self.path)[0], slot.role) if slot else None
+
     def coming(self) -> tuple[Card, str] | None:
         """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
         slot = self._store.shadow.slot()

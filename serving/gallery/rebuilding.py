@@ -54,19 +54,22 @@ class MissingError(GalleryError):
     def __init__(self, missing: Sequence[Missing]) -> None:
         self.missing = tuple(missing)
         one = missing[0]
-        super().__init__(f"{len(missing):,} items cannot be embedded, as {one.source!r} (id {one.item}): {one.reason}.")
+        super().__init__(
+            f"{len(missing):,} items cannot be embedded, as {one.source!r} (id {one.item}): {one.reason}. Name the "
+            "folders where their images lie, or say what becomes of them (--missing)."
+        )
 
 
 class Rebuild:
-    """Fills the other slot of the gallery `path` for the model of a fingerprint, and exchanges the two.
+    """Fills the other slot of the gallery `path`, and exchanges the two.
 
-    The slot must have been begun (serving.gallery.shadow). `make` embeds.
+    token: the slot's, as it was begun (serving.gallery.shadow). `make` embeds.
     """
 
     def __init__(
-        self, path: Path, store: Store, fingerprint: str, make: Make, batch_size: int = 64, progress: bool = False
+        self, path: Path, store: Store, token: str, make: Make, batch_size: int = 64, progress: bool = False
     ) -> None:
-        self.path, self.store, self.fingerprint, self.make = path, store, fingerprint, make
+        self.path, self.store, self.token, self.make = path, store, token, make
         self.batch_size, self.progress = batch_size, progress
         self.settled, self.made = 0, 0
         self._missing: dict[int, Missing] = {}
@@ -79,10 +82,10 @@ class Rebuild:
                 number, ids = shadow.lacking(self.settled)
                 bar.total = bar.n + len(ids)
                 for made, missing in self.make(self._batches(ids)):
-                    shadow.put(self.fingerprint, made)
+                    shadow.put(self.token, made)
                     self._count(made, missing)
                     bar.update(len(made) + len(missing))
-                shadow.settle(self.fingerprint, number)
+                shadow.settle(self.token, number)
                 self.settled = number
                 if len(ids) <= LAST:
                     return
@@ -105,7 +108,7 @@ class Rebuild:
 
     def _exchanged(self, drop: bool) -> bool:
         try:
-            with self.store.shadow.exchanging(self.fingerprint) as exchange:
+            with self.store.shadow.exchanging(self.token) as exchange:
                 _, ids = self.store.shadow.lacking(self.settled)
                 if len(ids) > LAST:
                     raise _TooManyError

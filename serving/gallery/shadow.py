@@ -11,6 +11,7 @@ to embed. Embeddings go with their items, in both slots.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -33,7 +34,7 @@ CREATE TEMP VIEW state AS SELECT substr(key, 7) AS key, value FROM main.state WH
 """For a connection that is to read the other slot as if it were the present one."""
 
 _EXCHANGE = (
-    "DELETE FROM state WHERE key IN ('other change', 'other role', 'other coming')",
+    "DELETE FROM state WHERE key IN ('other change', 'other role', 'other coming', 'other token')",
     "ALTER TABLE embeddings RENAME TO embeddings_before",
     "ALTER TABLE embeddings_other RENAME TO embeddings",
     "ALTER TABLE embeddings_before RENAME TO embeddings_other",
@@ -88,22 +89,29 @@ class Shadow:
         fingerprint, change, coming = str(state["fingerprint"]), int(state["change"]), "coming" in state
         return Slot(fingerprint, int(state["dim"]), model, role, change, coming)
 
-    def begin(self, present_model: str, model: str, fingerprint: str, dim: int) -> None:
+    def begin(self, present_model: str, model: str, fingerprint: str, dim: int) -> str:
         """Make room for the embeddings of a model; what is there of the same one stays, of another one goes.
 
-        present_model, model: the store's own and the new one, as in model.json.
+        present_model, model: the store's own and the new one, as in model.json. Returns the slot's token: who wrote
+        into it and finds another one later knows that it was emptied or exchanged meanwhile.
         """
         slot = self.slot()
         if slot is None or slot.fingerprint != fingerprint:
             self.discard()
             values = {"fingerprint": fingerprint, "dim": dim, "model": model, "change": 0, "generation": ""}
+            values["token"] = secrets.token_hex(8)
             with self._writing() as db:
+                # Another one may have begun at the same time: the last one counts.
+                db.execute("DELETE FROM state WHERE key LIKE 'other %'")
+                db.execute("DELETE FROM embeddings_other")
                 rows = [(f"other {key}", value) for key, value in values.items()]
                 db.executemany("INSERT INTO state VALUES (?, ?)", [*rows, (_ROLE, REBUILT)])
                 # From now on the store itself says which model is its own, as that may change within a transaction.
                 db.execute("INSERT OR IGNORE INTO state VALUES ('model', ?)", (present_model,))
-        self.announce(fingerprint, coming=False)  # by one that was killed
+        ((token,),) = self._read("SELECT value FROM state WHERE key = 'other token'")
+        self.announce(token, coming=False)  # by one that was killed
         self._look_again()
+        return str(token)
 
     def discard(self) -> None:
         """Empty the slot, in pieces, so that writers do not wait long."""
@@ -112,6 +120,8 @@ class Shadow:
         left = 1
         while left:
             with self._writing() as db:
+                if self.slot() is not None:  # begun anew by another process
+                    return
                 some = f"SELECT item FROM embeddings_other LIMIT {_PIECE}"
                 left = db.execute(f"DELETE FROM embeddings_other WHERE item IN ({some})").rowcount
 
@@ -124,25 +134,25 @@ class Shadow:
         )
         return int(number), [row[0] for row in rows]
 
-    def put(self, fingerprint: str, made: Iterable[Made]) -> None:
-        """Keep embeddings of the model with that fingerprint; those of items that are gone meanwhile are passed over.
+    def put(self, token: str, made: Iterable[Made]) -> None:
+        """Keep embeddings; those of items that are gone meanwhile are passed over.
 
-        Raises `ModelChangedError` where the slot is another model's by now.
+        Raises `ModelChangedError` where the slot has another token by now, as do the others that take one.
         """
         with self._writing() as db:
-            self._check(fingerprint)
+            self._check(token)
             _put(db, made)
 
-    def settle(self, fingerprint: str, number: int) -> None:
+    def settle(self, token: str, number: int) -> None:
         """Nothing is left to be done of the items up to change `number`."""
         with self._writing() as db:
-            self._check(fingerprint)
+            self._check(token)
             db.execute(f"UPDATE state SET value = max(value, ?) WHERE key = '{_CHANGE}'", (number,))
 
-    def announce(self, fingerprint: str, coming: bool = True) -> None:
+    def announce(self, token: str, coming: bool = True) -> None:
         """Say that the slots are about to change places, or not after all: services then load the model beforehand."""
         with self._writing() as db:
-            self._check(fingerprint)
+            self._check(token)
             db.execute("DELETE FROM state WHERE key = 'other coming'")
             if coming:
                 db.execute("INSERT INTO state VALUES ('other coming', 1)")
@@ -153,13 +163,10 @@ class Shadow:
         return int(count)
 
     @contextmanager
-    def exchanging(self, fingerprint: str) -> Iterator[Exchange]:
-        """A transaction at whose end the slots change places; not so where the block raises.
-
-        Raises `ModelChangedError` where the slot is another model's by now.
-        """
+    def exchanging(self, token: str) -> Iterator[Exchange]:
+        """A transaction at whose end the slots change places; not so where the block raises."""
         with self._writing() as db:
-            self._check(fingerprint)
+            self._check(token)
             exchange = Exchange(db)
             yield exchange
             exchange.finish()
@@ -175,9 +182,9 @@ class Shadow:
             if db.execute(lower, (first - 1, first)).rowcount:
                 db.execute("UPDATE state SET value = '' WHERE key = 'other generation'")
 
-    def _check(self, fingerprint: str) -> None:
-        rows = self._read("SELECT value FROM state WHERE key = 'other fingerprint'")
-        if not rows or rows[0][0] != fingerprint:
+    def _check(self, token: str) -> None:
+        rows = self._read("SELECT value FROM state WHERE key = 'other token'")
+        if not rows or rows[0][0] != token:
             raise ModelChangedError("another rebuild or rollback of this gallery has taken the place of this one.")
 
 
@@ -201,7 +208,8 @@ class Exchange:
         for statement in _EXCHANGE:
             self._db.execute(statement)
         self._db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
-        self._db.execute("INSERT INTO state VALUES (?, ?), (?, ?)", (_CHANGE, change, _ROLE, REPLACED))
+        values = {_CHANGE: change, _ROLE: REPLACED, "other token": secrets.token_hex(8)}
+        self._db.executemany("INSERT INTO state VALUES (?, ?)", values.items())
 
     def _next(self) -> int:
         return int(self._db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1

@@ -60,8 +60,8 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
     with Store(path / STORE).closing() as store:
         if rng.random() < 0.2:
             store.shadow.discard()
-        store.shadow.begin(model_text(card, "toy"), model_text(other, "toy"), other.fingerprint, other.dim)
-        run = Rebuild(path, store, other.fingerprint, make, batch_size=20)
+        token = store.shadow.begin(model_text(card, "toy"), model_text(other, "toy"), other.fingerprint, other.dim)
+        run = Rebuild(path, store, token, make, batch_size=20)
         run.fill()
         with Gallery.open(path, other=True) as shadow:
             shadow.compact()

@@ -62,11 +62,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
+def begun(store: Store, make: Maker) -> Rebuild:
+    card = make.card
+    token = store.shadow.begin(model_text(CARD, "toy"), model_text(card, card.name), card.fingerprint, card.dim)
+    return Rebuild(store.path.parent, store, token, make, batch_size=20)
+
+
 def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> None:
     with Store(path / STORE).closing() as store:
-        card = make.card
-        store.shadow.begin(model_text(CARD, "toy"), model_text(card, card.name), card.fingerprint, card.dim)
-        run = Rebuild(path, store, card.fingerprint, make, batch_size=20)
+        run = begun(store, make)
         run.fill()
         if run.missing() and not drop:
             raise MissingError(run.missing())
@@ -216,7 +220,7 @@ def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> No
         assert shadow.card == OTHER
         assert 4 not in shadow.labels()
         with pytest.raises(MissingError), Store(path / STORE).closing() as store:
-            run = Rebuild(path, store, OTHER.fingerprint, Maker(OTHER, ("3.png",)))
+            run = begun(store, Maker(OTHER, ("3.png",)))
             run.fill()
             run.swap()
     rebuild(path, Maker(OTHER))
@@ -258,8 +262,13 @@ def test_a_search_under_way_ends_with_the_vectors_that_it_began_with(path: Path)
 
 def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
     with Store(path / STORE).closing() as store:
-        store.shadow.begin(model_text(CARD, "toy"), model_text(OTHER, "o"), OTHER.fingerprint, OTHER.dim)
-        run = Rebuild(path, store, OTHER.fingerprint, Maker(OTHER))
+        run = begun(store, Maker(OTHER))
+        run.fill()
+        store.shadow.discard()
+        again = begun(store, Maker(OTHER))  # of the same model, but what the first one had made is gone
+        with pytest.raises(ModelChangedError, match="taken the place"):
+            run.swap()
+        run = again
         rebuild(path, Maker(THIRD), swap=False)
         for do in (run.fill, run.swap):
             with pytest.raises(ModelChangedError, match="taken the place"):

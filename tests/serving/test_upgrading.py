@@ -18,6 +18,7 @@ from serving.gallery.gallery import STORE
 from serving.gallery.originals import Originals, folders_of
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
+from serving.gallery_commands import STATS
 from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.served import report
 from serving.upgrading import Compared
@@ -70,6 +71,8 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
         assert opened.card == model.card
     outcome = told(capsys, REBUILD, gallery, "--model", other_model.folder, "--swap")
     assert (outcome["embedded"], outcome["swapped"]) == (0, True)
+    run(STATS, gallery)
+    assert "has embeddings by toy-pool as well: zoo gallery rollback" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), other_model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
         assert (opened.card, opened.model_ref) == (other_model.card, str(other_model.folder))
