@@ -82,15 +82,65 @@ class Point(_Read):
 
 
 @dataclass(frozen=True)
+class Differing(_Read):
+    """An image that is there already, as item `id`, with another label or other metadata than were given. `label`: the
+    one that it had; `updated`: whether it has those that were given now.
+    """
+
+    number: int
+    id: int
+    label: str | None
+    updated: bool
+    message: str
+
+
+@dataclass(frozen=True)
 class Added:
     """The items of the images given, in order, the refused ones left out; `new`: how many were not there before;
-    `refused`: number of the image, from 0, to why. Where the connection broke and the call was repeated, what was added
-    the first time counts as there before.
+    `refused`: number of the image, from 0, to why; `differing`: those that were there with another label or metadata.
+    Where the connection broke and the call was repeated, what was added the first time counts as there before.
     """
 
     new: int
     items: tuple[Item, ...]
     refused: Mapping[int, Refused]
+    differing: tuple[Differing, ...] = ()
+
+
+@dataclass(frozen=True)
+class MarkedImage(_Read):
+    """Query or result of a mark. Of a query that is no item `id`, `label` and `thumbnail` are None."""
+
+    id: int | None
+    content_sha256: str
+    source: str
+    label: str | None
+    thumbnail: str | None
+
+
+@dataclass(frozen=True)
+class Mark(_Read):
+    """A result that was marked. `verdict`: "right", of the query's class, or "wrong"; `similarity`: the cosine of the
+    two by the model of the fingerprint `model`; `marked_at`: UTC, ISO 8601.
+    """
+
+    id: int
+    query: MarkedImage
+    result: MarkedImage
+    verdict: str
+    similarity: float
+    model: str
+    marked_at: str
+
+
+@dataclass(frozen=True)
+class Marks:
+    """A page of marks; `total`: how many there are in all, `right` and `wrong` of them."""
+
+    total: int
+    right: int
+    wrong: int
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -101,13 +151,16 @@ class Thumbnail:
 
 @dataclass(frozen=True)
 class ServiceStats(_Read):
-    """`index`: how the gallery is searched; `calibration`: of p_same, None where it was never made."""
+    """`index`: how the gallery is searched; `calibration`: of p_same, None where it was never made; `marks`: how many
+    results were marked right and wrong.
+    """
 
     items: int
     labels: int
     change: int
     index: Mapping[str, Any]
     calibration: Mapping[str, Any] | None
+    marks: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,8 +198,11 @@ class Collection(_Read):
 
 @dataclass(frozen=True)
 class Evaluation(_Read):
-    """The labelled gallery measured through what is served. `steps`: one each for exact search and the index, with
-    their metrics; `not_calibrated`: why no calibration came of it.
+    """The labelled gallery measured through what is served.
+
+    `steps`: one each for exact search and the index, with their metrics; `not_measured`, `not_calibrated`: why there
+    are none, or no calibration came of it. `reliability`: in tenths of p_same what was promised and what was so, of
+    classes that it was not fitted to. `marks`: what marked results say.
     """
 
     date: str
@@ -156,3 +212,6 @@ class Evaluation(_Read):
     steps: tuple[Mapping[str, Any], ...]
     calibration: Mapping[str, Any] | None
     not_calibrated: str | None
+    not_measured: str | None = None
+    reliability: tuple[Mapping[str, Any], ...] = ()
+    marks: Mapping[str, Any] | None = None

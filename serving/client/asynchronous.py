@@ -19,6 +19,8 @@ from serving.client.answers import (
     Evaluation,
     Item,
     Items,
+    Mark,
+    Marks,
     Match,
     Model,
     Point,
@@ -79,13 +81,33 @@ class AsyncClient:
         label: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        update: bool = False,
     ) -> Added:
-        return await self._do(calls.add(images, label, source, metadata))
+        return await self._do(calls.add(images, label, source, metadata, update))
 
     async def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
     ) -> Item:
         return await self._do(calls.describe(item, label, metadata, unlabel))
+
+    async def mark(self, query: Image | int, result: int, right: bool, crop: Box | None = None) -> Mark:
+        if isinstance(query, int):
+            return await self._do(calls.mark(query, result, right))
+        sent = await self._do(calls.sent_query(query, crop))
+        return await self._do(calls.mark(sent, result, right))
+
+    async def unmark(self, mark: int) -> None:
+        await self._do(calls.unmark(mark))
+
+    async def marks(
+        self,
+        offset: int = 0,
+        limit: int = 50,
+        query: int | str | None = None,
+        result: int | None = None,
+        right: bool | None = None,
+    ) -> Marks:
+        return await self._do(calls.marks(offset, limit, query, result, right))
 
     async def remove(self, item: int) -> None:
         await self._do(calls.remove(item))

@@ -19,6 +19,8 @@ from serving.client.answers import (
     Evaluation,
     Item,
     Items,
+    Mark,
+    Marks,
     Match,
     Model,
     Point,
@@ -90,19 +92,48 @@ class Client:
         label: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        update: bool = False,
     ) -> Added:
-        """Add images; what is there already, by its content, stays as it is. Needs a write key.
+        """Add images; what is there already, by its content, stays as it is, and is named where its label or metadata
+        differ; with `update` it gets those that are given. Needs a write key.
 
         One image that is refused raises `ServiceError`; of several the refused ones are named. source: by default the
         name of the file.
         """
-        return self._do(calls.add(images, label, source, metadata))
+        return self._do(calls.add(images, label, source, metadata, update))
 
     def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
     ) -> Item:
         """Give an item another label (`unlabel`: none), other metadata, or both. Needs a write key."""
         return self._do(calls.describe(item, label, metadata, unlabel))
+
+    def mark(self, query: Image | int, result: int, right: bool, crop: Box | None = None) -> Mark:
+        """Say of a result, an item's id, whether it is of the class of the query: an item's id, or an image.
+
+        Marking the pair again replaces the mark. Of an image only its hash and its name are kept. Needs a write key.
+        """
+        if isinstance(query, int):
+            return self._do(calls.mark(query, result, right))
+        sent = self._do(calls.sent_query(query, crop))
+        return self._do(calls.mark(sent, result, right))
+
+    def unmark(self, mark: int) -> None:
+        """Take a mark back. Needs a write key."""
+        self._do(calls.unmark(mark))
+
+    def marks(
+        self,
+        offset: int = 0,
+        limit: int = 50,
+        query: int | str | None = None,
+        result: int | None = None,
+        right: bool | None = None,
+    ) -> Marks:
+        """Marks in the order in which they were first made. query: of an item's id or an image's SHA-256 alone; result,
+        right: of this result or verdict alone.
+        """
+        return self._do(calls.marks(offset, limit, query, result, right))
 
     def remove(self, item: int) -> None:
         """Needs a write key. Raises `ItemNotFoundError`."""

@@ -18,9 +18,13 @@ from serving.client.answers import (
     Added,
     Answer,
     Collection,
+    Differing,
     Evaluation,
     Item,
     Items,
+    Mark,
+    MarkedImage,
+    Marks,
     Match,
     Model,
     Point,
@@ -94,9 +98,10 @@ def add(
     label: str | None = None,
     source: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    update: bool = False,
 ) -> Call[Added]:
     given = {"label": label, "source": source, "metadata": None if metadata is None else json.dumps(dict(metadata))}
-    form = {name: value for name, value in given.items() if value is not None}
+    form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
     codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
     return Call("POST", "/items", _added, (), _files(_several(images)), form, codes=codes)
 
@@ -111,6 +116,37 @@ def describe(
     if label is not None or unlabel:
         change["label"] = label
     return Call("PATCH", f"/items/{item}", _item, json=change, repeatable=False)
+
+
+def sent_query(image: Image, crop: Box | None) -> Call[dict[str, Any]]:
+    """What `mark` takes of an image that was searched by."""
+    ((_, (name, _, _)),) = files = _files([image])
+
+    def read(response: httpx.Response) -> dict[str, Any]:
+        body = response.json()
+        return {"content_sha256": body["content_sha256"][0], "embedding": body["embeddings"][0], "source": name}
+
+    return Call("POST", "/embed", read, [("format", "base64"), *_crop(crop)], files)
+
+
+def mark(query: int | Mapping[str, Any], result: int, right: bool) -> Call[Mark]:
+    said = {"query": query, "item": result, "verdict": "right" if right else "wrong"}
+    return Call("POST", "/feedback", lambda response: _mark(response.json()), json=said)
+
+
+def unmark(mark: int) -> Call[None]:
+    return Call("DELETE", f"/feedback/{mark}", _removed, repeatable=False)
+
+
+def marks(offset: int, limit: int, query: int | str | None, result: int | None, right: bool | None) -> Call[Marks]:
+    verdict = None if right is None else "right" if right else "wrong"
+    given = {"offset": offset, "limit": limit, "query": query, "item": result, "verdict": verdict}
+
+    def read(response: httpx.Response) -> Marks:
+        body = response.json()
+        return Marks(body["total"], body["right"], body["wrong"], tuple(_mark(one) for one in body["marks"]))
+
+    return Call("GET", "/feedback", read, [(name, str(value)) for name, value in given.items() if value is not None])
 
 
 def remove(item: int) -> Call[None]:
@@ -242,7 +278,12 @@ def _added(response: httpx.Response) -> Added:
     if "error" in body:
         return Added(0, (), {0: Refused.of(body["error"])})
     refused = {one["number"]: Refused.of(one["error"]) for one in body["refused"]}
-    return Added(body["new"], tuple(Item.of(one) for one in body["items"]), refused)
+    differing = tuple(Differing.of(one) for one in body.get("differing", ()))
+    return Added(body["new"], tuple(Item.of(one) for one in body["items"]), refused, differing)
+
+
+def _mark(values: Mapping[str, Any]) -> Mark:
+    return Mark.of({**values, **{name: MarkedImage.of(values[name]) for name in ("query", "result")}})
 
 
 def _item(response: httpx.Response) -> Item:
@@ -263,4 +304,6 @@ def _thumbnail(response: httpx.Response) -> Thumbnail:
 
 
 def _evaluation(response: httpx.Response) -> Evaluation:
-    return Evaluation.of({**response.json(), "steps": tuple(response.json()["steps"])})
+    body = response.json()
+    several = {name: tuple(body[name]) for name in ("steps", "reliability") if name in body}
+    return Evaluation.of({**body, **several})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import re
 import shutil
@@ -143,6 +144,44 @@ def test_writing(kind: Any, writable: Running) -> None:
     client.remove(both.items[1].id)
 
 
+def test_marking(kind: Any, writable: Running, tmp_path: Path) -> None:
+    client, seed = kind(writable.url, key=KEY), ("Client", "Awaited").index(kind.name)
+    image = toys.encoded(toys.picture(2, np.random.default_rng(950 + seed)))
+    (tmp_path / "query.png").write_bytes(image)
+    one = client.mark(3, 5, right=False)
+    assert (one.query.id, one.result.id, one.verdict) == (3, 5, "wrong")
+    again = client.mark(3, 5, right=True)
+    assert (again.id, again.verdict) == (one.id, "right")
+    sent = client.mark(tmp_path / "query.png", 5, right=True)
+    assert (sent.query.content_sha256, sent.query.source) == (hashlib.sha256(image).hexdigest(), "query.png")
+    part = client.mark(image, 6, right=False, crop=(0, 0, 0.5, 0.5))
+    match = client.search(image, k=24)
+    assert sent.similarity == pytest.approx(next(one.similarity for one in match if one.id == 5), abs=1e-5)
+    page = client.marks(limit=2)
+    assert (page.total, page.right, page.wrong, page.marks) == (3, 2, 1, (again, sent))
+    for values, expected in (
+        ({"query": 3}, again),
+        ({"query": part.query.content_sha256}, part),
+        ({"right": False}, part),
+    ):
+        assert client.marks(**values).marks == (expected,)
+    assert client.marks(result=5, offset=1).marks == (sent,)
+    assert client.stats().marks == {"right": 2, "wrong": 1}
+    assert client.evaluate().marks["precision"] == pytest.approx(2 / 3)
+    for mark in (again, sent, part):
+        client.unmark(mark.id)
+    with pytest.raises(ServiceError, match="no mark"):
+        client.unmark(again.id)
+    with pytest.raises(ServiceError, match="searched by"):
+        client.mark(3, 3, right=True)
+    (tmp_path / "other.png").write_bytes(image)
+    (item,) = client.add(image, label="one").items
+    (differing,) = client.add([image], label="two").differing
+    assert (differing.id, differing.label, differing.updated) == (item.id, "one", False)
+    assert client.add(image, label="two", update=True).items[0].label == "two"
+    client.remove(item.id)
+
+
 def test_the_key_comes_from_the_environment_and_is_shown_nowhere(
     writable: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +206,7 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
 
     assert signatures(Client) == signatures(AsyncClient)
-    assert len(signatures(Client)) == 17
+    assert len(signatures(Client)) == 20
     assert not hasattr(serving, "Server")
 
 
