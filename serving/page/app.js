@@ -8,6 +8,7 @@ import "./edit.js";
 import { loadLabels, setCalibrated } from "./filters.js";
 import "./input.js";
 import "./map.js";
+import "./marks.js";
 import "./model.js";
 import "./panels.js";
 import { current, go, remembered, setLimits } from "./query.js";

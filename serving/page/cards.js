@@ -27,9 +27,30 @@ export function card(item) {
   made.title = item.source;
   made.setAttribute("aria-label", `${spoken}. Search from this image`);
   made.replaceChildren(picture(item.thumbnail), words);
-  const remove = button("remove", "Delete", () => tell("delete", item));
-  remove.setAttribute("aria-label", `Delete ${item.label || item.source}, item ${item.id}`);
-  return element("li", "", made, remove);
+  const place = element("li", "", made, tool("edit", "Edit", item), tool("remove", "Delete", item));
+  if (item.similarity !== undefined) place.append(marking(item));
+  return place;
+}
+
+/** What a write key allows. */
+function tool(name, text, item) {
+  const made = button(`tool ${name}`, text, () => tell(text.toLowerCase(), item));
+  made.setAttribute("aria-label", `${text} ${item.label || item.source}, item ${item.id}`);
+  return made;
+}
+
+function marking(item) {
+  const choices = Object.entries({ right: "Right", wrong: "Wrong" }).map(([verdict, text]) => {
+    const made = button("mark", text, () => tell("mark", { item, verdict }));
+    Object.assign(made.dataset, { item: item.id, verdict });
+    made.setAttribute("aria-pressed", false);
+    made.setAttribute("aria-label", `${text}: ${item.label || item.source}, item ${item.id}`);
+    return made;
+  });
+  const made = element("div", "marking", ...choices);
+  made.setAttribute("role", "group");
+  made.setAttribute("aria-label", "Is it of the query's class?");
+  return made;
 }
 
 /** A label; of one with folders in it, as Greek/alpha, the last part stands out. */

@@ -23,7 +23,8 @@ export function drawn(tag, attributes, ...content) {
   return made;
 }
 
-/** Tell the other modules: "ask" {id} or {file}, "filtered", "keys", "changed", "found" [ids]. */
+/** Tell the other modules: "ask" {id} or {file}, "filtered", "keys", "changed", "found" [ids],
+ * "edit" and "delete" item, "edited", "mark" {item, verdict}. */
 export function tell(name, detail) {
   dispatchEvent(new CustomEvent(`zoo-${name}`, { detail }));
 }

@@ -1,7 +1,8 @@
 // Which of the nearest are wanted: of which labels, how sure, in which order.
 
 import { ask } from "./api.js";
-import { $, button, counted, element, tell } from "./dom.js";
+import { $, button, counted, element, listen, tell } from "./dom.js";
+import { chosenValues, clearMetadata, where } from "./metadata.js";
 
 const OFFERED = 12; // labels that are shown to be clicked; the others are found by typing
 const chosen = new Set();
@@ -13,6 +14,7 @@ export const chosenLabels = () => [...chosen];
 /** Write the filters into the parameters of a search; whether one had to be left out, as texts have no p_same. */
 export function fill(parameters, byText = false) {
   for (const label of chosen) parameters.append("label", label);
+  if (where()) parameters.set("where", where());
   const least = $("least").checkValidity() && $("least").value;
   const unsure = Boolean(least && calibrated && byText);
   if (least && !unsure) {
@@ -23,7 +25,7 @@ export function fill(parameters, byText = false) {
 }
 
 export function isFiltering() {
-  return chosen.size > 0 || Boolean($("least").value);
+  return chosen.size > 0 || chosenValues() > 0 || Boolean($("least").value);
 }
 
 /** Whether similarities can be said as probabilities; without a calibration they are cut as they are. */
@@ -44,6 +46,7 @@ export async function loadLabels() {
 
 export function clearFilters() {
   chosen.clear();
+  clearMetadata();
   $("least").value = "";
   $("rerank").value = "none";
   draw();
@@ -69,7 +72,7 @@ function draw() {
   });
   $("chips").replaceChildren(...chips);
   chips.map((chip) => chip.firstChild).find((chip) => chip.dataset.label === focused)?.focus();
-  const active = chosen.size + Boolean($("least").value) + ($("rerank").value !== "none");
+  const active = chosen.size + chosenValues() + Boolean($("least").value) + ($("rerank").value !== "none");
   $("filters-note").textContent = active ? `${active} set` : "";
   $("filters-clear").hidden = !active;
 }
@@ -96,4 +99,5 @@ for (const id of ["least", "rerank"]) {
     tell("filtered");
   });
 }
+listen("filtered", draw);
 $("filters-clear").addEventListener("click", clearFilters);

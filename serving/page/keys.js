@@ -19,6 +19,7 @@ export async function request(kind, reason) {
 
 export function forget(kind) {
   sessionStorage.removeItem(NAMES[kind]);
+  if (kind === "read") document.cookie = `zoo-key=; SameSite=Strict; path=${PLACE}; max-age=0`;
   tell("keys");
 }
 

@@ -3,7 +3,10 @@
 import { ask } from "./api.js";
 import { curve } from "./curve.js";
 import { $, complain, counted, element, listen, percent } from "./dom.js";
+import { reliability } from "./reliability.js";
 
+const SHOWN = 5; // marks that contradict labels
+const KEPT = "What was promised and what was so, in tenths of p_same, on classes that it was not fitted to.";
 const NAMES = { recall_at_1: "R@1", map_at_r: "MAP@R" };
 
 async function load() {
@@ -13,6 +16,7 @@ async function load() {
     const evaluation = await ask("/evaluate").catch((error) => (error.status === 404 ? null : Promise.reject(error)));
     $("model-facts").replaceChildren(...facts(model, stats));
     evaluate(evaluation, stats.calibration);
+    tellMarks(stats.marks, evaluation?.marks);
   } catch (error) {
     $("model-note").textContent = "";
     complain(error.message);
@@ -35,18 +39,32 @@ function facts(model, { items, labels, index }) {
 }
 
 function evaluate(evaluation, calibration) {
-  $("steps").hidden = !evaluation;
+  $("steps").hidden = !evaluation?.steps.length;
   $("steps-body").replaceChildren(...(evaluation?.steps || []).map(step));
   $("model-note").textContent = evaluation ? measured(evaluation) : "The labelled items were not measured yet.";
   const fitted = calibration ? [curve(calibration), element("figcaption", "", explained(calibration))] : [];
   const reason = evaluation?.not_calibrated || "Similarities are not calibrated yet; measuring does that too.";
-  $("calibration").replaceChildren(...(fitted.length ? fitted : [element("figcaption", "", reason)]));
+  const bins = evaluation?.reliability || [];
+  const kept = bins.length ? [reliability(bins), element("figcaption", "", KEPT)] : [];
+  $("calibration").replaceChildren(...(fitted.length ? fitted : [element("figcaption", "", reason)]), ...kept);
 }
 
-function measured({ date, items, index_recall_at_10: recall, changed_since: changed }) {
+/** Live counts; where marks contradict labels they are named as of now, too. */
+function tellMarks({ right, wrong }, judged) {
+  const total = right + wrong;
+  const against = judged?.contradict_labels || 0;
+  const said = total ? `${counted(total, "result")} marked, ${percent(right / total)} of them right.` : "";
+  $("marks-note").textContent = said + (against ? ` ${counted(against, "mark")} against the labels:` : "");
+  const first = (judged?.contradictions || []).slice(0, SHOWN).map(({ query, result, verdict }) =>
+    element("li", "", `item ${query.id} (${query.label}) and item ${result.id} (${result.label}): ${verdict}`));
+  $("contradictions").replaceChildren(...first);
+}
+
+function measured({ date, items, index_recall_at_10: recall, changed_since: changed, not_measured: unmeasured }) {
   const when = new Date(date).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   const found = typeof recall === "number" ? `; the index finds ${percent(recall)} of the 10 nearest` : "";
-  return `Measured ${when} over ${counted(items, "item")}${found}.${changed ? " The gallery has changed since." : ""}`;
+  const without = unmeasured ? ` ${unmeasured[0].toUpperCase()}${unmeasured.slice(1)}` : "";
+  return `Measured ${when} over ${counted(items, "item")}${found}.${without}${changed ? " The gallery has changed since." : ""}`;
 }
 
 function step({ step: name, queries, metrics, intervals }) {
@@ -61,10 +79,11 @@ function step({ step: name, queries, metrics, intervals }) {
   return element("tr", "", head, ...cells, element("td", "", queries.toLocaleString()));
 }
 
-function explained({ pairs, neighbours, error }) {
+function explained({ pairs, neighbours, error, marked = 0 }) {
   const off = typeof error === "number" ? ` On classes that it was not fitted to it is off by ${percent(error)} on average.` : "";
-  return `How likely a result is of the query's class, fitted to ${pairs.toLocaleString()} neighbours ` +
-    `(the first ${neighbours} of each labelled item).${off}`;
+  const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item)`] : [];
+  const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
+  return `How likely a result is of the query's class, fitted to ${sources}.${off}`;
 }
 
 $("measure").addEventListener("click", async () => {

@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { card } from "./cards.js";
 import { $, complain, counted, tell } from "./dom.js";
 import { chosenLabels, fill, isFiltering } from "./filters.js";
+import { where } from "./metadata.js";
 
 const SAMPLE = 24;
 let running = null; // the AbortController of the request under way
@@ -14,7 +15,7 @@ let uncalibrated = false; // whether the results that are shown have no p_same
 export function present(query) {
   return fetching(async (get) => {
     if (query) await search(query, get, 0);
-    else if (chosenLabels().length) await browseLabels(get, 0);
+    else if (chosenLabels().length || where()) await browseChosen(get, 0);
     else await browse(get);
   });
 }
@@ -32,13 +33,16 @@ async function browse(get) {
   heading("From the gallery", total ? "Click one to search from it" : "The gallery is empty");
 }
 
-async function browseLabels(get, offset) {
-  const page = (label) => get(`/items?${new URLSearchParams({ label, offset, limit: SAMPLE })}`);
-  const pages = await Promise.all(chosenLabels().map(page));
+async function browseChosen(get, offset) {
+  const wanted = { offset, limit: SAMPLE, ...(where() && { where: where() }) };
+  const labels = chosenLabels().map((label) => ({ label }));
+  const page = (label) => get(`/items?${new URLSearchParams({ ...label, ...wanted })}`);
+  const pages = await Promise.all((labels.length ? labels : [{}]).map(page));
   const left = pages.some(({ total }) => total > offset + SAMPLE);
-  put(pages.flatMap(({ items }) => items), offset, left && ((next) => browseLabels(next, offset + SAMPLE)));
+  put(pages.flatMap(({ items }) => items), offset, left && ((next) => browseChosen(next, offset + SAMPLE)));
   const total = pages.reduce((sum, one) => sum + one.total, 0);
-  heading("From the gallery", `${counted(total, "image")} of ${counted(pages.length, "label")}`);
+  const of = labels.length ? ` of ${counted(pages.length, "label")}` : "";
+  heading("From the gallery", `${counted(total, "image")}${of}${where() ? " with this metadata" : ""}`);
 }
 
 async function search(query, get, offset) {
