@@ -56,7 +56,7 @@ def marks() -> Json:
             parameter("offset", "How many to pass over", 0, None, 0),
             parameter("limit", "How many to give", 1, feedback.MOST, 50),
             text("query", "Only of this query: the id of an item, or the content_sha256 of an image"),
-            parameter("item", "Only of this result", 1, None, None),
+            parameter("item", "Only of this result", 0, None, None),
             {**text("verdict", "Only of this verdict"), "schema": _VERDICT},
         ],
         "responses": {
