@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.calibrating import calibration_of
 from serving.gallery import Gallery, Hit
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.reranking import EXPANSION, NONE, RECIPROCAL, expanded, k_reciprocal
 from zoo.errors import UsageError
+from zoo.evaluation.calibration import Calibration
 
 DEFAULT_K = 10
 EXPANDED_BY = 10
@@ -40,9 +40,15 @@ class Ask:
     rerank: str = NONE
 
 
-def find(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int] = ()) -> list[Hit]:
-    """embedding: unit row, float32 [1, dim]. Raises `UsageError` for a `min_p` without a calibration."""
-    least = _least_similarity(gallery, ask)
+def find(
+    gallery: Gallery,
+    embedding: np.ndarray,
+    ask: Ask,
+    leave_out: Sequence[int] = (),
+    calibration: Calibration | None = None,
+) -> list[Hit]:
+    """embedding: unit row, float32 [1, dim]; calibration: the gallery's, without which `min_p` raises `UsageError`."""
+    least = _least_similarity(ask, calibration)
     wanted = ask.offset + ask.k
     if ask.rerank == EXPANSION:
         first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
@@ -65,14 +71,13 @@ def _by_shared_neighbours(
     return [head[i] for i in np.argsort(distances, kind="stable")] + hits[CANDIDATES:]
 
 
-def _least_similarity(gallery: Gallery, ask: Ask) -> float:
+def _least_similarity(ask: Ask, calibration: Calibration | None) -> float:
     least = -np.inf if ask.min_similarity is None else ask.min_similarity
     if ask.min_p is None:
         return least
-    calibration = calibration_of(gallery)
     if calibration is None:
         raise UsageError(
-            "min_p needs a calibration, which this gallery does not have. Label some items, then: POST /evaluate, or "
-            "zoo gallery calibrate."
+            "min_p needs a calibration, which this gallery does not have. Label some items, or mark results, then: "
+            "POST /evaluate, or zoo gallery calibrate."
         )
     return max(least, calibration.similarity_at(ask.min_p))

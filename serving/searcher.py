@@ -15,6 +15,7 @@ from serving.metrics import stage
 from serving.models import Models
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
+from zoo.evaluation.calibration import Calibration
 from zoo.floors import GOLDEN_FLOORS
 from zoo.golden import FILE, read_golden
 from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
@@ -104,13 +105,15 @@ class Searcher:
         embedding, truncated = self.embed_text(text)
         return self.search(embedding, Ask(k)), truncated
 
-    def search(self, embedding: np.ndarray, ask: Ask, leave_out: int | None = None) -> list[Hit]:
+    def search(
+        self, embedding: np.ndarray, ask: Ask, leave_out: int | None = None, calibration: Calibration | None = None
+    ) -> list[Hit]:
         """What `ask` wants of the nearest to a unit row, float32 [1, dim]; the item `leave_out` is not among them.
 
-        Raises `UsageError` for a `min_p` where the gallery was never calibrated.
+        Raises `UsageError` for a `min_p` without the gallery's calibration.
         """
         with stage("find"):
-            return find(self.gallery, embedding, ask, () if leave_out is None else (leave_out,))
+            return find(self.gallery, embedding, ask, () if leave_out is None else (leave_out,), calibration)
 
     def is_ready(self) -> bool:
         """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched."""

@@ -73,8 +73,8 @@ def _one(collection: Collection, asked: Search) -> dict[str, Any]:
 
 def _found(searcher: Searcher, asked: Search, path: str) -> dict[str, Any]:
     embedding, query = _embedded(searcher, asked)
-    hits = searcher.search(embedding, asked.ask, asked.item)
     calibration = None if asked.texts else calibration_of(searcher.gallery)  # fitted to pairs of images
+    hits = searcher.search(embedding, asked.ask, asked.item, calibration)
     return {
         "query": query,
         "results": [hit_json(hit, calibration, path) for hit in hits],
