@@ -30,7 +30,7 @@ def page(browser: Browser, text_server: Running, request: pytest.FixtureRequest)
         errors: list[str] = []
         opened.on("pageerror", lambda error: errors.append(str(error)))
         opened.goto(text_server.url)
-        expect(opened.locator(".card")).to_have_count(24)
+        expect(opened.locator(".card")).to_have_count(24, timeout=30_000)  # the first page of a cold browser
         yield opened
         assert errors == []
 
