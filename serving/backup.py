@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serving.gallery.binding import MODEL
 from serving.gallery.connection import connect, explained
-from serving.gallery.gallery import MODEL, STORE, Gallery
+from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError

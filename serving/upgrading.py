@@ -19,7 +19,8 @@ from typing import Any
 
 from serving.calibrating import calibrate_gallery, calibration_of
 from serving.gallery import Gallery
-from serving.gallery.gallery import STORE, model_text, parsed_model
+from serving.gallery.binding import model_text, parsed_model
+from serving.gallery.gallery import STORE
 from serving.gallery.items import IndexStats
 from serving.gallery.originals import Originals, folders_of
 from serving.gallery.rebuilding import Missing, Pictures, Rebuild

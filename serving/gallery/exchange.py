@@ -18,7 +18,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_of, model_text, read_model
+from serving.gallery.binding import MODEL, model_of, model_text, read_model
+from serving.gallery.gallery import STORE, Gallery, is_gallery
 from serving.gallery.items import Item, NewItem
 from serving.gallery.marks import Mark
 from serving.gallery.store import Store

@@ -73,3 +73,11 @@ def _is_unicode(text: str) -> bool:
 
 def _marks(values: Any) -> str:
     return ", ".join("?" * len(values))
+
+
+def where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:
+    """The clause for items of this label, of any where it is None, that `chosen` lets through, and its values."""
+    if label is None and not chosen:
+        return "", []  # all are counted much quicker without a condition
+    condition, values = chosen.sql()
+    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])

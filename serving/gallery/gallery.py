@@ -2,13 +2,11 @@
 
 gallery.sqlite    the truth (serving.gallery.store)
 index-*           derived from it (serving.gallery.generation); may be deleted at any time
-model.json        the card of the model that embeds this gallery, and where it was loaded from; once a rebuild was begun
-                  the store says so itself, and this file is a copy
+model.json        the card of the model that embeds this gallery, and where it was loaded from (serving.gallery.binding)
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery.backends import open_index
+from serving.gallery.binding import MODEL, model_of, parsed_model
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
 from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
@@ -27,11 +26,11 @@ from serving.gallery.measuring import Measured, recall_of, sample_of
 from serving.gallery.overview import Overview
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
-from zoo.cards import Card, card_from_json
-from zoo.errors import CardError, GalleryError, GalleryExistsError, GalleryNotFoundError, ModelMismatchError, UsageError
+from zoo.cards import Card
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ModelMismatchError, UsageError
 from zoo.files import atomic_folder, write_json
 
-STORE, MODEL = "gallery.sqlite", "model.json"
+STORE = "gallery.sqlite"
 
 
 @dataclass(frozen=True)
@@ -318,33 +317,6 @@ def check_there(path: Path) -> None:
     if not is_gallery(path):
         what = "holds no gallery" if path.exists() else "is not there"
         raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
-
-
-def model_of(path: Path, store: Store) -> tuple[Card, str]:
-    """The card of the model of the gallery `path` whose store is open, and how the model is loaded."""
-    return read_model(path / MODEL) if store.model is None else parsed_model(store.model, path / STORE)
-
-
-def model_text(card: Card, model_ref: str) -> str:
-    """What `read_model` reads."""
-    return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
-
-
-def read_model(path: Path) -> tuple[Card, str]:
-    """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
-    try:
-        return parsed_model(path.read_text(encoding="utf-8"), path)
-    except (OSError, ValueError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
-
-
-def parsed_model(text: str, path: Path) -> tuple[Card, str]:
-    """As `read_model`, of the text; `path`: where it comes from."""
-    try:
-        values = json.loads(text)
-        return card_from_json(values["card"]), str(values["ref"])
-    except (ValueError, KeyError, TypeError, CardError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
 def _hits(similarities: np.ndarray, ids: np.ndarray, items: dict[int, Item]) -> list[Hit]:

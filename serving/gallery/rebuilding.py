@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from serving.gallery.binding import MODEL
 from serving.gallery.compaction import alone
-from serving.gallery.gallery import MODEL, STORE
+from serving.gallery.gallery import STORE
 from serving.gallery.items import Item
 from serving.gallery.originals import Originals
 from serving.gallery.rows import blob_of

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +23,15 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.connection import connect, explained
-from serving.gallery.filters import EVERYTHING, Filter
+from serving.gallery.database import Database
+from serving.gallery.filters import EVERYTHING, Filter, where
 from serving.gallery.items import Added, Changes, Item, NewItem, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
 from serving.gallery.rows import blob_of, item_of, json_of, row_of
-from serving.gallery.shadow import SEEN_AS_THE_STORE, Shadow
+from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, GalleryNotFoundError, ItemNotFoundError, ModelChangedError
+from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
 
 _ITEM = "id, source, label, metadata, content_sha256, added_at, change"
 _MAX_ID = 2**63 - 1
@@ -48,22 +47,14 @@ class Store:
         other: for its other model, to be read as if it had that one: what that model has not embedded is not seen.
         """
         self.path, self.other = path, other
-        self._lock = threading.RLock()
+        self._database = Database(path, other)
+        self._db, self._query = self._database.db, self._database.query
+        self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
         self.overview = Overview(path)
         self.shadow = Shadow(self._query, self._transaction)
-        if not path.is_file():
-            raise GalleryNotFoundError(f"{path} does not exist.")
-        with self._explained():
-            self._db = connect(path)
         try:
-            with self._explained():
-                schema.check_version(self._db, path)
-                # FULL: an acknowledged write survives a power cut as well as a killed process.
-                self._db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-                if other:
-                    self._db.executescript(SEEN_AS_THE_STORE)
-                state = dict(self._db.execute("SELECT key, value FROM state"))
+            state = dict(self._query("SELECT key, value FROM state"))
             if "fingerprint" not in state:
                 raise GalleryError(f"{path} holds no embeddings of another model.")
             self.dim, self.fingerprint = int(state["dim"]), str(state["fingerprint"])
@@ -71,7 +62,7 @@ class Store:
             if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:
                 raise GalleryError(f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}.")
         except BaseException:
-            self._db.close()
+            self._database.close()
             raise
 
     @staticmethod
@@ -84,8 +75,7 @@ class Store:
         return Store(self.path, self.other)
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        self._database.close()
         self.overview.close()
 
     @contextmanager
@@ -158,9 +148,8 @@ class Store:
         return str(rows[0][0]) if rows else None
 
     def set_state(self, key: str, value: str) -> None:
-        with self._lock, self._explained():
-            own = f"other {key}" if self.other else key
-            self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+        own = f"other {key}" if self.other else key
+        self._query("INSERT OR REPLACE INTO main.state VALUES (?, ?)", own, value)
 
     def fact(self, key: str) -> str | None:
         """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
@@ -232,8 +221,8 @@ class Store:
         self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
     ) -> list[Item]:
         """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
-        where, values = _where(label, chosen)
-        rows = self._query(f"SELECT {_ITEM} FROM items {where} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
+        clause, values = where(label, chosen)
+        rows = self._query(f"SELECT {_ITEM} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
         return [item_of(row) for row in rows]
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
@@ -280,8 +269,8 @@ class Store:
         return dict(self._query("SELECT content_sha256, id FROM items"))
 
     def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
-        where, values = _where(label, chosen)
-        return int(self._query(f"SELECT count(*) FROM items {where}", *values)[0][0])
+        clause, values = where(label, chosen)
+        return int(self._query(f"SELECT count(*) FROM items {clause}", *values)[0][0])
 
     def stats(self) -> Stats:
         with self._snapshot():
@@ -318,28 +307,11 @@ class Store:
         self._db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
         return new_id, True
 
-    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock, self._explained():
-            return self._db.execute(sql, values).fetchall()
-
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
         rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return rows[0]
-
-    @contextmanager
-    def _snapshot(self) -> Iterator[None]:
-        """Reads inside see one state of the store."""
-        with self._lock, self._explained():
-            if self._db.in_transaction:
-                yield
-                return
-            self._db.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._db.execute("ROLLBACK")
 
     @contextmanager
     def _of_this_model(self) -> Iterator[None]:
@@ -372,29 +344,3 @@ class Store:
         with self._transaction() as db:
             self._check_model()
             yield db
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise explained(error, self.path) from error
-
-
-def _where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:
-    if label is None and not chosen:
-        return "", []  # all are counted much quicker without a condition
-    condition, values = chosen.sql()
-    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery, Item
-from serving.gallery.gallery import STORE, model_text
+from serving.gallery.binding import model_text
+from serving.gallery.gallery import STORE
 from serving.gallery.rebuilding import Outcome, Rebuild
 from serving.gallery.shadow import Made
 from serving.gallery.store import Store

@@ -16,7 +16,8 @@ import pytest
 from serving.backup import MANIFEST, backup, restore
 from serving.backup_commands import BACKUP, RESTORE
 from serving.gallery import Gallery
-from serving.gallery.gallery import MODEL, STORE
+from serving.gallery.binding import MODEL
+from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, new_items, unit_rows

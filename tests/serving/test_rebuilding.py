@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery, Item
-from serving.gallery.gallery import MODEL, STORE, model_text
+from serving.gallery.binding import MODEL, model_text
+from serving.gallery.gallery import STORE
 from serving.gallery.rebuilding import LAST, Missing, MissingError, Outcome, Rebuild
 from serving.gallery.shadow import REBUILT, REPLACED, Made
 from serving.gallery.store import Store
