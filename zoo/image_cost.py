@@ -21,8 +21,9 @@ MAX_IN_JPEG = {
 """What a JPEG may hold of things that add up: how each begins, and how many there may be."""
 
 MAX_READS, MAX_READS_OF_BMP = 50_000, 400_000
-"""By which Pillow takes a file piece by piece, some microseconds each. A PNG of 20 MB in pieces of 8 kB takes 10,000;
-a BMP of runs two for each of them."""
+"""By which Pillow takes a file piece by piece, some microseconds each; a BMP of runs needs two for each of them."""
+BYTES_A_READ = 500
+"""Of a large file, which may be read more often. ffmpeg makes the smallest pieces, PNGs in 4 kB of four reads each."""
 
 MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
 """Of a portable map (PPM, PGM, PBM) whose numbers are written out."""
@@ -33,7 +34,7 @@ class Rationed(BytesIO):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
-        self.left = MAX_READS_OF_BMP if data.startswith(b"BM") else MAX_READS
+        self.left = max(MAX_READS_OF_BMP if data.startswith(b"BM") else MAX_READS, len(data) // BYTES_A_READ)
 
     def read(self, size: int | None = -1) -> bytes:
         self.left -= 1

@@ -37,7 +37,7 @@ def png(width: int, height: int, rows: int | None = None) -> bytes:
     """A black 1-bit PNG, small as a file."""
     pixels = zlib.compress(bytes((rows or height) * (1 + min(width, 20_000) // 8)), 1)
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
 def many_scans(size: int, side: int = MEGAPIXELS) -> bytes:
@@ -71,7 +71,7 @@ def _segment(marker: int, data: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
@@ -102,10 +102,10 @@ _FILLING: dict[str, Callable[[int], bytes]] = {
     "JPEG of Photoshop resources": lambda size: _after(
         "JPEG", 2, _segment(0xED, b"Photoshop 3.0\0" + b"8BIM\3\xff\0\0\0\0\0\0" * 5000), size
     ),
-    "PNG of chunks": lambda size: _after("PNG", 33, _chunk(b"tIME", bytes(7)), size),
-    "PNG of texts": lambda size: _after("PNG", 33, _chunk(b"tEXt", b"a\0b"), size),
-    "PNG of packed texts": lambda size: _after("PNG", 33, _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(9999))), size),
-    "PNG of empty data": lambda size: _after("PNG", 33, _chunk(b"IDAT", b""), size),
+    "PNG of chunks": lambda size: _after("PNG", 33, chunk(b"tIME", bytes(7)), size),
+    "PNG of texts": lambda size: _after("PNG", 33, chunk(b"tEXt", b"a\0b"), size),
+    "PNG of packed texts": lambda size: _after("PNG", 33, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(9999))), size),
+    "PNG of empty data": lambda size: _after("PNG", 33, chunk(b"IDAT", b""), size),
     "GIF of comments": lambda size: _after("GIF", b"\x2c\0\0\0\0", b"\x21\xfe\1a\0", size),
     "GIF of nothing": lambda size: _after("GIF", b"\x2c\0\0\0\0", b"\0", size),
     "GIF of frames": lambda size: _after("GIF", b"\x2c\0\0\0\0", b"\x2c\0\0\0\0\1\0\1\0\0\2\2\x44\1\0", size),

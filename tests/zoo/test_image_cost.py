@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
+import zlib
 from io import BytesIO
 
 import numpy as np
@@ -58,6 +59,26 @@ def test_what_encoders_write_is_read() -> None:
     many = bombs.many_scans(0, side=64)
     assert many.count(b"\xff\xda") == 2
     assert open_image(many, LIMITS).size == (64, 64)
+
+
+def test_a_png_in_pieces_of_4_kb_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_cost, "MAX_READS", 0)  # what is left is what a file of its size may take
+    out = BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)).save(out, "PNG")
+    whole = out.getvalue()
+    packed = zlib.compress(zlib.decompress(_data_of(whole)), 0)
+    pieces = b"".join(bombs.chunk(b"IDAT", packed[at : at + 4096]) for at in range(0, len(packed), 4096))
+    assert open_image(whole[:33] + pieces + bombs.chunk(b"IEND", b""), LIMITS).size == (500, 500)
+
+
+def _data_of(png: bytes) -> bytes:
+    """What lies in the IDAT chunks."""
+    at, data = 8, b""
+    while at < len(png):
+        length = int.from_bytes(png[at : at + 4], "big")
+        data += png[at + 8 : at + 8 + length] if png[at + 4 : at + 8] == b"IDAT" else b""
+        at += length + 12
+    return data
 
 
 def test_a_plain_map_is_read() -> None:
