@@ -49,6 +49,13 @@ class _Known:
         return self.item.content_sha256
 
 
+@dataclass(frozen=True)
+class _Unreadable:
+    reason: str
+
+
+_Outcome = _Decoded | _Known | _Unreadable
+
 Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
 """Tells the run of every file, in order, and has it write what is new: run, model, files, batch size, progress."""
 
@@ -137,11 +144,9 @@ def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: i
     """Decode the files in threads of this process, ahead of the network."""
     batch: list[_Decoded] = []
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
-        for file, outcome in _ahead(partial(_decode, run.gallery, embedder), files, window=2 * batch_size):
-            try:
-                image = outcome.result()
-            except (ImageError, OSError) as error:
-                run.leave_out(file, str(error))
+        for file, image in _ahead(partial(_decode, run.gallery, embedder), files, batch_size):
+            if isinstance(image, _Unreadable):
+                run.leave_out(file, image.reason)
             else:
                 _take(run, file, image, batch)
             if len(batch) == batch_size:
@@ -169,28 +174,42 @@ def _embedded(embedder: Embedder, batch: Sequence[_Decoded]) -> list[NewItem]:
     ]
 
 
-def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded | _Known:
-    """The image ready to be embedded, unless the gallery has its content. Raises `ImageError` or `OSError`."""
-    data, content = read_image(file.path)
-    known = gallery.item_of_content(content)
-    if known is not None:
-        return _Known(known)
-    return _Decoded(file, content, *decode(data, embedder.preprocessing))
+def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Outcome:
+    """The image ready to be embedded, unless the gallery has its content."""
+    try:
+        data, content = read_image(file.path)
+        known = gallery.item_of_content(content)
+        if known is not None:
+            return _Known(known)
+        return _Decoded(file, content, *decode(data, embedder.preprocessing))
+    except (ImageError, OSError) as error:
+        return _Unreadable(str(error))
 
 
 def _ahead(
-    decode: Callable[[ImageFile], _Decoded | _Known], files: Sequence[ImageFile], window: int
-) -> Iterator[tuple[ImageFile, Future[_Decoded | _Known]]]:
-    """Each file with the outcome of decoding it, in order; up to `window` files are worked on ahead in threads."""
-    waiting: deque[tuple[ImageFile, Future[_Decoded | _Known]]] = deque()
+    decode: Callable[[ImageFile], _Outcome], files: Sequence[ImageFile], batch_size: int
+) -> Iterator[tuple[ImageFile, _Outcome]]:
+    """Each file with the outcome of decoding it, in order; threads work up to two batches ahead."""
+    # To hand a small image to a thread by itself takes about as long as to decode it.
+    together = max(1, min(8, batch_size // 4))
+    waiting: deque[tuple[Sequence[ImageFile], Future[list[_Outcome]]]] = deque()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode") as pool:
         try:
-            for file in files:
-                waiting.append((file, pool.submit(decode, file)))
-                if len(waiting) >= window:
-                    yield waiting.popleft()
+            for start in range(0, len(files), together):
+                some = files[start : start + together]
+                waiting.append((some, pool.submit(_each, decode, some)))
+                if len(waiting) * together >= 2 * batch_size:
+                    yield from _ready(*waiting.popleft())
             while waiting:
-                yield waiting.popleft()
+                yield from _ready(*waiting.popleft())
         finally:
-            for _, outcome in waiting:
-                outcome.cancel()
+            for _, outcomes in waiting:
+                outcomes.cancel()
+
+
+def _each(decode: Callable[[ImageFile], _Outcome], files: Sequence[ImageFile]) -> list[_Outcome]:
+    return [decode(file) for file in files]
+
+
+def _ready(files: Sequence[ImageFile], outcomes: Future[list[_Outcome]]) -> Iterator[tuple[ImageFile, _Outcome]]:
+    return zip(files, outcomes.result(), strict=True)

@@ -12,11 +12,15 @@ from zoo.cards import Preprocessing
 from zoo.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
 from zoo.preprocessing import to_pixels
 
+_JPEG = b"\xff\xd8"
+
 
 def decode(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
     """Pixels uint8 [crop, crop, channels] and the thumbnail. Raises `ImageError`."""
     image = open_image(data, limits, draft=how.resize)
     pixels = to_pixels(image, how, limits)
+    if not data.startswith(_JPEG):  # no other kind is decoded smaller than it is
+        return pixels, make_thumbnail(image)
     with Image.open(BytesIO(data), formats=FORMATS) as header:
         needed = side_needed(header.size)
     # Decoded again only where the image is too small as it was decoded for the model.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -207,3 +209,37 @@ def test_arguments_that_do_not_go_together_are_refused(
     with pytest.raises(UsageError, match=message):
         run_here(INDEX, model.folder, pictures, "--out", tmp_path / "g", *words)
     assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_workers_of_a_real_ray_finish_what_was_broken_off(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    """On a Ray of this machine, or on the cluster whose address ZOO_TEST_RAY names."""
+    pytest.importorskip("ray")
+    alone = index_folder(model, str(model.folder), folder, tmp_path / "alone", 4)
+    with pytest.raises(KeyboardInterrupt):
+        index_folder(model, str(model.folder), folder, tmp_path / "g", 4, embed=Workers(model, folder, stop_after=2))
+    kept = len(content(tmp_path / "g"))
+    # Paths of its sockets have to be short; and its token must not get into the user's own home.
+    with tempfile.TemporaryDirectory(prefix="r") as short:
+        address = os.environ.get("ZOO_TEST_RAY")
+        own = {"HOME": short, "RAY_TMPDIR": short} if address is None else {"RAY_AUTH_MODE": "token"}
+        words = ["--batch-size", "4", "--json", "--on", "ray", "--ray-workers", "2"]
+        words += ["--ray-address", address] if address else []
+        words = ["index", str(model.folder), str(folder), "--out", str(tmp_path / "g"), *words]
+        outcome = subprocess.run(
+            [sys.executable, "-m", "zoo.cli.main", *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **own},
+            timeout=1000,
+            check=False,
+        )
+    assert outcome.returncode == 0, outcome.stderr
+    report = json.loads(outcome.stdout)
+    assert (report["added"], report["items"]) == (alone.items - kept, alone.items)
+    assert 0 < kept < alone.items
+    assert len(report["unreadable"]) == len(alone.unreadable)
+    assert content(tmp_path / "g") == content(tmp_path / "alone")
+    np.testing.assert_allclose(embeddings(tmp_path / "g"), embeddings(tmp_path / "alone"), rtol=0, atol=1e-6)
