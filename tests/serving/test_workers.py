@@ -53,7 +53,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 120  # a busy machine is no reason to fail
     while not true():
         assert time.monotonic() < ends
         time.sleep(0.05)
@@ -135,7 +135,7 @@ def unfinished(running: Running, client: str) -> Iterator[socket.socket]:
 
 
 def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_folder: Path) -> None:
-    with serving(gallery_folder, "--workers", 2, "--hang-seconds", 3, stderr=subprocess.PIPE) as running:
+    with serving(gallery_folder, "--workers", 2, "--hang-seconds", 4, stderr=subprocess.PIPE) as running:
         first, second = workers(running)
         os.kill(first, signal.SIGSTOP)
         answered = 0
@@ -153,7 +153,7 @@ def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_f
         assert running.stop() == 0
         assert running.process.stderr
         said = running.process.stderr.read()
-    assert re.search(rf"worker 1 \({first}\) has not answered for 3\.\d s and is killed\.\n", said)
+    assert re.search(rf"worker 1 \({first}\) has not answered for 4\.\d s and is killed\.\n", said)
     assert f"worker 1 ({first}) ended with -9; again in 0.5 s." in said
 
 
@@ -188,7 +188,7 @@ def alive(pid: int) -> bool:
 
 def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
     for words, status, message in (
-        ((tmp_path, "--workers", 2), 1, "zoo index MODEL DIR"),
+        ((tmp_path, "--workers", 2), 2, "zoo index MODEL DIR"),
         ((gallery_folder, "--workers", 0), 2, "from 1 to"),
         ((gallery_folder, "--workers", 2, "--device", "abacus"), 2, "abacus"),
     ):
