@@ -75,9 +75,7 @@ def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_pa
     with pytest.raises(GalleryError, match="cannot be read"):
         import_gallery(tmp_path / "out", tmp_path / "new")
     (tmp_path / "out" / ITEMS).unlink()
-    with pytest.raises(
-        GalleryNotFoundError, match=r"holds no exported gallery\. zoo gallery export writes one"
-    ):
+    with pytest.raises(GalleryNotFoundError, match=r"holds no exported gallery\. zoo gallery export writes one"):
         import_gallery(tmp_path / "out", tmp_path / "new")
     with pytest.raises(GalleryNotFoundError, match="is not there"):
         import_gallery(tmp_path / "nothing", tmp_path / "new")
