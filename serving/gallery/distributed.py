@@ -117,7 +117,8 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
     import ray
     import ray.data
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # It logs what it raises as well, with all of its own traceback.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     model_ref, fingerprint, folder, hashes = worker
     data = ray.data.from_arrow(files).map_batches(
         _Actor,
@@ -195,6 +196,6 @@ def _explained() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    while (inner := error.__cause__ or getattr(error, "cause", None)) is not None:
-        error = inner
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    """The last line of what Ray says, which ends with the worker's own traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[-1].strip().removeprefix("zoo.errors.") if lines else type(error).__name__).rstrip(".") + "."

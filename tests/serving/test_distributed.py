@@ -183,6 +183,12 @@ def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedd
         EmbeddingWorker(str(other_model.folder), model.card.fingerprint, str(pictures), sorted_hashes([]))
 
 
+def test_what_a_worker_says_is_told_without_its_traceback() -> None:
+    said = "ray::Worker()\n  File 'x.py', line 1\nzoo.errors.GalleryError: a host has no folder /x.\n\n"
+    assert distributed._reason(RuntimeError(said)) == "GalleryError: a host has no folder /x."
+    assert distributed._reason(RuntimeError()) == "RuntimeError."
+
+
 def test_a_worker_loads_no_torch() -> None:
     code = "import sys, serving.gallery.embedding_worker; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
