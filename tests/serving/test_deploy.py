@@ -118,7 +118,7 @@ def test_a_parcel_holds_the_recipe_the_gallery_and_the_model(gallery_folder: Pat
     again = assemble(gallery_folder, parcel)
     assert again.returncode == 1
     assert "choose a new folder" in again.stderr
-    assert assemble(tmp_path / "nothing", tmp_path / "other").returncode == 1
+    assert assemble(tmp_path / "nothing", tmp_path / "other").returncode == 2
     assert not (tmp_path / "other").exists()
 
 

@@ -160,7 +160,7 @@ def test_the_command(members: list[Path], monkeypatch: pytest.MonkeyPatch, capsy
     ("arguments", "status", "message"),
     [
         (["toy", "--as", "out"], 2, "at least two models, not 1"),
-        (["toy", "tov", "--as", "out"], 3, "no model 'tov'. Did you mean 'toy'"),
+        (["toy", "tov", "--as", "out"], 2, "no model 'tov'. Did you mean 'toy'"),
         (["toy", "toy", "--as", "Out"], 2, "lower-case letters"),
         (["toy", "toy", "--as", "toy"], 2, "the place of its member toy"),
     ],

@@ -249,7 +249,7 @@ def test_evaluate_adds_groups_of_metrics(capsys, pictures):
     ("arguments", "status", "says"),
     [
         (["evaluate", "toy-pol", "--runtime", "onnx"], 2, "Did you mean 'toy-pool'"),
-        (["evaluate", "toy-pool", "--runtime", "onxx"], 2, "Did you mean 'onnx'"),
+        ([*EVALUATE[:3], "onxx", *EVALUATE[4:], "--data", "DIR"], 2, "Did you mean 'onnx'"),
         ([*EVALUATE, "--data", "DIR", "--precision", "fp12"], 2, "fp12"),
         ([*EVALUATE, "--data", "nowhere"], 2, "nowhere"),
         ([*EVALUATE[:-1], "foldr"], 2, "Did you mean 'folder'"),

@@ -65,7 +65,10 @@ def test_a_folder_of_other_things_hides_no_model_of_its_name(here: Path) -> None
         zoo.load("margin-conv4-omniglot")
 
 
-def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names() -> None:
+def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFoundError) as caught:
         zoo.load("marginn-conv4-glyphs")
     said = str(caught.value)
