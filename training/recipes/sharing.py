@@ -31,7 +31,8 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
         for short in ("r50", "gn"):
             for loss in LOSSES:
                 yield f"shared-{loss}{short}-{dataset}", partial(shared, loss, short, dataset)
-        for arm in ARMS:
+                yield f"shared-{loss}disc-{short}-{dataset}", partial(ablation, "disc", dataset, loss, short)
+        for arm in ("only", "joint", "separate"):
             yield f"shared-{arm}-r50-{dataset}", partial(ablation, arm, dataset)
         yield f"mic-r50-{dataset}", partial(mic, dataset)
 
@@ -63,18 +64,20 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
     )
 
 
-def ablation(arm: str, dataset: str) -> Recipe:
-    """zoo train shared-separate-r50-cub
+def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Recipe:
+    """zoo train shared-separate-r50-cub, shared-triplet-s-disc-gn-cub
 
-    One task alone or both on one head have a head of 256, as many numbers as the method's two together.
+    One task alone or both on one head have a head as wide as the method's two together. "disc" is what each loss is
+    compared with; the other arms are the margin loss's.
     """
     names = HEADS.get(ARMS[arm], ("discriminative", "shared"))
-    method = shared("", "r50", dataset)
+    method = shared(loss, short, dataset)
+    width = sum(head.dim for head in method.heads)
     return replace(
         method,
-        name=f"shared-{arm}-r50-{dataset}",
-        method=f"shared-{arm}",
-        heads=tuple(Head(name, 256 // len(names)) for name in names),
+        name=f"shared-{loss}{arm}-{short}-{dataset}",
+        method=f"shared-{loss}{arm}",
+        heads=tuple(Head(name, width // len(names)) for name in names),
         objective=replace(method.objective, method_args={"arm": ARMS[arm]}),
     )
 
