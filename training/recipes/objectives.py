@@ -43,7 +43,8 @@ TABLE_2 = {
     "triplet-h": _row("triplet", "softhard"),
     "triplet-d": _row("triplet", DISTANCE),
 }
-"""Revisiting, table 2, above the line. Triplet (H) is its softhard mining."""
+"""Revisiting, table 2, above the line. Triplet (H) is its softhard mining. Multi-similarity's mean is over the anchors
+that keep pairs, as in the code that made the table; the paper does not say."""
 
 LATER = {
     "circle": _row("circle"),
