@@ -51,9 +51,11 @@ class Collection:
         properties = self._do(self._client.describe_collection, self.name).get("properties") or {}
         try:
             gallery, fingerprint, change = (str(properties[_PREFIX + key]) for key in ("gallery", "model", "change"))
-            return Held(gallery, fingerprint, int(change))
+            held = Held(gallery, fingerprint, int(change))
         except (KeyError, ValueError):
             raise GalleryError(f"the collection of {self.address.text} is no gallery's; name another one.") from None
+        self._do(self._client.load_collection, self.name)  # an embedded one is released when its process ends
+        return held
 
     def create(self, dim: int, held: Held) -> None:
         """An empty collection of that name, in place of what there was."""

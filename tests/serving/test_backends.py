@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +89,17 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         collection = Collection(address_of(address))
         collection.drop()
         collection.close()
+
+
+def test_a_collection_that_another_process_filled_is_searched(tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus")
+    rows, path = unit_rows(20), tmp_path / "g"
+    with Gallery.create(path, CARD, "toy") as gallery:
+        gallery.add(new_items(rows))
+    command = [sys.executable, "-m", "zoo.cli.main", "gallery", "backend", str(path), f"milvus://{tmp_path}/vectors.db"]
+    subprocess.run(command, check=True, timeout=120)
+    with Gallery.open(path) as gallery:
+        assert_finds(gallery, dict(enumerate(rows, 1)))
 
 
 def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) -> None:
