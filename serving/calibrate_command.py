@@ -39,7 +39,8 @@ def _run(args: Namespace) -> None:
         return
     print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
     print(_said_of(fitted))
-    elsewhere = "not measured, as there are fewer than four labels" if fitted.error is None else f"{fitted.error:.4f}"
+    unmeasured = "not measured, as half of the labels are too few, or give only pairs of one kind, to fit a curve to"
+    elsewhere = unmeasured if fitted.error is None else f"{fitted.error:.4f}"
     print(f"calibration error on other classes: {elsewhere}\n")
     rows = [(f"{one.probability:.3f}", f"{one.share:.3f}", f"{one.count:,}") for one in bins]
     print_table(("p_same", "of the query's label", "pairs"), rows, numbers=("p_same", "of the query's label", "pairs"))
@@ -57,6 +58,6 @@ CALIBRATE = Command(
     _run,
     """  zoo gallery calibrate gallery/
   zoo gallery calibrate gallery/ --json
-Searches then tell p_same, and --min-p of the service cuts by it. The table shows, a tenth of probability a line, what
+Searches then tell p_same, and min_p of the service cuts by it. The table shows, a tenth of probability a line, what
 was promised and what was so. A service that runs sees the new calibration at once.""",
 )
