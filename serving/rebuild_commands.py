@@ -65,7 +65,7 @@ def _rebuild(args: Namespace) -> int:
     from zoo.loading import load
 
     if args.queries < 1 or not 0 <= args.margin < 1:
-        raise UsageError("--queries is at least 1, and --margin a fraction from 0 up.")
+        raise UsageError("--queries is at least 1, and --margin a fraction from 0 to below 1.")
     embedder, ref = load(args.model, runtime=args.runtime), model_ref(args.model)
     with upgrading(
         args.gallery, embedder, ref, args.images, args.missing, args.batch_size, sys.stderr.isatty()
@@ -156,7 +156,7 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     if loss is None:
         return ""
     interval = loss["intervals"].get(name)
-    return f"{-loss[name]:+.4f}" + (f" [{-interval[1]:+.4f}, {-interval[0]:+.4f}]" if interval else "")
+    return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
 def _show_decision(args: Namespace, not_worse: bool, swapped: bool) -> None:
