@@ -66,6 +66,7 @@ def _rebuild(args: Namespace) -> int:
 
     if args.queries < 1 or not 0 <= args.margin < 1:
         raise UsageError("--queries is at least 1, and --margin a fraction from 0 to below 1.")
+    _check_folders(args.images)
     embedder, ref = load(args.model, runtime=args.runtime), model_ref(args.model)
     with upgrading(
         args.gallery, embedder, ref, args.images, args.missing, args.batch_size, sys.stderr.isatty()
@@ -94,6 +95,12 @@ def _rebuild(args: Namespace) -> int:
         _show_compared(compared)
         _show_decision(args, not_worse, swapped)
     return 1 if args.swap_if_not_worse and not swapped else 0
+
+
+def _check_folders(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"--images {folder}: there is no such folder.")
 
 
 def _refused(args: Namespace, upgrade: Upgrade, missing: Sequence[Missing]) -> int:
@@ -182,6 +189,7 @@ def _configure_rollback(parser: ArgumentParser) -> None:
 def _rollback(args: Namespace) -> int:
     from serving.upgrading import discard, load_replaced, upgrading
 
+    _check_folders(args.images)
     if args.discard:
         discard(args.gallery)
         print_json({"discarded": True}) if args.json else print("what was kept is gone")

@@ -80,7 +80,8 @@ def _methods(request: Request) -> set[str]:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    # A name that a message begins with stays as it is.
+    return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
 
 
 _ERRORS: dict[type, tuple[HTTPStatus, str]] = {

@@ -90,9 +90,10 @@ class AsyncClient:
     ) -> Item:
         return await self._do(calls.describe(item, label, metadata, unlabel))
 
-    async def mark(self, query: Image | int, result: int, right: bool, crop: Box | None = None) -> Mark:
-        if isinstance(query, int):
-            return await self._do(calls.mark(query, result, right))
+    async def mark(self, query: Image | int | Match, result: int | Match, right: bool, crop: Box | None = None) -> Mark:
+        calls.check_verdict(right)
+        if isinstance(query, int | Match):
+            return await self._do(calls.mark(calls.item_of(query), result, right))
         sent = await self._do(calls.sent_query(query, crop))
         return await self._do(calls.mark(sent, result, right))
 

@@ -108,13 +108,14 @@ class Client:
         """Give an item another label (`unlabel`: none), other metadata, or both. Needs a write key."""
         return self._do(calls.describe(item, label, metadata, unlabel))
 
-    def mark(self, query: Image | int, result: int, right: bool, crop: Box | None = None) -> Mark:
-        """Say of a result, an item's id, whether it is of the class of the query: an item's id, or an image.
+    def mark(self, query: Image | int | Match, result: int | Match, right: bool, crop: Box | None = None) -> Mark:
+        """Say of a result whether it is of the class of the query: an item by its id or as it was found, or an image.
 
         Marking the pair again replaces the mark. Of an image only its hash and its name are kept. Needs a write key.
         """
-        if isinstance(query, int):
-            return self._do(calls.mark(query, result, right))
+        calls.check_verdict(right)
+        if isinstance(query, int | Match):
+            return self._do(calls.mark(calls.item_of(query), result, right))
         sent = self._do(calls.sent_query(query, crop))
         return self._do(calls.mark(sent, result, right))
 

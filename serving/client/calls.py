@@ -129,8 +129,19 @@ def sent_query(image: Image, crop: Box | None) -> Call[dict[str, Any]]:
     return Call("POST", "/embed", read, [("format", "base64"), *_crop(crop)], files)
 
 
-def mark(query: int | Mapping[str, Any], result: int, right: bool) -> Call[Mark]:
-    said = {"query": query, "item": result, "verdict": "right" if right else "wrong"}
+def item_of(value: int | Match) -> int:
+    """The id of an item, or of a match of a search."""
+    return value.id if isinstance(value, Match) else value
+
+
+def check_verdict(right: bool) -> None:
+    """Raise `UsageError` for what is no bool: a text would count as right, also "wrong"."""
+    if not isinstance(right, bool):
+        raise UsageError(f"right is True or False, not {right!r}.")
+
+
+def mark(query: int | Mapping[str, Any], result: int | Match, right: bool) -> Call[Mark]:
+    said = {"query": query, "item": item_of(result), "verdict": "right" if right else "wrong"}
     return Call("POST", "/feedback", lambda response: _mark(response.json()), json=said)
 
 

@@ -23,7 +23,7 @@ FILE, FAISS, STORE = "backend.json", "faiss", "gallery.sqlite"
 def open_index(folder: Path, store: Store) -> LiveIndex | MilvusIndex:
     """The index of the gallery in `folder`. A store read as its other model's has one of FAISS."""
     chosen = _chosen(folder)
-    if chosen is None or store.other:
+    if chosen is None or chosen[0] == FAISS or store.other:
         return LiveIndex(folder, store)
     return MilvusIndex(folder, store, address_of(chosen[0]), chosen[1])
 
@@ -50,11 +50,13 @@ def choose(folder: Path, backend: str) -> None:
     and not this gallery's. The collection that the gallery had before stays as it is.
     """
     check(backend)
-    if backend == FAISS:
-        (folder / FILE).unlink(missing_ok=True)
-        return
-    address, before = address_of(backend), _chosen(folder)
+    before = _chosen(folder)
     name = before[1] if before else secrets.token_hex(8)
+    if backend == FAISS:
+        if before:  # the name stays, by which the collection is this gallery's
+            write_json(folder / FILE, {"address": FAISS, "gallery": name})
+        return
+    address = address_of(backend)
     with Store(folder / STORE).closing() as store:
         MilvusIndex(folder, store, address, name).close()
     write_json(folder / FILE, {"address": address.text, "gallery": name})

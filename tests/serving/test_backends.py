@@ -219,6 +219,10 @@ def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, caps
     assert main(["gallery", "backend", str(milvus), "faiss"]) == 0
     with Gallery.open(milvus) as gallery:
         assert gallery.index_stats().kind == "flat"
+    # The collection is still this gallery's.
+    assert main(["gallery", "backend", str(milvus), f"milvus://{tmp_path}/vectors.db"]) == 0
+    with Gallery.open(milvus) as gallery:
+        assert gallery.index_stats().kind == "milvus"
     (milvus / FILE).write_text("junk")
     with pytest.raises(GalleryError, match="does not name the gallery's index"):
         Gallery.open(milvus)

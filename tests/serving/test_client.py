@@ -152,6 +152,12 @@ def test_marking(kind: Any, writable: Running, tmp_path: Path) -> None:
     assert (one.query.id, one.result.id, one.verdict) == (3, 5, "wrong")
     again = client.mark(3, 5, right=True)
     assert (again.id, again.verdict) == (one.id, "right")
+    found = next(found for found in client.search(image, k=24) if found.id == 5)
+    again = client.mark(3, found, right=True)
+    assert (again.id, again.verdict) == (one.id, "right")
+    for wrong in ("wrong", 0, None):
+        with pytest.raises(UsageError, match="right is True or False"):
+            client.mark(3, 5, right=wrong)
     sent = client.mark(tmp_path / "query.png", 5, right=True)
     assert (sent.query.content_sha256, sent.query.source) == (hashlib.sha256(image).hexdigest(), "query.png")
     part = client.mark(image, 6, right=False, crop=(0, 0, 0.5, 0.5))

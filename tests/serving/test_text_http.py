@@ -164,6 +164,7 @@ def test_a_model_without_a_tower_refuses_and_says_which_have_one(http: httpx.Cli
         answer = http.post("/search", json={"text": text})
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "no_text_tower")
         assert "clip-b32, siglip2-b16" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["message"].startswith("toy-"), "a model's name stays as it is"
 
 
 def test_clients_search_by_text(

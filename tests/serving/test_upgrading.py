@@ -238,6 +238,8 @@ def test_what_makes_no_sense_is_refused(
         run(REBUILD, gallery, "--model", other_model.folder, "--margin", -1)
     with pytest.raises(GalleryError, match="zoo index"):
         run(REBUILD, tmp_path / "none", "--model", other_model.folder)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        run(REBUILD, gallery, "--model", other_model.folder, "--images", tmp_path / "none")
     run(REBUILD, gallery, "--model", other_model.folder)
     with pytest.raises(UsageError, match="nothing to go back to"):
         run(ROLLBACK, gallery)  # what was begun is no model that it had
