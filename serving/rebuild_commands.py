@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from serving.gallery.rebuilding import Missing
     from serving.upgrading import Compared, Upgrade
+    from zoo.embedder import Embedder
 
 NAMED = 20
 """How many of the items that cannot be embedded are shown."""
@@ -61,16 +62,13 @@ def _configure_rebuild(parser: ArgumentParser) -> None:
 
 def _rebuild(args: Namespace) -> int:
     from serving.commands import model_ref
-    from serving.upgrading import upgrading
     from zoo.loading import load
 
     if args.queries < 1 or not 0 <= args.margin < 1:
         raise UsageError("--queries is at least 1, and --margin a fraction from 0 to below 1.")
     _check_folders(args.images)
     embedder, ref = load(args.model, runtime=args.runtime), model_ref(args.model)
-    with upgrading(
-        args.gallery, embedder, ref, args.images, args.missing, args.batch_size, sys.stderr.isatty()
-    ) as upgrade:
+    with _upgrading(args, embedder, ref) as upgrade:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)
@@ -95,6 +93,12 @@ def _rebuild(args: Namespace) -> int:
         _show_compared(compared)
         _show_decision(args, not_worse, swapped)
     return 1 if args.swap_if_not_worse and not swapped else 0
+
+
+def _upgrading(args: Namespace, embedder: Embedder, ref: str) -> AbstractContextManager[Upgrade]:
+    from serving.upgrading import upgrading
+
+    return upgrading(args.gallery, embedder, ref, args.images, args.missing, args.batch_size, sys.stderr.isatty())
 
 
 def _check_folders(folders: Sequence[Path]) -> None:
@@ -187,7 +191,7 @@ def _configure_rollback(parser: ArgumentParser) -> None:
 
 
 def _rollback(args: Namespace) -> int:
-    from serving.upgrading import discard, load_replaced, upgrading
+    from serving.upgrading import discard, load_replaced
 
     _check_folders(args.images)
     if args.discard:
@@ -195,9 +199,7 @@ def _rollback(args: Namespace) -> int:
         print_json({"discarded": True}) if args.json else print("what was kept is gone")
         return 0
     embedder, ref = load_replaced(args.gallery, args.model, args.runtime)
-    with upgrading(
-        args.gallery, embedder, ref, args.images, args.missing, args.batch_size, sys.stderr.isatty()
-    ) as upgrade:
+    with _upgrading(args, embedder, ref) as upgrade:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":
             return _refused(args, upgrade, missing)

@@ -69,8 +69,6 @@ def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, c
 @pytest.fixture(params=BACKENDS)
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes a gallery of vectors, with the index that the test is run for."""
-    if request.param != "faiss":
-        pytest.importorskip("pymilvus")
     address = {"faiss": "faiss", "embedded": f"milvus://{tmp_path}/vectors.db", "server": SERVER}[request.param]
 
     def made(vectors: np.ndarray) -> Path:
@@ -92,7 +90,6 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 
 def test_a_collection_that_another_process_filled_is_searched(tmp_path: Path) -> None:
-    pytest.importorskip("pymilvus")
     rows, path = unit_rows(20), tmp_path / "g"
     with Gallery.create(path, CARD, "toy") as gallery:
         gallery.add(new_items(rows))
@@ -161,7 +158,6 @@ def test_equal_similarities_come_in_the_order_of_ids(make: Make) -> None:
 @pytest.fixture
 def milvus(tmp_path: Path) -> Path:
     """A gallery whose 20 vectors lie in an embedded Milvus."""
-    pytest.importorskip("pymilvus")
     path = tmp_path / "g"
     with Gallery.create(path, CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(20)))
@@ -263,7 +259,6 @@ def test_what_is_no_index_is_said_before_anything_is_done(tmp_path: Path, capsys
 
 
 def test_images_are_indexed_into_milvus(model: Embedder, pictures: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pymilvus")
     out, address = tmp_path / "g", f"milvus://{tmp_path}/vectors.db"
     for _ in range(2):
         assert main(["index", str(model.folder), str(pictures), "--out", str(out), "--backend", address]) == 0

@@ -112,7 +112,6 @@ def test_a_model_without_a_tower_names_those_that_can_have_one(tmp_path: Path) -
 
 
 def test_torch_embeds_texts_too(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     card = make_model(tmp_path / "toy")
     attach(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
     model = zoo.load(tmp_path / "toy")
@@ -122,7 +121,6 @@ def test_torch_embeds_texts_too(tmp_path: Path) -> None:
 
 
 def test_it_goes_to_the_hub_with_the_model(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     card = make_model(tmp_path / "toy")
     attach(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
     contents = prepare(tmp_path / "toy", "org/toy", "main").contents
