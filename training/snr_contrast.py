@@ -13,14 +13,14 @@ from training.hinges import per_term
 from training.tuples import positive_pairs
 
 
-def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:
     """Mean of [d_ij - near]+ over positive pairs plus mean of [far - d_ij]+ over negative pairs, a scalar.
 
     Embeddings [b, d], labels int64 [b]. d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, 0 where c_i is. With
     active_only both means are over the terms above zero. A mean over nothing is 0. As `training.hinges.contrast` of
     `training.losses.snr.snr_distances`, at two thirds of the time.
     """
-    result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, active_only)
+    result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
     return result
 
 
@@ -38,8 +38,11 @@ class _SNRContrast(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
-        centred = embeddings - embeddings.mean(1, keepdim=True)
+    def forward(
+        ctx: Any, embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
+    ) -> Tensor:
+        mean = embeddings.mean(1, keepdim=True)
+        centred = embeddings - mean
         power = torch.linalg.vecdot(centred, centred)[:, None]
         inverse = inverse_power(power)
         anchors, positives = positive_pairs(labels)
@@ -48,26 +51,28 @@ class _SNRContrast(torch.autograd.Function):
         pulled = (far - near - pushed.take(places)).relu_()
         terms = pushed.relu_().fill_diagonal_(0).put_(places, torch.zeros_like(pulled)).sum(1, keepdim=True)
         total_near, total_far = pulled.sum(), terms.sum()
-        active = pushed.sign_()
-        ctx.per_near = per_term(pulled.sign(), len(places), active_only)
-        ctx.per_far = per_term(active, len(labels) * (len(labels) - 1) - len(places), active_only)
-        ctx.near, ctx.far = near, far
-        ctx.save_for_backward(centred, inverse, anchors, places, pulled, terms, active)
-        return total_near * ctx.per_near + total_far * ctx.per_far
+        active, active_near = pushed.sign_(), pulled.sign()
+        per_near = per_term(active_near, len(places), active_only)
+        per_far = per_term(active, len(labels) * (len(labels) - 1) - len(places), active_only)
+        # A positive pair counts as so many negative ones, the other way round.
+        ratio = -per_near / per_far
+        terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))
+        ctx.save_for_backward(centred, inverse, mean, active.put_(places, active_near * ratio), terms)
+        ctx.far, ctx.nu, ctx.per_far = far, nu, per_far
+        return total_near * per_near + total_far * per_far + (nu * embeddings.shape[1]) * mean.abs().mean()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        centred, inverse, anchors, places, pulled, terms, active = ctx.saved_tensors
-        pull, push = pulled.sign().mul_(gradient * ctx.per_near), gradient * -ctx.per_far
-        noise = torch.sub(ctx.far * active.sum(1, keepdim=True), terms).mul_(push)
-        noise[:, 0].index_add_(0, anchors, pull * (pulled + ctx.near))
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        centred, inverse, mean, active, terms = ctx.saved_tensors
+        scale = inverse * (gradient * (-2 * ctx.per_far))
+        noise = scale * torch.sub(terms, active.sum(1, keepdim=True), alpha=ctx.far)
         # Rows that begin a power of two apart share a few sets of the cache, where transposing reads across them.
         apart = active.new_empty(len(active), len(active) + 16)[:, :-16]
-        scaled = torch.mul(active, inverse * push, out=apart).put_(places, pull * inverse[anchors, 0])
-        both = with_transpose(scaled)
-        weights = both.sum(1, keepdim=True) - inverse * noise
-        return torch.addmm(centred * weights, both, centred, beta=2, alpha=-2), None, None, None, None
+        both = with_transpose(torch.mul(active, scale, out=apart))
+        own = noise.add_(both.sum(1, keepdim=True))
+        off = mean.sign().mul_(gradient * (ctx.nu / len(mean)))
+        return torch.addmm(torch.addcmul(off, centred, own), both, centred, alpha=-1), None, None, None, None, None
 
 
 def _less_than(far: float, centred: Tensor, power: Tensor, inverse: Tensor) -> Tensor:

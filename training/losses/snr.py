@@ -62,13 +62,11 @@ class SNRContrastive(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            contrasts = snr_contrast(embeddings, labels, *margins, self.active_only)
-        else:
-            pairs = to_pairs(tuples)
-            near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
-            far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
-            contrasts = near.mean(self.active_only) + far.mean(self.active_only)
-        return contrasts + self.nu * off_centre(embeddings)
+            return snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+        pairs = to_pairs(tuples)
+        near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
+        far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * off_centre(embeddings)
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
