@@ -13,6 +13,7 @@ from pathlib import Path
 from serving.gallery.live import LiveIndex
 from serving.gallery.milvus import MilvusIndex
 from serving.gallery.milvus_address import address_of
+from serving.gallery.milvus_file import ELSEWHERE
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, UsageError
 from zoo.files import write_json
@@ -41,6 +42,16 @@ def check(backend: str) -> None:
     if not backend.startswith("milvus://"):
         raise UsageError(f"no index {backend!r}; expected faiss, milvus://host:port/collection or milvus:///path.db")
     address_of(backend)
+
+
+def check_workers(folder: Path, workers: int) -> None:
+    """Raise `UsageError` where the gallery's index is for one process and there are to be more."""
+    backend = backend_of(folder)
+    if workers > 1 and backend != FAISS and address_of(backend).embedded:
+        raise UsageError(
+            f"the vectors of {folder} lie in {backend}, and an embedded Milvus takes one process at a time, not "
+            f"{workers} workers. Serve with --workers 1, or {ELSEWHERE}."
+        )
 
 
 def choose(folder: Path, backend: str) -> None:

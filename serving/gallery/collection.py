@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from serving.gallery.milvus_address import Address
+from serving.gallery.milvus_file import opening
 from zoo.errors import GalleryError, missing
 
 TOKEN = "ZOO_MILVUS_TOKEN"
@@ -30,7 +32,9 @@ class Held:
 
 
 class Collection:
-    """Vectors by id. Whatever Milvus refuses, or that it cannot be reached, is a `GalleryError`."""
+    """Vectors by id. Whatever Milvus refuses, or that it cannot be reached, is a `GalleryError`; an embedded one that
+    another process has open is a `UsageError`.
+    """
 
     def __init__(self, address: Address) -> None:
         try:
@@ -39,7 +43,8 @@ class Collection:
             raise missing("pymilvus", "milvus") from None
         self.address, self.name = address, address.collection
         given = {"token": token} if (token := os.environ.get(TOKEN)) and not address.embedded else {}
-        self._client = self._do(MilvusClient, address.uri, **given)
+        with opening(address) if address.embedded else nullcontext():
+            self._client = self._do(MilvusClient, address.uri, **given)
 
     def close(self) -> None:
         self._client.close()

@@ -6,6 +6,7 @@ and dropped.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.backends import FILE, backend_of, choose
+from serving.gallery.backends import FILE, backend_of, check_workers, choose
 from serving.gallery.filters import Filter
 from serving.gallery.milvus_address import address_of
 from serving.gallery.verification import verify_gallery
@@ -202,6 +203,40 @@ def test_another_gallerys_collection_is_not_touched(
         assert_finds(gallery, dict(enumerate(unit_rows(20), 1)))
     copy = Path(shutil.copytree(milvus, tmp_path / "copy", ignore=shutil.ignore_patterns(FILE)))
     assert backend_of(copy) == "faiss", "what a backup copies has its own index"
+
+
+def test_a_file_that_another_process_has_open(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy"):
+        pass
+    (tmp_path / "vectors.db").mkdir()
+    with (tmp_path / "vectors.db" / "LOCK").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert main(["gallery", "backend", str(tmp_path / "g"), f"milvus://{tmp_path}/vectors.db"]) == 2
+    said = capfd.readouterr().err
+    assert "is open in another process" in said
+    assert "zoo gallery backend" in said
+    assert "Traceback" not in said
+    (tmp_path / "file.db").write_text("no folder")
+    assert main(["gallery", "backend", str(tmp_path / "g"), f"milvus://{tmp_path}/file.db"]) == 1
+    said = capfd.readouterr().err
+    assert "file.db" in said
+    assert "exists" in said, "what milvus-lite has logged, in words"
+    assert "Traceback" not in said
+
+
+def test_an_embedded_one_is_served_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "g"
+    with Gallery.create(path, CARD, "toy"):
+        pass
+    (path / FILE).write_text(json.dumps({"address": f"milvus://{tmp_path}/vectors.db", "gallery": "g"}))
+    monkeypatch.setenv("ZOO_SERVE_WORKERS", "2")
+    assert main(["serve", str(path)]) == 2
+    assert "one process at a time, not 2 workers. Serve with --workers 1" in capsys.readouterr().err
+    check_workers(path, 1)
+    (path / FILE).write_text(json.dumps({"address": "milvus://host/birds", "gallery": "g"}))
+    check_workers(path, 2)
 
 
 def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
