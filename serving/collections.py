@@ -11,13 +11,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.collection import FOLDER, Collection
 from serving.configuration import Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
-from serving.keys import Keys
+from serving.keys import Keys, reading_key
 from serving.metrics import CURRENT, SCOPE
 from serving.models import Models
 from serving.refusals import RefusedError, respond
 from serving.renewing import Renewing
 from serving.searcher import Searcher
 from zoo.errors import UsageError
+
+NAMED = 10
+"""So many collections are named to who asks for one that there is not."""
 
 
 class Collections:
@@ -54,18 +57,26 @@ class Collections:
         """The one at the service's root; None where all have names."""
         return self._by_name.get("")
 
-    def at(self, path: str) -> Collection | None:
+    def at(self, path: str, key: str | None = None) -> Collection | None:
         """The collection that a path is about; None for the service's own paths.
 
-        Raises `RefusedError` for a name that there is not.
+        Raises `RefusedError` for a name that there is not; it names those that the key may read.
         """
-        if self.root or not path.startswith(f"{FOLDER}/"):
+        name = path.removeprefix(f"{FOLDER}/").partition("/")[0] if path.startswith(f"{FOLDER}/") else None
+        if name is None or (self.root and not name):
             return self.root
-        name = path.removeprefix(f"{FOLDER}/").partition("/")[0]
-        if name not in self._by_name:
-            message = f"There is no collection {name[:80]!r} here; GET {FOLDER} lists them."
+        if self.root or name not in self._by_name:
+            message = f"There is no collection {name[:80]!r} here{self._instead(key)}"
             raise RefusedError(HTTPStatus.NOT_FOUND, "no_such_collection", message)
         return self._by_name[name]
+
+    def _instead(self, key: str | None) -> str:
+        if self.root:
+            return ": the service has one gallery, which has no name. Ask for none, at /search and the other paths."
+        names = [one.name for one in self.readable(key)]
+        more = ", ..." if len(names) > NAMED else ""
+        listed = f" There are: {', '.join(names[:NAMED])}{more}." if names else ""
+        return f"; GET {FOLDER} lists those that your key may read.{listed}"
 
     def readable(self, key: str | None) -> list[Collection]:
         """Those that the key may read."""
@@ -104,7 +115,7 @@ class Chosen:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                found = self.collections.at(scope["path"])
+                found = self.collections.at(scope["path"], reading_key(scope))
             except RefusedError as refusal:
                 await respond(refusal)(scope, receive, send)
                 return

@@ -128,7 +128,6 @@ def _configure_serve(parser: ArgumentParser) -> None:
 
 def _serve(args: Namespace) -> None:
     from serving.galleries import from_words
-    from serving.gallery.backends import check_workers
     from serving.gallery.gallery import check_there
     from serving.keys_file import read_keys
 
@@ -141,8 +140,6 @@ def _serve(args: Namespace) -> None:
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    for place in places:
-        check_workers(Path(place.gallery), Configuration.of(os.environ).workers)
     serve(places, args.host, args.port, args.device)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
-from zoo.errors import UsageError
+from zoo.errors import GalleryError, UsageError
 
 if TYPE_CHECKING:
     from serving.client import Match
@@ -74,7 +74,11 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
     from serving.client import Client
 
     key = None if args.key_file is None else _key_in(args.key_file)
-    with Client(args.url, key, collection=args.collection) as client:
+    try:
+        client = Client(args.url, key, collection=args.collection)
+    except GalleryError as error:
+        raise UsageError(f"--url: {error}") from None
+    with client:
         return client.search(image, item=args.id, text=args.text, k=args.k)
 
 
@@ -84,6 +88,9 @@ def _image_for_service(args: Namespace) -> str | None:
         raise UsageError("with --url the service has the gallery and its model; give an image, --id or --text alone.")
     image: str | None = args.gallery
     _check_query(image, args)
+    if image is not None and not Path(image).is_file():
+        what = "is a folder" if Path(image).is_dir() else "is not there"
+        raise UsageError(f"{image} {what}; with --url the first word is the image file to search with.")
     return image
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from serving import supervisor, worker
 from serving.configuration import HOSTS, READ_KEYS, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
+from serving.gallery.backends import check_workers
 from serving.hosts import ANY
 from serving.keys import Keys
 from zoo.errors import UsageError
@@ -23,7 +24,8 @@ def serve(places: Sequence[Place], host: str, port: int, device: str | None = No
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
     places: the galleries, as `serving.galleries.from_words` gives them. Port 0 takes a free one. device: what their
-    models run on, as `zoo.load` takes it. Raises `UsageError` for an address that cannot be had or must not be.
+    models run on, as `zoo.load` takes it. Raises `UsageError` for an address that cannot be had or must not be,
+    and for several workers of a gallery that is for one.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, worker.leave)
@@ -33,6 +35,8 @@ def serve(places: Sequence[Place], host: str, port: int, device: str | None = No
     if device:
         os.environ["ZOO_DEVICE"] = device
     configuration = Configuration.of(os.environ)
+    for place in places:
+        check_workers(Path(place.gallery), configuration.workers)
     public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:

@@ -134,12 +134,21 @@ class ModelChangedError(ModelMismatchError):
     exit_code = 1
 
 
+_PASSING = (408, 429)
+"""HTTP statuses of the 400s that are no mistake of who asked: too slow, and too much at once."""
+
+
 class ServiceError(GalleryError):
-    """`status`: of the HTTP answer; `code`: the service's own word for it. Both None where no answer came."""
+    """`status`: of the HTTP answer; `code`: the service's own word for it. Both None where no answer came.
+
+    What the service refused as the asker's mistake ends with 2.
+    """
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+        if status is not None and 400 <= status < 500 and status not in _PASSING:
+            self.exit_code = UsageError.exit_code
 
 
 def nearest(name: str, known: Iterable[str], n: int = 3) -> str:

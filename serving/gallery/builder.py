@@ -86,7 +86,7 @@ def index_folder(
     made_here = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
-        gallery.check_model(embedder.card)
+        gallery.check_model(embedder.card, model_ref)
         run = Run(gallery, report)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()

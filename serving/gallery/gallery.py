@@ -107,13 +107,14 @@ class Gallery:
     ) -> None:
         self.close()
 
-    def check_model(self, card: Card) -> None:
-        """Raise `ModelMismatchError` unless this is the card of the gallery's own model."""
+    def check_model(self, card: Card, ref: str = "MODEL") -> None:
+        """Raise `ModelMismatchError` unless this is the card of the gallery's own model; `ref`: how it was named."""
         if card.fingerprint != self.card.fingerprint:
             raise ModelMismatchError(
                 f"{self.path} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
                 f"({card.fingerprint[:12]}): their vectors cannot be compared. Load {self.model_ref!r} as it was, "
-                "or index the images again into a new gallery."
+                f"index into a new gallery, or give this one the other model: zoo gallery rebuild {self.path} "
+                f"--model {ref}"
             )
 
     def check_current(self) -> None:

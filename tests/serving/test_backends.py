@@ -24,6 +24,7 @@ from serving.gallery.filters import Filter
 from serving.gallery.milvus_address import address_of
 from serving.gallery.verification import verify_gallery
 from tests.serving import toys
+from tests.serving.running import run
 from zoo.cards import Card, Preprocessing
 from zoo.cli.main import main
 from zoo.embedder import Embedder
@@ -224,16 +225,14 @@ def test_a_file_that_another_process_has_open(tmp_path: Path, capfd: pytest.Capt
     assert "Traceback" not in said
 
 
-def test_an_embedded_one_is_served_by_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_embedded_one_is_served_by_one_process(tmp_path: Path) -> None:
     path = tmp_path / "g"
     with Gallery.create(path, CARD, "toy"):
         pass
     (path / FILE).write_text(json.dumps({"address": f"milvus://{tmp_path}/vectors.db", "gallery": "g"}))
-    monkeypatch.setenv("ZOO_SERVE_WORKERS", "2")
-    assert main(["serve", str(path)]) == 2
-    assert "one process at a time, not 2 workers. Serve with --workers 1" in capsys.readouterr().err
+    outcome = run("serve", path, "--workers", 2)
+    assert outcome.returncode == 2
+    assert "one process at a time, not 2 workers. Serve with --workers 1" in outcome.stderr
     check_workers(path, 1)
     (path / FILE).write_text(json.dumps({"address": "milvus://host/birds", "gallery": "g"}))
     check_workers(path, 2)

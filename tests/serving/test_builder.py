@@ -215,8 +215,9 @@ def test_another_model_can_neither_add_nor_search(
     model: Embedder, other_model: Embedder, folder: Path, tmp_path: Path
 ) -> None:
     index_folder(model, "toy", folder, tmp_path / "g")
-    with pytest.raises(ModelMismatchError, match="vectors cannot be compared"):
-        index_folder(other_model, "other", folder, tmp_path / "g")
+    with pytest.raises(ModelMismatchError, match="vectors cannot be compared") as raised:
+        index_folder(other_model, "models/other", folder, tmp_path / "g")
+    assert f"zoo gallery rebuild {tmp_path / 'g'} --model models/other" in str(raised.value)
     with Gallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
         Searcher(gallery, other_model)
     with pytest.raises(ModelMismatchError):

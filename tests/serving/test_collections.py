@@ -193,6 +193,12 @@ def test_the_root_is_of_none_of_them(service: Running) -> None:
             assert_refused(http.request(method, path), 404, "name_a_collection")
         for path in ("/collections/fish/items", "/collections/", "/collections//items", "/collections/Birds/items"):
             assert_refused(http.get(path), 404, "no_such_collection")
+        assert (
+            http.get("/collections/fish/items").json()["error"]["message"].endswith(" There are: birds, old-cars, art.")
+        )
+    with client(service) as http:
+        assert http.get("/collections/fish/").json()["error"]["message"].endswith(" There are: art.")
+    with client(service, key=ALL) as http:
         assert http.get("/", follow_redirects=True).url.path == "/collections/birds/"
         assert http.get("/collections/art", follow_redirects=True).url.path == "/collections/art/"
         assert http.get("/docs").status_code == http.get("/livez").status_code == http.get("/readyz").status_code == 200
@@ -318,7 +324,11 @@ def test_what_must_not_be_served_is_not(
 def test_a_gallery_without_a_name_is_listed_without_one(http: httpx.Client) -> None:
     (row,) = http.get("/collections").json()["collections"]
     assert row == {"name": None, "path": "/", "items": 24, "model": "toy-pool", "dim": toys.DIM}
-    assert http.get("/collections/birds/items").status_code == 404
+    for method, path in (("GET", "birds/items"), ("POST", "birds/search?id=1"), ("DELETE", "birds/items/1")):
+        answer = http.request(method, f"/collections/{path}")
+        assert_refused(answer, 404, "no_such_collection")
+        assert "no collection 'birds' here: the service has one gallery" in answer.json()["error"]["message"]
+    assert http.get("/collections/", follow_redirects=True).json()["collections"] == [row]
 
 
 def test_both_forms_of_the_environment_are_one_too_many(words: list[str]) -> None:

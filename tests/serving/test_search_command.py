@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from serving.client import core
 from serving.search_command import SEARCH
 from tests.serving import toys
 from tests.serving.running import Running
-from zoo.errors import GalleryError, UsageError
+from zoo.cli.main import main
+from zoo.errors import ServiceError, UsageError
 
 
 def search(*words: object) -> None:
@@ -43,6 +45,28 @@ def test_a_service_finds_what_the_folder_does(
     assert "green disc" in capsys.readouterr().out
 
 
+def test_whose_mistake_it_was_is_the_exit_status(
+    server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(core, "FIRST_WAIT", 0.0)
+    for words, status, says in (
+        (["--id", "1", "--collection", "birds"], 2, "has one gallery, which has no name"),
+        (["--id", "999"], 2, "no item 999"),
+        (["--id", "1", "-k", "99999"], 2, "k must be"),
+        (["nowhere.png"], 2, "nowhere.png is not there"),
+    ):
+        assert main(["search", "--url", server.url, *words]) == status
+        assert says in capsys.readouterr().err
+    assert main(["search", "--url", "127.0.0.1:3000", "--id", "1"]) == 2
+    assert main(["search", "--url", "http://127.0.0.1:9", "--id", "1"]) == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("status", "ends"), [(401, 2), (404, 2), (422, 2), (408, 1), (429, 1), (500, 1), (None, 1)])
+def test_what_a_service_answers_and_how_that_ends(status: int | None, ends: int) -> None:
+    assert ServiceError("so", status).exit_code == ends
+
+
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = ("--url", "http://127.0.0.1:9")
@@ -56,8 +80,9 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["gallery", "a.png", "--key-file", "key"], UsageError, "--url"),
         ([*url, "--id", 1, "--key-file", "key"], UsageError, "ASCII"),
         ([*url, "--id", 1, "--key-file", "nowhere"], UsageError, "cannot be read"),
-        ([*url, "a.png"], GalleryError, "cannot be read"),
-        (["--url", "ftp://h", "--id", 1], GalleryError, "no address"),
+        ([*url, "a.png"], UsageError, "a.png is not there"),
+        ([*url, "."], UsageError, "is a folder"),
+        (["--url", "ftp://h", "--id", 1], UsageError, "no address"),
     ):
         with pytest.raises(kind, match=message):
             search(*words)
