@@ -23,7 +23,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> None:
-    from serving.calibrating import calibrate_by, pairs_of
+    from serving.calibrating import NO_ERROR, calibrate_by, pairs_of, told
     from serving.gallery import Gallery
     from zoo.errors import UsageError
     from zoo.evaluation.calibration import reliability
@@ -35,20 +35,23 @@ def _run(args: Namespace) -> None:
         fitted = calibrate_by(gallery, pairs)
     bins = reliability(fitted.probability(pairs.similarities), pairs.same)
     if args.json:
-        print_json({**fitted.to_json(), "reliability": [asdict(one) for one in bins]})
+        found = {**(told(fitted) or {}), "marks_left_out": pairs.left_out}
+        print_json({**found, "reliability": [asdict(one) for one in bins]})
         return
     print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
-    print(_said_of(fitted))
-    unmeasured = "not measured, as half of the labels are too few, or give only pairs of one kind, to fit a curve to"
-    elsewhere = unmeasured if fitted.error is None else f"{fitted.error:.4f}"
+    print(_said_of(fitted, pairs.left_out))
+    elsewhere = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
     print(f"calibration error on other classes: {elsewhere}\n")
     rows = [(f"{one.probability:.3f}", f"{one.share:.3f}", f"{one.count:,}") for one in bins]
     print_table(("p_same", "of the query's label", "pairs"), rows, numbers=("p_same", "of the query's label", "pairs"))
 
 
-def _said_of(fitted: Calibration) -> str:
+def _said_of(fitted: Calibration, left_out: int) -> str:
+    from serving.calibrating import left_out_note
+
+    without = f", and {left_out_note(left_out)}" if left_out else ""
     labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
-    parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}"]
+    parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}{without}"]
     return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +21,21 @@ ENOUGH_MARKS = 20
 """So many marks suffice where there are no labels."""
 
 
+NO_ERROR = (
+    "not measured: that takes queries of at least four labels, or as many without one, and pairs of either half of "
+    "them that a curve can be fitted to"
+)
+"""Why a calibration has no error."""
+
+
 @dataclass(frozen=True)
 class Pairs:
     """What is known of the gallery's own pairs: neighbours of labelled items, then the results that users marked.
 
     similarities: float32 [n]; same: bool [n], whether the two are of one class; classes: int64 [n], the class of the
     query, or a number of its own where that is not known. neighbours: how many of each labelled item, 0 without
-    labels; marked: how many of the n were marked.
+    labels; marked: how many of the n were marked; left_out: how many marks are not among them, as another model
+    measured them and their query was an image that was sent, which nobody has kept.
     """
 
     similarities: np.ndarray
@@ -34,6 +43,7 @@ class Pairs:
     classes: np.ndarray
     neighbours: int
     marked: int
+    left_out: int = 0
 
 
 def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
@@ -70,9 +80,10 @@ def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
     near, same, classes = _neighbours(vectors[codes >= 0], codes[codes >= 0], queries)
     marks = gallery.marks.pairs()
     if not near.size and len(marks.same) < ENOUGH_MARKS:
+        without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
-            f"{gallery.path} has fewer than two labelled items, and {len(marks.same)} marked results; {ENOUGH_MARKS} "
-            "marks would do without labels."
+            f"{gallery.path} has fewer than two labelled items, and {len(marks.same)} marked results{without}; "
+            f"{ENOUGH_MARKS} marks would do without labels."
         )
     numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
     marked = _classes_of(marks, numbers)
@@ -82,6 +93,14 @@ def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
         np.concatenate([np.repeat(classes, near.shape[1]), marked]),
         near.shape[1],
         len(marked),
+        marks.left_out,
+    )
+
+
+def left_out_note(count: int) -> str:
+    return (
+        f"{count:,} more left out: the model before measured them, and the images that were searched by are not kept; "
+        "mark their results again"
     )
 
 
@@ -89,6 +108,13 @@ def calibration_of(gallery: Gallery) -> Calibration | None:
     """The one that was kept; None where the gallery was never calibrated."""
     text = gallery.fact(FACT)
     return None if text is None else Calibration.from_json(json.loads(text))
+
+
+def told(calibration: Calibration | None) -> dict[str, Any] | None:
+    """A calibration as answers give it, with the reason where its error was not measured."""
+    if calibration is None:
+        return None
+    return {**calibration.to_json(), "error_not_measured": NO_ERROR if calibration.error is None else None}
 
 
 def _neighbours(vectors: np.ndarray, codes: np.ndarray, queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving import feedback
-from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of
+from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of, told
 from serving.collection import collection_of
 from serving.gallery import Gallery
 from serving.searcher import Searcher
@@ -56,7 +56,7 @@ def evaluate(gallery: Gallery) -> dict[str, Any]:
     Raises `EvaluationError` where no two items share a label, and no result was marked either.
     """
     steps, not_measured = _steps(gallery)
-    bins, not_calibrated = _calibrated(gallery)
+    bins, not_calibrated, left_out = _calibrated(gallery)
     calibration, stats = calibration_of(gallery), gallery.stats()
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -65,8 +65,9 @@ def evaluate(gallery: Gallery) -> dict[str, Any]:
         "index_recall_at_10": gallery.recall(SERVED_K),
         "steps": steps,
         "not_measured": not_measured,
-        "calibration": None if calibration is None else calibration.to_json(),
+        "calibration": told(calibration),
         "not_calibrated": not_calibrated,
+        "marks_left_out": left_out,
         "reliability": [asdict(one) for one in bins],
     }
     gallery.set_fact(FACT, json.dumps(found))
@@ -83,11 +84,13 @@ def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
         return [], str(error)
 
 
-def _calibrated(gallery: Gallery) -> tuple[list[Bin], str | None]:
-    """The reliability of a new calibration on pairs that it was not fitted to; or why there is none."""
+def _calibrated(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
+    """The reliability of a new calibration on pairs that it was not fitted to; or why there is none; marks left out."""
+    left_out = 0
     try:
         pairs = pairs_of(gallery)
+        left_out = pairs.left_out
         calibrate_by(gallery, pairs)
     except EvaluationError as error:
-        return [], str(error)
-    return held_out_bins(pairs), None
+        return [], str(error), left_out
+    return held_out_bins(pairs), None, left_out

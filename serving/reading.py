@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving.answers import item_json
-from serving.calibrating import calibration_of
+from serving.calibrating import calibration_of, told
 from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
@@ -90,7 +90,7 @@ def _stats(searcher: Searcher) -> dict[str, Any]:
         **dataclasses.asdict(gallery.stats()),
         "index": dataclasses.asdict(gallery.index_stats()),
         "marks": dataclasses.asdict(gallery.marks.counts()),
-        "calibration": None if calibration is None else calibration.to_json(),
+        "calibration": told(calibration),
     }
 
 

@@ -202,7 +202,8 @@ class Evaluation(_Read):
 
     `steps`: one each for exact search and the index, with their metrics; `not_measured`, `not_calibrated`: why there
     are none, or no calibration came of it. `reliability`: in tenths of p_same what was promised and what was so, of
-    classes that it was not fitted to. `marks`: what marked results say.
+    classes that it was not fitted to. `marks`: what marked results say; `marks_left_out`: how many the
+    calibration could not take, as another model measured them.
     """
 
     date: str
@@ -215,3 +216,4 @@ class Evaluation(_Read):
     not_measured: str | None = None
     reliability: tuple[Mapping[str, Any], ...] = ()
     marks: Mapping[str, Any] | None = None
+    marks_left_out: int = 0

@@ -102,13 +102,15 @@ class MarkCounts:
 @dataclass(frozen=True)
 class MarkedPairs:
     """What can be learnt from: similarities by the gallery's own model, float32 [n]; whether the two are of one class,
-    bool [n]; the SHA-256 of each pair's query; and its label, where it is an item that has one.
+    bool [n]; the SHA-256 of each pair's query; and its label, where it is an item that has one. left_out: how many
+    marks are not among them.
     """
 
     similarities: np.ndarray
     same: np.ndarray
     queries: list[str]
     labels: list[str | None]
+    left_out: int = 0
 
 
 ALL = Chosen()
@@ -181,6 +183,7 @@ class Marks:
             np.array([row[1] for row in rows], bool),
             [row[2] for row in rows],
             [row[3] for row in rows],
+            self.counts().total - len(rows),
         )
 
     def take_over(self, marks: Sequence[Mark]) -> int:

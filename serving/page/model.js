@@ -79,8 +79,9 @@ function step({ step: name, queries, metrics, intervals }) {
   return element("tr", "", head, ...cells, element("td", "", queries.toLocaleString()));
 }
 
-function explained({ pairs, neighbours, error, marked = 0 }) {
-  const off = typeof error === "number" ? ` On classes that it was not fitted to it is off by ${percent(error)} on average.` : "";
+function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {
+  const without = unmeasured ? ` How far it is off on other classes was ${unmeasured}.` : "";
+  const off = typeof error === "number" ? ` On classes that it was not fitted to it is off by ${percent(error)} on average.` : without;
   const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item)`] : [];
   const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
   return `How likely a result is of the query's class, fitted to ${sources}.${off}`;

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from argparse import ArgumentParser
+from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -13,8 +15,11 @@ import numpy as np
 import pytest
 
 from serving.calibrate_command import CALIBRATE
-from serving.calibrating import ENOUGH_MARKS, calibrate_gallery, calibration_of, held_out_bins, pairs_of
+from serving.calibrating import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
+from serving.evaluating import evaluate
 from serving.gallery import Gallery, NewItem
+from serving.gallery.gallery import STORE
+from serving.gallery.marks import SentQuery
 from serving.gallery.thumbnails import Thumbnail
 from tests.serving.test_gallery import CARD
 from zoo.errors import EvaluationError, UsageError
@@ -126,6 +131,37 @@ def test_marks_do_without_labels(tmp_path: Path) -> None:
         assert found.probability(0.9) == pytest.approx(0.8 * right + 0.2 * wrong, abs=1e-4)
         assert found.probability(0.5) == pytest.approx(0.2 * right + 0.8 * wrong, abs=1e-4)
         assert held_out_bins(pairs_of(gallery)) == [], "only two queries were asked"
+
+
+def test_marks_of_sent_images_that_another_model_measured_are_counted(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.marks.put(SentQuery("e" * 64, gallery.embedding(2)), 1, True)
+        gallery.marks.put(2, 3, True)
+    with closing(sqlite3.connect(path / STORE)) as db, db:
+        db.execute("UPDATE marks SET model = 'the one before'")
+    run(path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["marked"], told["marks_left_out"]) == (1, 1), "of two items the similarity is known"
+    run(path)
+    assert "marked results: 1, and 1 more left out: the model before measured" in capsys.readouterr().out
+
+
+def test_why_the_error_was_not_measured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two labels are too few to leave half of them out."""
+    with Gallery.create(tmp_path / "g", replace(CARD, dim=2 * (SIDE + 1)), "toy") as gallery:
+        rows = np.concatenate([block(0, 0.9), block(1, 0.5)])[:, : 2 * (SIDE + 1)]
+        labels = ["a"] * SIDE + ["a", "b"] * (SIDE // 2) + ["b"]
+        picture = Thumbnail(b"picture", "image/png")
+        gallery.add([NewItem(str(n), row, picture, f"{n:064x}", labels[n]) for n, row in enumerate(rows)])
+    run(tmp_path / "g", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["error"], found["error_not_measured"]) == (None, NO_ERROR)
+    run(tmp_path / "g")
+    assert f"on other classes: {NO_ERROR}" in capsys.readouterr().out
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert evaluate(gallery)["calibration"]["error_not_measured"] == NO_ERROR
 
 
 def test_what_cannot_be_calibrated_is_said(path: Path, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_marks_calibrate_and_evaluate(service: httpx.Client, folder: Path) -> No
         for item in (1, 2):
             gallery.describe(item, None, {})
     told = service.post("/evaluate", timeout=60).json()
-    assert (told["steps"], told["calibration"]["neighbours"]) == ([], 0)
+    assert (told["steps"], told["calibration"]["neighbours"], told["marks_left_out"]) == ([], 0, 0)
     assert "no labelled items" in told["not_measured"]
 
 
