@@ -29,7 +29,7 @@ class IntraClass:
         if len(anchors) == 0:
             raise RecipeError(
                 f"intra-class triplets need three samples of a class; no class has more than {1 + int(same.any())} in "
-                "this batch. Set batch.per_class to 3 or more."
+                "this batch. Set batch.per_class to 3 or more, for classes of as many images."
             )
         positives = draw(same, anchors)
         same[anchors, positives] = False

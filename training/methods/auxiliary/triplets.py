@@ -38,7 +38,8 @@ class Shared(Auxiliary):
 class Intra(Auxiliary):
     """What varies within a class: anchor, positive and negative are three different samples of one class.
 
-    Raises `RecipeError` for a batch in which no class has three samples.
+    A sample that comes again in the batch, as of classes with too few of them, takes part once. Raises `RecipeError`
+    for a batch in which no class has three.
     """
 
     def __init__(self, create_loss: CreateLoss, dim: int) -> None:
@@ -47,7 +48,8 @@ class Intra(Auxiliary):
         self.miner: Miner = IntraClass()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
-        return objective(self.objective, self.miner, raw, batch.labels)
+        labels = _once(batch.labels, batch.samples)
+        return objective(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)
 
 
 def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
@@ -62,3 +64,11 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
 
 def _as_if_permuted(embeddings: Tensor, labels: Tensor) -> Triplets:
     return DistanceWeighted()(embeddings, labels[torch.randperm(len(labels), device=labels.device)])
+
+
+def _once(labels: Tensor, samples: Tensor) -> Tensor:
+    """labels int64 [b]; where a sample comes again, a label below 0 that nothing else has."""
+    ordered, order = samples.sort(stable=True)
+    again = torch.zeros_like(labels, dtype=torch.bool)
+    again[order[1:]] = ordered[1:] == ordered[:-1]
+    return torch.where(again, -1 - torch.arange(len(labels), device=labels.device), labels)

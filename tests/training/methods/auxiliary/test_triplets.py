@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.training.methods.auxiliary.heads import DIM, Toy
 from tests.training.methods.batches import FEATURES, minibatch
@@ -52,6 +52,20 @@ def test_two_samples_a_class_are_too_few_for_intra() -> None:
     toy = Toy("intra")
     with pytest.raises(RecipeError, match=r"Set batch\.per_class to 3 or more"):
         toy.loss(minibatch(toy.trunk, [0, 0, 1, 1]))
+
+
+def test_a_sample_that_comes_again_is_no_other_sample_for_intra() -> None:
+    # Samplers repeat the images of classes with too few: the first has two, the second three.
+    toy, seen = Toy("intra"), []
+    mine = toy.task.miner
+
+    def spy(unit: Tensor, labels: Tensor) -> Triplets:
+        seen.append(mine(unit, labels))  # type: ignore[operator]
+        return seen[-1]
+
+    toy.task.miner = spy
+    toy.loss(minibatch(toy.trunk, [0, 0, 0, 0, 1, 1, 1, 1], [8, 9, 8, 9, 5, 3, 5, 4]))
+    assert seen[0].anchors.tolist() == [4, 5, 7]
 
 
 @pytest.mark.parametrize("task", [Shared, Intra])
