@@ -1,4 +1,4 @@
-"""Distance-weighted sampling against the formula in a float64 loop and its frequencies."""
+"""Distance-weighted sampling against the formula in a float64 loop, its frequencies and pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytorch_metric_learning import miners as pml_miners
+from pytorch_metric_learning.utils import loss_and_miner_utils
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -52,6 +54,24 @@ def test_weights_follow_the_density(dim: int, cut: float | None) -> None:
         expected = naive_probabilities(embeddings.double().numpy(), labels, i, cut)
         if expected.any():
             np.testing.assert_allclose(weights[i] / weights[i].sum(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dim", [4, 16, 64])
+def test_weights_are_those_of_pytorch_metric_learning(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, embeddings = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), rows(8, dim).double()
+    embeddings[1] = normalize(embeddings[2] + 0.2 * embeddings[1], dim=0)
+
+    def weights_alone(*_: object, weights: Tensor, **__: object) -> tuple[Tensor, ...]:
+        found.append(weights)
+        return tuple(torch.zeros(3, 1, dtype=torch.int64))
+
+    found: list[Tensor] = []
+    monkeypatch.setattr(loss_and_miner_utils, "get_random_triplet_indices", weights_alone)
+    pml_miners.DistanceWeightedMiner()(embeddings, labels)
+    ours = DistanceWeighted().weights(embeddings, negative_mask(labels)).double()
+    drawn = found[0].isfinite().all(1)  # without a negative before the cut, theirs is 0 / 0
+    assert drawn.sum() > 3
+    torch.testing.assert_close((ours / ours.sum(1, keepdim=True))[drawn], found[0][drawn], atol=1e-3, rtol=1e-3)
 
 
 def test_negatives_are_drawn_as_often_as_their_weights_say() -> None:
