@@ -12,6 +12,11 @@ ROOT = Path(__file__).parent.parent
 # Tests compute little at a time: a second thread would spend its time waiting, and on a busy machine very long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# All that tests ask is on loopback, without TLS: reading the machine's certificates for every client of httpx would
+# take longer than most requests.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = os.devnull
+
 
 @pytest.fixture(autouse=True)
 def own_zoo(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:

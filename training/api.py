@@ -29,6 +29,7 @@ from zoo import paths
 from zoo.cards import Card, read_card
 from zoo.datasets.dataset import Dataset
 from zoo.errors import UsageError, ZooError
+from zoo.onnx_runtime import threads
 from zoo.registry import find
 from zoo.torch_runtime import choose_device
 
@@ -103,7 +104,7 @@ def train_model(
     check_trackers(track)
     processes, chosen = connect(choose_device(device))
     keep_freed_memory()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.count))
+    torch.set_num_threads(_threads(processes))
     data = _load(recipe, root, dataset, processes, progress)
     # Of other images it would be another run: it must not go on from this one's checkpoint.
     scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}-{data.digest}"
@@ -138,6 +139,11 @@ def train_model(
         _validation(trained.log, trained.best_epoch),
         len(data.skipped),
     )
+
+
+def _threads(processes: Processes) -> int:
+    """Of this process: its part of the cores; alone, as many as OMP_NUM_THREADS allows (which torchrun sets to 1)."""
+    return threads() if processes.count == 1 else max(1, len(os.sched_getaffinity(0)) // processes.count)
 
 
 def base_of(recipe: Recipe) -> Card | None:

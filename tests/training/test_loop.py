@@ -20,6 +20,7 @@ import torch
 import zoo
 from tests.conftest import ROOT
 from tests.training import one_run
+from tests.training.toys import CPU, SMALL
 from training import data as training_data
 from training import state
 from training.api import train_model
@@ -29,16 +30,15 @@ from training.loop import exclusive, train
 from training.optimizers import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Place
+from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError, TrainingError
-
-CPU = Place(torch.device("cpu"))
 
 
 def toy(**change: Any) -> Recipe:
     recipe = dataclasses.replace(
         RECIPES["margin-conv4-glyphs"](),
         name="toy",
+        backbone=SMALL,
         data=Data("glyphs", side=32),
         augmentation=Augmentation(rotate=5, translate=0.05, contrast=0.1, oversample=1),
         batch=Batch(32, "spc", 4),
@@ -49,11 +49,11 @@ def toy(**change: Any) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def small_glyphs() -> training_data.TrainingData:
-    """30 of the training classes, 5 of them held out."""
+def thirty_classes() -> Dataset:
+    """The first of the training split, which takes seconds to draw."""
     full = zoo.datasets.load("glyphs", "train")
     rows = np.flatnonzero(full.labels < 30)
-    subset = dataclasses.replace(
+    return dataclasses.replace(
         full,
         images=[full.images[row] for row in rows],
         labels=full.labels[rows],
@@ -61,9 +61,19 @@ def small_glyphs() -> training_data.TrainingData:
         sources=[full.sources[row] for row in rows],
         factors={},
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_data.datasets, "load", lambda *_: subset)
-        return training_data.load(toy(data=Data("glyphs", side=32, validation=1 / 6)))
+
+
+@pytest.fixture
+def few(thirty_classes: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """They alone are what the name `glyphs` stands for."""
+    monkeypatch.setattr(training_data.datasets, "load", lambda *_: thirty_classes)
+    return thirty_classes
+
+
+@pytest.fixture(scope="module")
+def small_glyphs(thirty_classes: Dataset) -> training_data.TrainingData:
+    """Five of the classes held out."""
+    return training_data.prepare(toy(data=Data("glyphs", side=32, validation=1 / 6)), thirty_classes)
 
 
 def curve(log: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
@@ -132,6 +142,7 @@ def test_kill_9_then_the_same_command_gives_the_identical_curve(tmp_path: Path) 
     assert len(killed) == one_run.EPOCHS
 
 
+@pytest.mark.usefixtures("few")
 def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
     recipe = dataclasses.replace(toy(), name="by-name", schedule=Schedule(1, 3, "one-cycle", average=0.5))
     outcome = train_model(recipe, progress=False)
@@ -147,9 +158,13 @@ def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
     assert zoo.info("by-name").status == "trained"
 
 
-def test_held_out_classes_are_training_classes_and_never_trained_on() -> None:
-    recipe = toy()
-    full = zoo.datasets.load("glyphs", "train")
+def test_the_splits_have_no_class_in_common() -> None:
+    test, train = zoo.datasets.load("glyphs", "test"), zoo.datasets.load("glyphs", "train")
+    assert not set(test.classes) & set(train.classes)
+
+
+def test_held_out_classes_are_training_classes_and_never_trained_on(few: Dataset) -> None:
+    recipe, full = toy(), few
     held_out = held_out_classes(len(full.classes), recipe.data, recipe.seed)
     assert len(held_out) == round(0.1 * len(full.classes))
     loaded = training_data.load(recipe)
@@ -157,8 +172,6 @@ def test_held_out_classes_are_training_classes_and_never_trained_on() -> None:
     assert set(loaded.validation[1]) == set(held_out)
     assert len(loaded.squares) + len(loaded.validation[0]) == len(full)
     assert loaded.classes == len(full.classes) - len(held_out)
-    test = zoo.datasets.load("glyphs", "test")
-    assert not set(test.classes) & set(full.classes)
 
 
 def test_quarter_turns_are_further_classes(small_glyphs: training_data.TrainingData) -> None:
