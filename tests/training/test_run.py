@@ -233,6 +233,22 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(compiled.features(images), plain.features(images), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.run.has_bf16", lambda device: able)
+    how = recipe(backbone=FROZEN, objective=ALL_PAIRS)
+    samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
+    for precision in ("fp32", "bf16"):
+        run = Run(dataclasses.replace(how, precision=precision), noise(), 3, CPU)
+        convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
+        convolution.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+        found.append(gradients(run, samples))
+    assert seen == [torch.float32, torch.bfloat16 if able else torch.float32]
+    for exact, rough in zip(*found, strict=True):
+        assert rough.dtype == torch.float32
+        assert (exact - rough).norm() <= (0.1 if able else 0) * exact.norm()
+
+
 def test_samplers_by_embeddings_refuse_what_they_cannot_know(tmp_path: Path) -> None:
     headless = recipe(heads=(), batch=Batch(8, "ddm", 2, {"pool": 20}))
     with pytest.raises(RecipeError, match="the recipe needs a head"):
