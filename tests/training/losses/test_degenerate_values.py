@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.losses.batches import all_triplets, distance, mean, negatives, positives
+from tests.training.losses.batches import all_triplets, create, distance, mean, negatives, positives, unit
 from tests.training.losses.test_every_loss import BATCHES, rows
 from training.losses.circle import Circle
 from training.losses.contrastive import Contrastive
@@ -184,3 +184,56 @@ def test_the_value_is_that_of_the_loop(name: str, kind: str) -> None:
         embeddings = rows(kind, labels, getattr(loss, "normalised", True))
         got = loss.double()(embeddings, torch.tensor(labels)).item()
         assert got == pytest.approx(naive(embeddings.numpy(), labels), abs=1e-6), what
+
+
+def cross_entropy(logits: np.ndarray, y: list[int]) -> float:
+    return mean([math.log(sum(math.exp(x - row[k]) for x in row)) for row, k in zip(logits, y, strict=True)])
+
+
+def shifted(cosines: np.ndarray, y: list[int], scale: float, change: Callable[[float], float]) -> float:
+    logits = scale * cosines
+    for row, k in enumerate(y):
+        logits[row, k] = scale * change(float(cosines[row, k]))
+    return cross_entropy(logits, y)
+
+
+def turned(cosine: float) -> float:
+    angle = math.acos(max(-1.0, min(1.0, cosine))) + 0.5
+    return math.cos(angle) if angle <= math.pi else cosine - 0.5 * math.sin(0.5)
+
+
+def proxy_nca(cosines: np.ndarray, y: list[int]) -> float:
+    def term(row: np.ndarray, k: int) -> float:
+        return math.log(sum(math.exp(18 * (x - row[k])) for z, x in enumerate(row) if z != k))
+
+    return mean([term(row, k) for row, k in zip(cosines, y, strict=True)])
+
+
+def proxy_anchor(cosines: np.ndarray, y: list[int]) -> float:
+    def columns(sign: int, own: bool) -> list[list[float]]:
+        pairs = [[row[z] for row, k in zip(cosines, y, strict=True) if (k == z) is own] for z in range(4)]
+        return [[math.exp(32 * (sign * x + 0.1)) for x in column] for column in pairs]
+
+    pulled = [math.log(1 + sum(column)) for column in columns(-1, own=True) if column]
+    return mean(pulled) + mean([math.log(1 + sum(column)) for column in columns(1, own=False)])
+
+
+BY_CLASS: dict[str, Naive] = {
+    "norm-softmax": lambda c, y: cross_entropy(c / 0.05, y),
+    "cosface": lambda c, y: shifted(c, y, 64, lambda x: x - 0.35),
+    "arcface": lambda c, y: shifted(c, y, 16, turned),
+    "proxy-nca": proxy_nca,
+    "proxy-anchor": proxy_anchor,
+}
+
+
+@pytest.mark.parametrize("name", BY_CLASS)
+@pytest.mark.parametrize("kind", ["random", "duplicates", "zeros", "one zero", "flat", "opposite"])
+def test_the_value_with_class_vectors_is_that_of_the_loop(name: str, kind: str) -> None:
+    loss = create(name, 4)
+    (vectors,) = loss.parameters()
+    for what, labels in BATCHES.items():
+        embeddings = rows(kind, labels, True)
+        cosines = embeddings.numpy() @ unit(vectors.detach().numpy()).T
+        got = loss(embeddings, torch.tensor(labels)).item()
+        assert got == pytest.approx(BY_CLASS[name](cosines, labels), abs=1e-6), what
