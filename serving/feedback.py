@@ -1,7 +1,8 @@
 """POST and GET /feedback, DELETE /feedback/{id}: users say which results are right, of the query's class.
 
-The query of a mark is an item, by its id; or an image that was sent, by its content_sha256 and embedding, as POST
-/embed gives them. Of such an image no more is kept than its hash and its name. Writing needs a write key.
+The query of a mark is an item, by its id; or an image that was sent, by its content_sha256, embedding and fingerprint,
+as POST /embed gives them; an embedding of a model that the gallery had before is refused. Of such an image no more is
+kept than its hash and its name. Writing needs a write key.
 """
 
 from __future__ import annotations
@@ -33,19 +34,24 @@ MOST = 200
 """Marks on a page of GET /feedback."""
 CONTRADICTIONS = 50
 
-_SENT = {"content_sha256", "embedding", "source"}
+_NEEDED = {"content_sha256", "embedding"}
+_SENT = _NEEDED | {"fingerprint", "source"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BODY = 'a JSON object of "query", "item" and "verdict"'
 _QUERY = (
-    'the id of an item, or {"content_sha256", "embedding", "source"} of an image, as POST /embed gives the first two'
+    'the id of an item, or {"content_sha256", "embedding", "fingerprint", "source"} of an image, as POST /embed gives '
+    "the first three"
 )
 
 
 @dataclass(frozen=True)
 class _Said:
+    """`fingerprint`: of the model that embedded a query that was sent; None where that is not said."""
+
     query: int | SentQuery
     item: int
     same: bool
+    fingerprint: str | None = None
 
 
 async def mark(request: Request) -> Response:
@@ -53,10 +59,26 @@ async def mark(request: Request) -> Response:
     said, collection = _said(await request.body()), collection_of(request)
 
     def put(searcher: Searcher) -> tuple[Mark, bool]:
+        _check_model(said, searcher.gallery)
         return searcher.gallery.marks.put(said.query, said.item, said.same)
 
     made, new = await to_thread.run_sync(collection.steadily, put)
     return JSONResponse(mark_json(made, collection.path), HTTPStatus.CREATED if new else HTTPStatus.OK)
+
+
+def _check_model(said: _Said, gallery: Gallery) -> None:
+    """Refuse an embedding of another model; one that does not say whose it is may only be the model's own where the
+    gallery never had another.
+    """
+    if not isinstance(said.query, SentQuery) or (said.fingerprint is None and not gallery.was_rebuilt):
+        return
+    if said.fingerprint != gallery.card.fingerprint:
+        whose = "is of another model" if said.fingerprint else "may be of another model"
+        message = (
+            f"The query's embedding {whose} than the gallery has now, {gallery.card.name}. Embed the image again (POST "
+            "/embed), and send the fingerprint of that answer too."
+        )
+        raise RefusedError(HTTPStatus.CONFLICT, "model_changed", message)
 
 
 async def show(request: Request) -> Response:
@@ -140,8 +162,10 @@ def _said(body: bytes) -> _Said:
         raise invalid("verdict", f"one of {', '.join(VERDICTS)}")
     if not _is_id(values["item"]):
         raise invalid("item", "the id of an item")
-    query = values["query"]
-    return _Said(query if _is_id(query) else _sent(query), values["item"], VERDICTS[values["verdict"]])
+    query, verdict = values["query"], VERDICTS[values["verdict"]]
+    if _is_id(query):
+        return _Said(query, values["item"], verdict)
+    return _Said(_sent(query), values["item"], verdict, query.get("fingerprint"))
 
 
 def _is_id(value: Any) -> bool:
@@ -149,7 +173,9 @@ def _is_id(value: Any) -> bool:
 
 
 def _sent(value: Any) -> SentQuery:
-    if not isinstance(value, dict) or not _SENT - {"source"} <= value.keys() <= _SENT:
+    if not isinstance(value, dict) or not _NEEDED <= value.keys() <= _SENT:
+        raise invalid("query", _QUERY)
+    if not isinstance(value.get("fingerprint", ""), str):
         raise invalid("query", _QUERY)
     digest, source, embedding = value["content_sha256"], value.get("source", ""), _embedding(value["embedding"])
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest) or not isinstance(source, str):

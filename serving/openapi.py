@@ -8,6 +8,7 @@ from serving.asking import MAX_OFFSET
 from serving.collection import FOLDER
 from serving.finding import DEFAULT_K
 from serving.openapi_parts import (
+    CHANGED,
     REFUSALS,
     answer,
     images,
@@ -93,6 +94,7 @@ def _collections() -> Json:
         "responses": {
             "200": answer("name is null where there is one gallery, at the root", ref("Collections")),
             "401": REFUSALS["401"],
+            **CHANGED,
         },
     }
 
@@ -125,6 +127,7 @@ def _search(max_k: int) -> Json:
         "responses": {
             "200": answer("The nearest, best first", {"anyOf": [ref("SearchResult"), ref("SearchResults")]}),
             **REFUSALS,
+            **CHANGED,
             "404": refusal("no such item"),
         },
     }
@@ -153,19 +156,20 @@ def _embed() -> Json:
                 },
             },
             **REFUSALS,
+            **CHANGED,
         },
     }
 
 
 def _evaluation() -> Json:
-    responses = {"200": answer("The last measurement", {"type": "object"}), "404": refusal("never measured")}
+    responses = {"200": answer("The last measurement", {"type": "object"}), "404": refusal("never measured"), **CHANGED}
     return {"summary": "How well the gallery's labels are found, as last measured", "responses": responses}
 
 
 def _stats() -> Json:
     return {
         "summary": "Items, labels, marks, the index and its measured recall, the calibration",
-        "responses": {"200": answer("The gallery", {"type": "object"})},
+        "responses": {"200": answer("The gallery", {"type": "object"}), **CHANGED},
     }
 
 
@@ -190,7 +194,7 @@ def _map() -> Json:
         "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
         "description": "The first two principal components of their embeddings, from -1 to 1 on one scale; explained: "
         "the parts of the variance that x and y hold.",
-        "responses": {"200": answer("The map", ref("Map"))},
+        "responses": {"200": answer("The map", ref("Map")), **CHANGED},
     }
 
 
@@ -227,5 +231,5 @@ def _thumbnail() -> Json:
 
 
 def _model() -> Json:
-    responses = {"200": answer("The model", ref("Model"))}
+    responses = {"200": answer("The model", ref("Model")), **CHANGED}
     return {"summary": "The model, the gallery's size and what an upload may hold", "responses": responses}

@@ -75,6 +75,8 @@ REFUSALS = {
     "422": refusal("an image that cannot be decoded, or a parameter out of range"),
     "429": refusal("too many requests at once, or in a second"),
 }
+CHANGED = {"503": refusal("the gallery was given another model, which cannot be loaded; try again later")}
+"""Of whatever has to do with embeddings."""
 WRITING = {
     "401": refusal("no write key, or a wrong one"),
     "403": refusal("a service without a write key, or a read key"),

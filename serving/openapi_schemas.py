@@ -67,6 +67,7 @@ def schemas() -> Json:
         "Embeddings": object_of(
             {
                 "model": {"type": "string"},
+                "fingerprint": {"type": "string"},
                 "dim": {"type": "integer"},
                 "embeddings": {"type": "array", "items": {}},
                 "content_sha256": {"type": "array", "items": {"type": "string"}},
@@ -150,7 +151,8 @@ def _sent() -> Json:
     embedding = {"type": ["string", "array"], "items": {"type": "number"}, "contentEncoding": "base64"}
     digest = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
     sent = object_of({"content_sha256": digest, "embedding": embedding})
-    return {**sent, "properties": {**sent["properties"], "source": {"type": "string"}}, "additionalProperties": False}
+    more = {"fingerprint": {"type": "string"}, "source": {"type": "string"}}
+    return {**sent, "properties": {**sent["properties"], **more}, "additionalProperties": False}
 
 
 _INTEGER: Json = {"type": "integer"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serving import feedback
-from serving.openapi_parts import REFUSALS, WRITING, answer, images, item_id, parameter, refusal, text
+from serving.openapi_parts import CHANGED, REFUSALS, WRITING, answer, images, item_id, parameter, refusal, text
 from serving.openapi_schemas import Json, object_of, ref
 
 _VERDICT: Json = {"type": "string", "enum": list(feedback.VERDICTS)}
@@ -18,6 +18,7 @@ def evaluate() -> Json:
         "responses": {
             "200": answer("The measurement", {"type": "object"}),
             **WRITING,
+            **CHANGED,
             "422": refusal("labels that nothing can be measured by"),
         },
     }
@@ -45,6 +46,7 @@ def add() -> Json:
             "201": answer("Added", ref("Added")),
             **WRITING,
             **REFUSALS,
+            **CHANGED,
         },
     }
 
@@ -70,15 +72,18 @@ def marks() -> Json:
 def mark() -> Json:
     return {
         "summary": "Mark a result right, of the query's class, or wrong",
-        "description": "Marking the pair again replaces the mark. query: the id of an item, or content_sha256 and "
-        "embedding of an image as POST /embed gives them; of such an image the hash and the source are kept. Marks are "
-        "calibrated and evaluated by; they go when one of their items is removed. Needs a write key.",
+        "description": "Marking the pair again replaces the mark. query: the id of an item, or content_sha256, "
+        "embedding and fingerprint of an image as POST /embed gives them; of such an image the hash and the source are "
+        "kept. Without the fingerprint it is taken where the gallery never had another model. Marks are calibrated and "
+        "evaluated by; they go when one of their items is removed. Needs a write key.",
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref("NewMark")}}},
         "responses": {
             "200": answer("It takes the place of an older mark", ref("Mark")),
             "201": answer("Marked", ref("Mark")),
             **WRITING,
+            **CHANGED,
             "404": refusal("no such item"),
+            "409": refusal("an embedding of another model than the gallery has now; embed the image again"),
             "422": refusal("a body that is not understood, or an image marked as a result of itself"),
         },
     }
@@ -91,6 +96,7 @@ def take_back() -> Json:
         "responses": {
             "200": answer("It is gone", object_of({"removed": {"type": "integer"}})),
             **WRITING,
+            **CHANGED,
             "404": refusal("no such mark"),
         },
     }
@@ -100,6 +106,7 @@ def describe() -> Json:
     body = {"label": {"type": ["string", "null"]}, "metadata": {"type": "object"}}
     return {
         "summary": "Change an item's label or metadata; what is not named stays. Needs a write key",
+        "description": "The answer's change is the number of this change; the item keeps the one that wrote its image.",
         "parameters": [item_id()],
         "requestBody": {"content": {"application/json": {"schema": {"type": "object", "properties": body}}}},
         "responses": {

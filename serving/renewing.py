@@ -115,7 +115,7 @@ class Renewing:
                 self._searcher = new
         # Requests may be under way with the old one; its store is closed when the last of them lets go of it.
         weakref.finalize(stale.gallery, stale.gallery.closer())
-        logger.warning("%s has another model now: %s.", new.gallery.path, new.embedder.card.name)
+        logger.info("%s has another model now: %s.", new.gallery.path, new.embedder.card.name)
         return new
 
     def _opened(self, stale: Searcher) -> Searcher:

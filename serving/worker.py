@@ -34,6 +34,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket
     from serving import service
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("serving").setLevel(logging.INFO)  # which says that another model was taken over
     service.COLLECTIONS.open()
     config = uvicorn.Config(
         service.ImageSearch.to_asgi(),  # type: ignore[attr-defined]  # the decorator made it a Service

@@ -80,7 +80,7 @@ async def add(request: Request) -> Response:
 
 
 async def describe(request: Request) -> Response:
-    """Change an item's label or metadata; what the body does not name stays."""
+    """Change an item's label or metadata; what the body does not name stays. The answer's change is this one."""
     wanted, collection = item_id(request.path_params["id"]), collection_of(request)
     gallery = collection.gallery
     values = _description(await request.body())
@@ -88,8 +88,8 @@ async def describe(request: Request) -> Response:
     def change() -> dict[str, Any]:
         item = gallery.item(wanted)
         label, metadata = values.get("label", item.label), values.get("metadata", item.metadata)
-        gallery.describe(wanted, label, metadata)
-        return item_json(gallery.item(wanted), collection.path)
+        number = gallery.describe(wanted, label, metadata)
+        return {**item_json(gallery.item(wanted), collection.path), "change": number}
 
     return JSONResponse(await to_thread.run_sync(change))
 

@@ -124,7 +124,8 @@ def sent_query(image: Image, crop: Box | None) -> Call[dict[str, Any]]:
 
     def read(response: httpx.Response) -> dict[str, Any]:
         body = response.json()
-        return {"content_sha256": body["content_sha256"][0], "embedding": body["embeddings"][0], "source": name}
+        said = {"content_sha256": body["content_sha256"][0], "embedding": body["embeddings"][0]}
+        return {**said, "fingerprint": body["fingerprint"], "source": name}
 
     return Call("POST", "/embed", read, [("format", "base64"), *_crop(crop)], files)
 

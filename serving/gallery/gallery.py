@@ -121,6 +121,11 @@ class Gallery:
         """Raise `ModelChangedError` where the gallery was given another model since it was opened: cheap."""
         self._store.position()
 
+    @property
+    def was_rebuilt(self) -> bool:
+        """Whether a rebuild was ever begun: embeddings that others have kept may be of another model since."""
+        return self._store.model is not None
+
     def closer(self) -> Callable[[], None]:
         """What lets go of store and index, without holding on to the gallery."""
         live, store = self._live, self._store
@@ -157,9 +162,9 @@ class Gallery:
         """Give items another source and label, (id, source, label) each; all of them, or none."""
         self._store.move(places)
 
-    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> None:
-        """Give an item another label and other metadata. Raises `ItemNotFoundError`."""
-        self._store.describe(item_id, label, metadata)
+    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> int:
+        """Give an item another label and other metadata; the number of this change. Raises `ItemNotFoundError`."""
+        return self._store.describe(item_id, label, metadata)
 
     def search(
         self,

@@ -110,15 +110,16 @@ class Store:
                 [(source, label, item_id) for item_id, source, label in places],
             )
 
-    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> None:
-        """Give an item another label and other metadata. Raises `ItemNotFoundError`."""
+    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> int:
+        """Give an item another label and other metadata; the number of this change. Raises `ItemNotFoundError`."""
         text = json_of(metadata)
-        with self._writing():
+        with self._writing() as change:
             found = self._db.execute(
                 "UPDATE items SET label = ?, metadata = ? WHERE id = ?", (label, text, min(item_id, _MAX_ID))
             )
             if not found.rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+        return change
 
     def matching(self, chosen: Filter) -> np.ndarray:
         """The ids, int64, ascending, of the items that a filter lets through."""

@@ -7,6 +7,7 @@ const REASONS = {
   403: "Not allowed",
   404: "Not there",
   408: "Too slow",
+  409: "Out of date",
   413: "Too large",
   415: "Not an image file",
   421: "Unknown host name",

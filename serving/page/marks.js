@@ -21,7 +21,7 @@ async function named(query) {
   body.append("image", query.file, "image");
   const told = await ask(`/embed?${new URLSearchParams({ format: "base64", ...(crop && { crop }) })}`, { method: "POST", body });
   const source = (query.file.name || "").replace(/\p{Z}/gu, " ").replace(/\p{C}/gu, "").slice(0, 200);
-  const said = { content_sha256: told.content_sha256[0], embedding: told.embeddings[0], source };
+  const said = { content_sha256: told.content_sha256[0], embedding: told.embeddings[0], fingerprint: told.fingerprint, source };
   sent.set(query, (sent.get(query) || new Map()).set(crop, said));
   return said;
 }
@@ -43,14 +43,21 @@ async function load() {
   draw();
 }
 
+async function put(query, item, verdict) {
+  const body = JSON.stringify({ query: await named(query), item, verdict });
+  return ask("/feedback", { method: "POST", body, headers: { "Content-Type": "application/json" }, write: true });
+}
+
 /** Give a result this verdict; null takes its mark back. */
 async function give(item, verdict) {
   const query = current();
   const before = marks.get(item.id);
   try {
     if (verdict) {
-      const body = JSON.stringify({ query: await named(query), item: item.id, verdict });
-      const mark = await ask("/feedback", { method: "POST", body, headers: { "Content-Type": "application/json" }, write: true });
+      const mark = await put(query, item.id, verdict).catch((error) => {
+        if (error.status !== 409 || !sent.delete(query)) throw error;
+        return put(query, item.id, verdict); // the gallery has another model since the image was embedded
+      });
       if (query === current()) marks.set(item.id, mark);
     } else if (before) {
       await ask(`/feedback/${before.id}`, { method: "DELETE", write: true });
