@@ -95,10 +95,10 @@ def _is_plain(text: str, prefix: str) -> bool:
 def normalised(glyph: Image.Image) -> Image.Image:
     """The glyph with its centroid in the middle and its root-mean-square radius fixed: `_GRID` x `_GRID`, mode L."""
     weight = np.asarray(glyph, dtype=np.float64)
-    total = weight.sum()
-    y, x = np.mgrid[: glyph.height, : glyph.width] + 0.5
-    cx, cy = (weight * x).sum() / total, (weight * y).sum() / total
-    reach = _REACH * np.sqrt((weight * ((x - cx) ** 2 + (y - cy) ** 2)).sum() / total)
+    columns, rows = weight.sum(0) / weight.sum(), weight.sum(1) / weight.sum()
+    x, y = np.arange(glyph.width) + 0.5, np.arange(glyph.height) + 0.5
+    cx, cy = columns @ x, rows @ y
+    reach = _REACH * np.sqrt(columns @ (x - cx) ** 2 + rows @ (y - cy) ** 2)
     margin = int(max(reach - cx, reach - cy, cx + reach - glyph.width, cy + reach - glyph.height, 0)) + 2
     framed = Image.new("L", (glyph.width + 2 * margin, glyph.height + 2 * margin))
     framed.paste(glyph, (margin, margin))
@@ -107,18 +107,18 @@ def normalised(glyph: Image.Image) -> Image.Image:
     return framed.resize((_GRID, _GRID), Image.Resampling.BILINEAR, box=box)
 
 
-def description(glyph: Image.Image) -> np.ndarray:
-    """Unit vector of a normalised glyph's gradients, float32 [_GRID * _GRID / 2]."""
-    smooth = np.asarray(glyph.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.float32)
-    down, right = np.gradient(smooth)
-    gradients = np.stack([down, right])[:, ::2, ::2].ravel()
-    return gradients / np.linalg.norm(gradients)
+def descriptions(glyphs: Sequence[Image.Image]) -> np.ndarray:
+    """Unit vectors of normalised glyphs' gradients, float32 [n, _GRID * _GRID / 2]."""
+    smooth = np.stack([np.asarray(glyph.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.float32) for glyph in glyphs])
+    both = [np.gradient(smooth, axis=axis)[:, ::2, ::2].reshape(len(glyphs), -1) for axis in (1, 2)]
+    gradients = np.concatenate(both, axis=1)
+    return gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
 
 
 def similarities(found: Sequence[Candidate]) -> np.ndarray:
     """How alike each two candidates look at most, over faces and turns: float32 [n, n]."""
     shapes, rows = _shapes(found)
-    turned = [np.stack([description(s.rotate(t, Image.Resampling.BILINEAR)) for s in shapes]) for t in TURNS]
+    turned = [descriptions([shape.rotate(t, Image.Resampling.BILINEAR) for shape in shapes]) for t in TURNS]
     order = np.concatenate(rows)
     starts = np.cumsum([0] + [len(row) for row in rows])
     best = np.empty((len(found), len(found)), dtype=np.float32)

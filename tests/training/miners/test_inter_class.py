@@ -11,9 +11,14 @@ from training.miners.inter_class import InterClass
 EMBEDDINGS, Y = rows(len(LABELS), seed=4), torch.tensor(LABELS)
 
 
-def mine(miner: InterClass, times: int = 2500) -> torch.Tensor:
+def mine(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies: int = 20) -> torch.Tensor:
+    """Triplets of the ten samples, int64 [3, 10 * copies * times].
+
+    All are of different classes, so that copies of the batch, mined together, change no share of a sample.
+    """
     torch.manual_seed(0)
-    return torch.cat([torch.stack(miner(EMBEDDINGS, Y)) for _ in range(times)], dim=1)
+    embeddings, labels = EMBEDDINGS.repeat(copies, 1), labels.repeat(copies)
+    return torch.cat([torch.stack(miner(embeddings, labels)) for _ in range(times)], dim=1) % len(LABELS)
 
 
 def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
@@ -32,7 +37,7 @@ def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_dista
 
 @pytest.mark.parametrize("negative", ["semihard", "random"])
 def test_the_other_set_ups(negative: str) -> None:
-    drawn = mine(InterClass("nearest", negative, margin=0.3), 800)
+    drawn = mine(InterClass("nearest", negative, margin=0.3), 40)
     for a in range(len(LABELS)):
         p = min(negatives_of(LABELS, a), key=lambda j: distance(EMBEDDINGS, a, j))
         assert (drawn[1, drawn[0] == a] == p).all()
@@ -43,9 +48,7 @@ def test_the_other_set_ups(negative: str) -> None:
 
 
 def test_without_constraints_any_three_samples_form_a_triplet() -> None:
-    torch.manual_seed(0)
-    miner = InterClass(negative="random")
-    drawn = torch.cat([torch.stack(miner(EMBEDDINGS, torch.arange(10))) for _ in range(800)], dim=1)
+    drawn = mine(InterClass(negative="random"), 40, labels=torch.arange(10))
     of_anchor = drawn[:, drawn[0] == 0]
     shares(of_anchor[1], list(range(1, 10)))
     shares(of_anchor[2, of_anchor[1] == 5], [1, 2, 3, 4, 6, 7, 8, 9])

@@ -228,7 +228,7 @@ def test_known_look_alikes_are_found(recomputed: tuple[list[Candidate], np.ndarr
 def test_likeness_by_turning_is_found_by_turning_alone() -> None:
     def descriptions(text: str) -> np.ndarray:
         drawn = [glyphs_fonts.ink(text, face) for face in FACES[:4]]
-        return np.stack([glyphs_alphabet.description(glyphs_alphabet.normalised(ink)) for ink in drawn])
+        return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
 
     upright = descriptions("ǀ") @ descriptions("ᐟ").T
     assert upright.max() < 0.3
