@@ -109,7 +109,7 @@ class Exporter:
             write_graph(self.folder, self.card, graph)
             return {}
         if precision == "fp16":
-            return write_half(base, graph)
+            return write_half(base, self._seen(precision), graph)
         from exports.quantize import write_int8
 
         return {**write_int8(base, self._sample.calibration, graph), "calibrated_on": self._sample.source}
@@ -134,12 +134,16 @@ class Exporter:
         return torch_runtime.open_model(self.folder, self.card, device="cpu")[0]
 
     def _parity(self, graph: Path, precision: str) -> Parity:
-        # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
-        others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)
-        pixels = np.concatenate([images.golden_images(self.folder, self.card), others])
+        pixels = self._seen(precision)
         expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
         run, _ = onnx_runtime.open_file(graph, self.card)
         return measure(expected, run, pixels, precision)
+
+    def _seen(self, precision: str) -> np.ndarray:
+        """The pixels on which a graph is compared with torch."""
+        # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
+        others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)
+        return np.concatenate([images.golden_images(self.folder, self.card), others])
 
     def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
         """What the precision costs, or why that was not measured: {"not_measured": ...}."""

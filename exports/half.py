@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
-from exports.layers import find_layers
+from exports.layers import find_layers, weighted
+from exports.sensitivity import embed, insensitive, least_cosine
+from zoo.floors import EXPORT_FLOORS
 
 SENSITIVE = (
     "LayerNormalization",
@@ -23,23 +27,46 @@ SENSITIVE = (
 )
 """Operators that sum many numbers or square them, where float16 overflows (65,504) or loses small addends."""
 
+ENOUGH = (1 + EXPORT_FLOORS["fp16"]) / 2
+"""The least cosine that leaves room above the floor for other images."""
 
-def write_half(base: Path, path: Path) -> dict[str, Any]:
+
+def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     """Write the fp32 graph `base` in float16 to `path`; what stayed in float32.
 
     The pixels' normalisation before the first layer and all that follows the last one (pooling where there are no
-    heads, the unit length) stay in float32, as do the operators of `SENSITIVE`.
+    heads, the unit length) stay in float32, as do the operators of `SENSITIVE`. Where that does not keep every
+    embedding of the pixels uint8 [n, h, w, c] within `ENOUGH` of fp32, only the layers that change least are in
+    float16, as many as keep it.
     """
+    model = onnx.load(base)
+    ends, expected = find_layers(model.graph), embed(base, pixels)
+
+    def cosine(kept: Sequence[str]) -> float:
+        _convert(base, kept, path)
+        return least_cosine(embed(path, pixels), expected)
+
+    kept = [*ends.front, *ends.tail]
+    said = ["pixel normalisation", "pooling after the last layer and unit length"]
+    if cosine(kept) < ENOUGH:
+        layers = weighted(model.graph)
+        others = lambda names: [node.name for node in model.graph.node if node.name not in set(names)]  # noqa: E731
+        chosen = insensitive(layers, lambda names: 1 - cosine(others(names)), 1 - ENOUGH)
+        _convert(base, others(chosen) if chosen else kept, path)
+        if chosen:
+            return {"kept_in_float": ["all but layers", *(name for name in layers if name not in set(chosen))]}
+    return {"kept_in_float": said + sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))}
+
+
+def _convert(base: Path, kept: Sequence[str], path: Path) -> None:
+    """The graph with all in float16 but the nodes named and the operators of `SENSITIVE`."""
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    model = onnx.load(base)
-    ends = find_layers(model.graph)
-    kept = [*ends.front, *ends.tail]
     half = convert_float_to_float16(
-        model,
+        onnx.load(base),
         keep_io_types=True,
-        node_block_list=kept,
+        node_block_list=list(kept),
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SENSITIVE],
     )
     _unique(half.graph)
@@ -48,8 +75,6 @@ def write_half(base: Path, path: Path) -> dict[str, Any]:
     OnnxModel.graph_topological_sort(half.graph)
     del half.graph.value_info[:]  # the types of before, for some values
     onnx.save(half, path)
-    used = sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))
-    return {"kept_in_float": ["pixel normalisation", "pooling after the last layer and unit length", *used]}
 
 
 def _unique(graph: onnx.GraphProto) -> None:

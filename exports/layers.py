@@ -34,6 +34,12 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
     )
 
 
+def weighted(graph: onnx.GraphProto) -> list[str]:
+    """Names of the layers that have weights, in the order of computation."""
+    without = set(products(graph))
+    return [n.name for n in graph.node if n.op_type in LAYERS and n.name not in without]
+
+
 def products(graph: onnx.GraphProto) -> list[str]:
     """Names of the matrix products of two activations, as in attention: of queries and keys, of shares and values.
 

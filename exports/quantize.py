@@ -7,9 +7,8 @@ Activations are unsigned and weights signed, which is what x86's VNNI instructio
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,11 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
-from exports.layers import LAYERS, find_layers, products
+from exports.layers import LAYERS, find_layers, products, weighted
+from exports.sensitivity import BATCH, embed, insensitive, least_cosine
 from zoo.errors import ExportError
-from zoo.onnx_runtime import INPUT, OUTPUT
+from zoo.floors import EXPORT_FLOORS
+from zoo.onnx_runtime import INPUT
 
 BETWEEN = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool")
 """Operators between layers that keep int8, so that values need not become floats from one layer to the next."""
@@ -32,8 +33,11 @@ BETWEEN = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAve
 AIM = 0.99
 """The least cosine to fp32 on calibration images at which no more layers are put back into float."""
 
-BATCH = 8
-COMPARED = 32
+ENOUGH = (2 + EXPORT_FLOORS["int8"]) / 3
+"""The least cosine on calibration images that leaves room above the floor: the worst of other images is off by some two
+or three times as much."""
+
+COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ SCOPES = (
 )
 """Tried in turn, from the fastest to the most exact."""
 
+FEWER = Scope("the layers that change least", LAYERS, ends_in_float=False)
+"""Tried where all of those fall short of `ENOUGH`: as many layers as hold it."""
+
 
 def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     """Write the fp32 graph `base` in int8 to `path`, calibrated on pixels uint8 [n, h, w, c]; what was quantised.
@@ -60,32 +67,70 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     Raises `ExportError` where ONNX Runtime can quantise the graph in no scope.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        model = _prepared(base, folder)
-        expected = _embed(base, pixels[:COMPARED])
-        tried: dict[str, float] = {}
-        reasons: list[str] = []
-        for number, scope in enumerate(SCOPES):
-            candidate = folder / f"{number}.onnx"
-            try:
-                _quantise(model, pixels, candidate, scope, folder / "ranges.json")
-                tried[scope.name] = _least_cosine(_embed(candidate, pixels[:COMPARED]), expected)
-            except Exception as error:  # onnx and onnxruntime raise families of their own
-                reasons.append(f"{scope.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-                continue
-            if tried[scope.name] == max(tried.values()):
-                path.write_bytes(candidate.read_bytes())
-            if tried[scope.name] >= AIM:
-                break
-    if not tried:
-        raise ExportError(f"ONNX Runtime cannot quantise this graph: {'; '.join(reasons)}")
-    best = max(tried, key=lambda scope: tried[scope])
-    return {"quantised": best, "kept_in_float": _kept(path), "tried": tried, "calibration_images": len(pixels)}
+        attempts = _Attempts(_prepared(base, Path(name)), pixels, embed(base, pixels[:COMPARED]), Path(name), path)
+        for scope in SCOPES:
+            if attempts.best < AIM:
+                attempts.write(scope)
+        if attempts.tried and attempts.best < ENOUGH:
+            attempts.write_fewer()
+    if not attempts.tried:
+        raise ExportError(f"ONNX Runtime cannot quantise this graph: {'; '.join(attempts.reasons)}")
+    best = max(attempts.tried, key=lambda scope: attempts.tried[scope])
+    return {
+        "quantised": best,
+        "kept_in_float": _kept(path),
+        "tried": attempts.tried,
+        "calibration_images": len(pixels),
+    }
 
 
-def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
-    """Of unit rows [n, dim]; NaN, which would compare as neither less nor more, counts as -1."""
-    return float(np.nan_to_num((rows * expected).sum(1), nan=-1.0).min())
+class _Attempts:
+    """Graphs of several scopes, of which the one that comes nearest to fp32 is kept.
+
+    tried: each scope's least cosine to the embeddings `expected` of the first pixels; reasons: why others failed.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, pixels: np.ndarray, expected: np.ndarray, folder: Path, kept: Path
+    ) -> None:
+        self.model, self.pixels, self.expected, self.folder, self.kept = model, pixels, expected, folder, kept
+        self.tried: dict[str, float] = {}
+        self.reasons: list[str] = []
+
+    @property
+    def best(self) -> float:
+        return max(self.tried.values(), default=-np.inf)
+
+    def write(self, scope: Scope, excluded: Sequence[str] = ()) -> None:
+        """Try a scope without the layers named, and keep its graph where none before came nearer."""
+        with self._noting_failure(scope):
+            found = self._cosine(scope, excluded)
+            if found >= self.best:
+                self.kept.write_bytes(self._candidate.read_bytes())
+            self.tried[scope.name] = found
+
+    def write_fewer(self) -> None:
+        """Try as many layers as leave every compared embedding within `ENOUGH`."""
+        layers = weighted(self.model.graph)
+        others = lambda names: [name for name in layers if name not in set(names)]  # noqa: E731
+        with self._noting_failure(FEWER):
+            if chosen := insensitive(layers, lambda names: 1 - self._cosine(FEWER, others(names)), 1 - ENOUGH):
+                self.write(FEWER, others(chosen))
+
+    @contextmanager
+    def _noting_failure(self, scope: Scope) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # onnx and onnxruntime raise families of their own
+            self.reasons.append(f"{scope.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+
+    @property
+    def _candidate(self) -> Path:
+        return self.folder / "candidate.onnx"
+
+    def _cosine(self, scope: Scope, excluded: Sequence[str]) -> float:
+        _quantise(self.model, self.pixels, self._candidate, scope, excluded, self.folder / "ranges.json")
+        return least_cosine(embed(self._candidate, self.pixels[:COMPARED]), self.expected)
 
 
 def _prepared(base: Path, folder: Path) -> onnx.ModelProto:
@@ -120,10 +165,12 @@ def _untranspose(graph: onnx.GraphProto) -> None:
             flags[0].i = 0
 
 
-def _quantise(model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Scope, ranges: Path) -> None:
+def _quantise(
+    model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Scope, excluded: Sequence[str], ranges: Path
+) -> None:
     ends = find_layers(model.graph)
     excluded = [
-        *(*ends.front, *ends.tail, *products(model.graph)),
+        *(*excluded, *ends.front, *ends.tail, *products(model.graph)),
         *((*ends.first, *ends.last) if scope.ends_in_float else ()),
     ]
     copy = onnx.ModelProto()
@@ -161,16 +208,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def _embed(path: Path, pixels: np.ndarray) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return np.concatenate(
-        [session.run([OUTPUT], {INPUT: pixels[i : i + BATCH]})[0] for i in range(0, len(pixels), BATCH)]
-    )
 
 
 def _kept(path: Path) -> list[str]:

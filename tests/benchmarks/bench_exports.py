@@ -76,7 +76,7 @@ def runs(folder: Path, size: int, threads: int) -> dict[str, Run]:
     names = ("fp32", "fp16", "int8")
     fp32, fp16, int8 = (folder / f"{name}.onnx" for name in names)
     write_graph(model, card, fp32)
-    write_half(fp32, fp16)
+    write_half(fp32, pictures(16, size), fp16)
     write_int8(fp32, pictures(16, size), int8)
     graphs = {f"ONNX {name}": graph(folder / f"{name}.onnx", threads) for name in names}
     return {"eager": eager(card, model), "eager, channels last": eager(card, model, True), **graphs}

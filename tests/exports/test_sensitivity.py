@@ -1,0 +1,104 @@
+"""Choosing layers by what they change, beside sums by hand, and in real graphs of which one layer is fragile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from exports.half import write_half
+from exports.quantize import ENOUGH, FEWER, write_int8
+from exports.sensitivity import GROUPS, embed, insensitive
+from zoo.onnx_runtime import INPUT, OUTPUT
+
+DRAW = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "chosen"), [(0.0, []), (0.9, []), (1.0, ["b"]), (5.9, ["b", "d"]), (6.0, ["a", "b", "d"]), (99, "abcd")]
+)
+def test_the_cheapest_that_fit_in_the_order_of_computation(allowed: float, chosen: Sequence[str]) -> None:
+    costs = {"a": 3.0, "b": 1.0, "c": 90.0, "d": 2.0}
+    assert insensitive("abcd", lambda names: sum(costs[name] for name in names), allowed) == list(chosen)
+
+
+def test_what_they_change_together_decides() -> None:
+    """Alone each costs 1, together the square of their number."""
+    assert insensitive("abcd", lambda names: len(names) ** 2, 3) == ["a"]
+    assert insensitive("abcd", lambda names: len(names) ** 2, 4) == ["a", "b"]
+    assert insensitive([], lambda names: 0.0, 1) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.floats(0, 5))
+def test_never_more_than_is_allowed(costs: list[float], allowed: float) -> None:
+    asked: list[Sequence[str]] = []
+
+    def change(names: Sequence[str]) -> float:
+        asked.append(names)
+        return sum(costs[int(name)] for name in names)
+
+    chosen = insensitive([str(i) for i in range(len(costs))], change, allowed)
+    assert sum(costs[int(name)] for name in chosen) <= allowed
+    assert chosen == sorted(chosen, key=int)
+    assert len(asked) <= 2 * GROUPS
+
+
+def fragile(path: Path, huge: float) -> Path:
+    """pixels [n, 1, 2, 3] -> 8 rows of ordinary layers, and one whose outputs differ by little around a huge number.
+
+    Rounding the fragile layer's output loses what the later one takes the difference of; unit rows come out.
+    """
+    weights = {
+        "first": DRAW.normal(size=(6, 8)) / 200,
+        "second": DRAW.normal(size=(8, 8)) / 3,
+        "fragile": np.concatenate([np.eye(8), np.eye(8)], axis=1),
+        "difference": np.concatenate([np.eye(8), -np.eye(8) / 3]),
+    }
+    offset = np.concatenate([np.full(8, huge), np.full(8, 3 * huge)])
+    nodes, value = [helper.make_node("Cast", [INPUT], ["floats"], name="cast", to=TensorProto.FLOAT)], "flat"
+    nodes.append(helper.make_node("Flatten", ["floats"], ["flat"], name="flatten"))
+    for name in weights:
+        inputs = [value, f"{name}.weight"] + (["offset"] if name == "fragile" else [])
+        nodes.append(helper.make_node("Gemm", inputs, [f"{name}.out"], name=name))
+        value = f"{name}.out"
+    nodes.append(helper.make_node("LpNormalization", [value], [OUTPUT], name="unit", axis=1, p=2))
+    held = {**{f"{name}.weight": weight for name, weight in weights.items()}, "offset": offset}
+    graph = helper.make_graph(
+        nodes,
+        "fragile",
+        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["n", 1, 2, 3])],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in held.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+PIXELS = DRAW.integers(0, 256, (40, 1, 2, 3)).astype(np.uint8)
+
+
+def test_int8_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
+    base, path = fragile(tmp_path / "fp32.onnx", 40), tmp_path / "int8.onnx"
+    said = write_int8(base, PIXELS, path)
+    assert said["quantised"] == FEWER.name
+    assert max(cosine for name, cosine in said["tried"].items() if name != FEWER.name) < ENOUGH
+    assert "difference" in said["kept_in_float"]  # its input is the fragile layer's output
+    assert "second" not in said["kept_in_float"]
+    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= ENOUGH
+
+
+def test_fp16_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
+    base, path = fragile(tmp_path / "fp32.onnx", 2000), tmp_path / "fp16.onnx"
+    said = write_half(base, PIXELS, path)
+    assert said["kept_in_float"][0] == "all but layers"
+    assert "difference" in said["kept_in_float"]
+    assert "second" not in said["kept_in_float"]
+    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= 0.9999
+    halves = {t.name for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.FLOAT16}
+    assert {"first.weight", "second.weight"} <= halves
