@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -18,14 +19,21 @@ def _configure_export(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", type=Path, metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file"
     )
+    parser.add_argument("--replace", action="store_true", help="write over a file of --pairs that is there already")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
 def _export(args: Namespace) -> None:
+    from serving.gallery.pairs import check_file
+
     if args.out is None and args.pairs is None:
         raise UsageError("say where to: a new folder for all of the gallery, or --pairs FILE for the marked results.")
-    pairs = None if args.pairs is None else _export_pairs(args.gallery, args.pairs)
+    if args.pairs is not None:
+        check_file(args.pairs, args.replace)
+    elif args.replace:
+        raise UsageError("--replace is for the file of --pairs; a whole gallery is written into a new folder.")
     items = None if args.out is None else _export_gallery(args.gallery, args.out)
+    pairs = None if args.pairs is None else _export_pairs(args.gallery, args.pairs)
     if args.json:
         told = {"out": args.out and str(args.out), "items": items}
         print_json(told if pairs is None else {**told, "pairs_file": str(args.pairs), "pairs": pairs})
@@ -46,8 +54,18 @@ def _export_pairs(path: Path, file: Path) -> int:
     from serving.gallery import Gallery
     from serving.gallery.pairs import export_pairs
 
+    there = file.parent.is_dir()
     with Gallery.open(path) as gallery:
-        return export_pairs(gallery, file)
+        count = export_pairs(gallery, file)
+    if not there:
+        print(f"zoo: made the folder {file.parent}, which was not there.", file=sys.stderr)
+    if not count:
+        print(
+            f"zoo: {file} holds no pairs, as no result of {path} was marked yet. Mark some on the page of zoo serve, "
+            "or with POST /feedback.",
+            file=sys.stderr,
+        )
+    return count
 
 
 def _configure_import(parser: ArgumentParser) -> None:

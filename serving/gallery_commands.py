@@ -15,6 +15,7 @@ from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
+    from serving.gallery.items import IndexStats
 
 MARKS = {True: "ok", False: "FAILED", None: "not checked"}
 
@@ -82,12 +83,14 @@ def _remove(args: Namespace) -> int:
         raise UsageError("name the ids of items, or a label with --label; one of the two.")
     with Gallery.open(args.gallery) as gallery:
         ids = args.ids or _ids_of_label(gallery, args.label, args.yes)
+        marks = gallery.marks.of_items(ids)
         removed, items = gallery.remove(ids), gallery.count()
     absent = len(set(ids)) - removed
     if args.json:
-        print_json({"removed": removed, "not_there": absent, "items": items})
+        print_json({"removed": removed, "not_there": absent, "items": items, "marks_removed": marks})
     else:
-        print(f"{removed:,} removed, {absent:,} were not there; {items:,} items")
+        went = f"; {_marked(marks)} went with them" if marks else ""
+        print(f"{removed:,} removed, {absent:,} were not there; {items:,} items{went}")
     return ItemNotFoundError.exit_code if absent else 0
 
 
@@ -98,7 +101,8 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if not ids:
         known = {own for own in of_items.values() if own is not None}
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
-    what = f"{len(ids):,} items of the label {label!r}"
+    marks = gallery.marks.of_items(ids)
+    what = f"{len(ids):,} items of the label {label!r}" + (f" and {_marked(marks)} of theirs" if marks else "")
     if yes:
         return ids
     if not sys.stdin.isatty():
@@ -107,6 +111,10 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was removed.")
     return ids
+
+
+def _marked(marks: int) -> str:
+    return "1 marked result" if marks == 1 else f"{marks:,} marked results"
 
 
 def _configure_list(parser: ArgumentParser) -> None:
@@ -118,11 +126,15 @@ def _configure_list(parser: ArgumentParser) -> None:
 
 def _list(args: Namespace) -> None:
     from serving.gallery import Gallery
+    from serving.gallery.hints import unknown_labels
 
     if args.offset < 0 or args.limit < 0:
         raise UsageError("--offset and --limit are not negative.")
     with Gallery.open(args.gallery) as gallery:
         items, total = gallery.items(args.offset, args.limit or -1, args.label), gallery.count(args.label)
+        notes = unknown_labels(gallery, [] if args.label is None else [args.label])
+    for note in notes:
+        print(f"zoo: {note}", file=sys.stderr)
     if args.json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return
@@ -134,9 +146,11 @@ def _list(args: Namespace) -> None:
 
 def _stats(args: Namespace) -> None:
     from serving.gallery import Gallery
+    from serving.gallery.backends import backend_of
 
     with Gallery.open(args.gallery) as gallery:
         index, stats, marks = gallery.index_stats(), gallery.stats(), gallery.marks.counts()
+        backend = backend_of(args.gallery)
         facts = {**asdict(stats), "model": gallery.card.name, "fingerprint": gallery.card.fingerprint}
         other = gallery.other_model()
         facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
@@ -150,14 +164,19 @@ def _stats(args: Namespace) -> None:
     print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
     if index.recall is not None:
         print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms a search when measured")
-    print(
-        f"{index.frozen:,} vectors on disk ({index.bytes / 2**20:,.1f} MiB), {index.waiting:,} changes wait beside it"
-    )
+    print(_where(index, backend))
     if other:
         way = "zoo gallery rollback" if other[1] == "replaced" else "zoo gallery rebuild"
         print(f"has embeddings by {other[0].name} as well: {way} {args.gallery}")
     if marks.total:
         print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
+
+
+def _where(index: IndexStats, backend: str) -> str:
+    if index.kind == "milvus":
+        return f"{index.frozen:,} vectors in {backend}, which searches them by an index of its own choice"
+    size = index.bytes / 2**20
+    return f"{index.frozen:,} vectors on disk ({size:,.1f} MiB), {index.waiting:,} changes wait beside it"
 
 
 def _compact(args: Namespace) -> None:

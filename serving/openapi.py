@@ -105,7 +105,8 @@ def _search(max_k: int) -> Json:
         "description": "Send an image as the multipart field image or as the raw body, or name an item by its id; an "
         "item is left out of its own results. Parameters may stand in the form as well. Similarity is the cosine, "
         "-1 to 1. Of several images the answer is {searches: [...]}, one result or error for each, in order. A text is "
-        "searched by where GET /model says text; p_same is null then, and truncated says whether its end was left out.",
+        "searched by where GET /model says text; p_same is null then, and truncated says whether its end was left out. "
+        "ordered_by says what re-ranked results are in the order of, notes which labels no item has.",
         "parameters": [
             parameter("k", "How many to find", 1, max_k, DEFAULT_K),
             parameter("id", "Search by this item instead of an image", 1, None, None),

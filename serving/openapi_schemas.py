@@ -30,8 +30,7 @@ def schemas() -> Json:
     text = {"text": {"type": "string"}, "truncated": {"type": "boolean"}}
     result = {
         "query": {**object_of({"id": {"type": ["integer", "null"]}, **text}), "required": ["id"]},
-        "k": {"type": "integer"},
-        "milliseconds": {"type": "number"},
+        **_told_of_search(),
         "results": {"type": "array", "items": ref("Hit")},
     }
     page = {"total": {"type": "integer"}, "items": {"type": "array", "items": ref("Item")}}
@@ -50,7 +49,7 @@ def schemas() -> Json:
         "Hit": object_of(hit),
         "Query": {"type": "object", "properties": _query(), "additionalProperties": False},
         "SearchResult": object_of(result),
-        "SearchResults": object_of({"searches": {"type": "array", "items": {"type": "object"}}}),
+        "SearchResults": object_of({**_told_of_search(), "searches": {"type": "array", "items": {"type": "object"}}}),
         "Collections": object_of(
             {
                 "collections": _several(
@@ -111,6 +110,15 @@ def schemas() -> Json:
         "ItemPage": {"type": "object", "properties": {**page, **paging}, "required": list(page)},
         "Model": object_of(model),
         "Refusal": object_of({"error": error}),
+    }
+
+
+def _told_of_search() -> Json:
+    return {
+        "k": _INTEGER,
+        "ordered_by": {"type": "string"},
+        "notes": {"type": "array", "items": {"type": "string"}},
+        "milliseconds": {"type": "number"},
     }
 
 

@@ -91,7 +91,7 @@ def _rebuild(args: Namespace) -> int:
     else:
         _show_made(told)
         _show_compared(compared)
-        _show_decision(args, not_worse, swapped)
+        _show_decision(args, compared, not_worse, swapped)
     return 1 if args.swap_if_not_worse and not swapped else 0
 
 
@@ -170,9 +170,15 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
-def _show_decision(args: Namespace, not_worse: bool, swapped: bool) -> None:
+def _show_decision(args: Namespace, compared: Compared, not_worse: bool, swapped: bool) -> None:
     if swapped:
         print(f"The gallery has the new model. To go back: zoo gallery rollback {args.gallery}")
+    elif (unknown := compared.undecided()) is not None:
+        kept = ": the gallery keeps its model" if args.swap_if_not_worse else ""
+        print(
+            f"Whether the new model is worse is not known, as {unknown}{kept}. Label items of the gallery and call "
+            "this again, or give it the new model whatever it does, with --swap."
+        )
     elif args.swap_if_not_worse:
         print(f"It is not shown that no score falls by more than {args.margin:g}: the gallery keeps its model.")
     else:

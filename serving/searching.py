@@ -19,14 +19,22 @@ from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_s
 from serving.calibrating import calibration_of
 from serving.collection import Collection, collection_of
 from serving.finding import Box
+from serving.gallery.hints import unknown_labels
 from serving.metrics import stage
 from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
+from serving.reranking import EXPANSION, NONE, RECIPROCAL
 from serving.searcher import Searcher
 from serving.uploads import File, invalid, read_upload
 from zoo.errors import ImageError, NoTextTowerError, TextError
 from zoo.text import no_tower
 
+ORDERED_BY = {
+    NONE: "similarity",
+    EXPANSION: "similarity, which is to the query and its first results together",
+    RECIPROCAL: "shared neighbours; similarity is to the query alone",
+}
+"""By what results are in order, by the kind of re-ranking."""
 FORMATS = ("json", "base64", "npy")
 
 
@@ -47,7 +55,10 @@ async def search(request: Request) -> Response:
         body = {"searches": []}
         for one in singly:
             body["searches"].append(await to_thread.run_sync(_tried, collection, one, limiter=request.app.state.cores))
-    return JSONResponse({**body, "k": asked.ask.k, "milliseconds": round(1000 * (perf_counter() - start), 2)})
+    labels = asked.ask.chosen.labels
+    notes = await to_thread.run_sync(unknown_labels, collection.gallery, labels) if labels else []
+    told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": [note[:1].upper() + note[1:] for note in notes]}
+    return JSONResponse({**body, "k": asked.ask.k, **told, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 
 
 async def embed(request: Request) -> Response:

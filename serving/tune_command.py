@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,11 @@ def _run(args: Namespace) -> None:
 
     with Gallery.open(args.gallery) as gallery:
         facts, rows = gallery.tune(args.recall, args.k, args.kind or tuple(KINDS))
+    if facts and args.k >= facts.count:
+        print(
+            f"zoo: -k {args.k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.",
+            file=sys.stderr,
+        )
     if args.json:
         measured = {name: asdict(one) if one else None for name, one in rows}
         print_json({"chosen": asdict(facts) if facts else None, "measured": measured})

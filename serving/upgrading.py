@@ -58,6 +58,14 @@ class Compared:
         losses = self.rows[1]["loss"]["intervals"]
         return all(name in losses and losses[name][1] <= margin for name in METRICS)
 
+    def undecided(self) -> str | None:
+        """Why nothing can be said of which model is better; None where something can."""
+        if not self.rows:
+            return "nothing could be compared"
+        if not all(name in self.rows[1]["loss"]["intervals"] for name in METRICS):
+            return "items of one label alone say nothing of others"
+        return None
+
 
 class Upgrade:
     """`embed`, `compare` if wanted, `swap`. What was done of it before is not done again."""

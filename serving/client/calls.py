@@ -82,6 +82,7 @@ def search_many(images: Sequence[Image], **options: Any) -> Call[list[Answer]]:
 
     def read(response: httpx.Response) -> list[Answer]:
         body = response.json()
+        _log_notes(body)
         found = body.get("searches", [body])
         return [_answer(name, one) for name, one in zip(names, found, strict=True)]
 
@@ -271,7 +272,13 @@ def _matches(response: httpx.Response) -> list[Match]:
     body = response.json()
     if body["query"].get("truncated"):
         logger.warning("the text is longer than the service's model reads; its end was left out.")
+    _log_notes(body)
     return [Match.of(one) for one in body["results"]]
+
+
+def _log_notes(body: Mapping[str, Any]) -> None:
+    for note in body.get("notes", ()):
+        logger.warning("%s", note)
 
 
 def _answer(name: str, found: Mapping[str, Any]) -> Answer:

@@ -14,6 +14,9 @@ from zoo.datasets.folder import list_images
 from zoo.errors import ImageTooLargeError, UsageError
 from zoo.images import DEFAULT_LIMITS, SUFFIXES
 
+_NAMED = 20
+"""So many wrong names are shown."""
+
 
 @dataclass(frozen=True)
 class ImageFile:
@@ -38,12 +41,19 @@ def find_images(folder: Path) -> list[ImageFile]:
 
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
-    """Image files as they were named, all with one label. Raises `UsageError` for a folder or a missing file."""
-    for path in paths:
-        if not path.is_file():
-            advice = "index a folder with: zoo index" if path.is_dir() else "there is no such file"
-            raise UsageError(f"{path} is no image file; {advice}.")
+    """Image files as they were named, all with one label. Raises `UsageError` that names all folders and files that are
+    not there.
+    """
+    wrong = [path for path in paths if not path.is_file()]
+    if wrong:
+        named = ", ".join(f"{one} ({_what(one)})" for one in wrong[:_NAMED])
+        more = f", and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
+        raise UsageError(f"{len(wrong):,} of the {len(paths):,} named are no image files: {named}{more}.")
     return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+
+
+def _what(path: Path) -> str:
+    return "a folder; index it with: zoo index" if path.is_dir() else "there is no such file"
 
 
 def read_image(path: Path) -> tuple[bytes, str]:

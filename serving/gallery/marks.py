@@ -25,6 +25,8 @@ Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 _MAX_ID = 2**63 - 1
 _PIECE = 2000
+_AT_ONCE = 400
+"""Ids in one statement, which takes only so many values."""
 _NOW = "(SELECT value FROM state WHERE key = 'fingerprint')"
 _FROM = "marks JOIN items ON items.id = marks.item LEFT JOIN items AS asked ON asked.content_sha256 = marks.query"
 _COLUMNS = (
@@ -154,6 +156,17 @@ class Marks:
         sql = f"SELECT count(*), coalesce(sum(same), 0) FROM marks WHERE {condition}"
         ((total, right),) = self._read(sql, *values)
         return MarkCounts(right, total - right)
+
+    def of_items(self, ids: Sequence[int]) -> int:
+        """How many marks go when these items are removed: those of which one is the query or the result."""
+        found: set[int] = set()
+        for start in range(0, len(ids), _AT_ONCE):
+            some = [_possible(one) for one in ids[start : start + _AT_ONCE]]
+            places = ", ".join("?" * len(some))
+            asked = f"SELECT content_sha256 FROM items WHERE id IN ({places})"
+            sql = f"SELECT id FROM marks WHERE item IN ({places}) UNION SELECT id FROM marks WHERE query IN ({asked})"
+            found |= {row[0] for row in self._read(sql, *some, *some)}
+        return len(found)
 
     def all(self) -> Iterator[Mark]:
         """Every mark, in the order in which they were first made."""

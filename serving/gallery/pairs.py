@@ -38,16 +38,30 @@ _COLUMNS: dict[str, tuple[str, Callable[[Mark], Any]]] = {
 """Of each column its Arrow type, and what it holds of a mark."""
 
 
+def check_file(file: Path, replace: bool) -> None:
+    """Raise `UsageError` for a name that pairs are not written to, and for a file that is there, unless `replace`."""
+    _writer(file)
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; name the file in it.")
+    if file.exists() and not replace:
+        raise UsageError(f"{file} is there already. Name another file, or write over it with --replace.")
+
+
 def export_pairs(gallery: Gallery, file: Path) -> int:
     """Write all marks to `file`, whose name ends in .csv or .parquet; how many there are."""
-    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(file.suffix.lower())
-    if write is None:
-        raise UsageError(f"{file}: pairs are written as .csv or as .parquet.")
+    write = _writer(file)
     try:
         with atomic_path(file) as made:
             return write(made, ([value(mark) for _, value in _COLUMNS.values()] for mark in gallery.marks.all()))
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror or error}.") from None
+
+
+def _writer(file: Path) -> Callable[[Path, Iterator[list[Any]]], int]:
+    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(file.suffix.lower())
+    if write is None:
+        raise UsageError(f"{file}: pairs are written as .csv or as .parquet.")
+    return write
 
 
 def _write_csv(file: Path, rows: Iterator[list[Any]]) -> int:

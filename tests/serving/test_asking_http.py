@@ -47,6 +47,22 @@ def test_reranked_results_are_the_same_items(http: httpx.Client, rerank: str) ->
     assert 1 not in [hit["id"] for hit in found]
 
 
+def test_an_answer_says_its_order_and_which_labels_there_are_not(http: httpx.Client) -> None:
+    def told(**values) -> tuple[str, list[str]]:
+        answer = http.post("/search", params={"id": 1, **values}).json()
+        return answer["ordered_by"], answer["notes"]
+
+    assert told() == told(label=toys.CLASSES[1]) == ("similarity", [])
+    assert told(rerank="reciprocal")[0].startswith("shared neighbours")
+    assert "first results" in told(rerank="expansion")[0]
+    misspelt, unknown = told(label=["red strips", toys.CLASSES[1], "zzz"])[1]
+    assert misspelt.startswith("No item has the label 'red strips'. Did you mean 'red stripes'")
+    assert unknown == "No item has the label 'zzz'."
+    files = [("image", toys.query(0)), ("image", toys.query(1))]
+    several = http.post("/search?label=zzz&rerank=reciprocal", files=files).json()
+    assert (len(several["searches"]), len(several["notes"])) == (2, 1)
+
+
 def test_a_crop_is_searched_as_the_part_by_itself(http: httpx.Client) -> None:
     draw = np.random.default_rng(0)
     whole = Image.fromarray(draw.integers(0, 256, (80, 120, 3), np.uint8))

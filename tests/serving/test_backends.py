@@ -246,6 +246,10 @@ def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, caps
         assert gallery.index_stats().kind == "milvus"
         with pytest.raises(UsageError, match="Milvus has chosen"):
             gallery.tune(0.99)
+    details = {check.name: check.detail for check in verify_gallery(milvus)}
+    assert details["generation"].endswith(f"milvus://{tmp_path}/vectors.db holds 20 vectors")
+    assert main(["gallery", "stats", str(milvus)]) == 0
+    assert f"20 vectors in milvus://{tmp_path}/vectors.db, which searches" in capsys.readouterr().out
     assert main(["gallery", "backend", str(milvus), "faiss"]) == 0
     with Gallery.open(milvus) as gallery:
         assert gallery.index_stats().kind == "flat"

@@ -143,9 +143,29 @@ def test_pairs_to_train_on(path: Path, tmp_path: Path, capsys: pytest.CaptureFix
         assert row["model"] == CARD.fingerprint
         assert datetime.fromisoformat(row["marked_at"]).tzinfo == UTC
         assert list(text.values()) == ["" if value is None else str(value) for value in values]
+    before = (tmp_path / "pairs.csv").read_bytes()
+    with pytest.raises(UsageError, match=r"is there already\. Name another file, or write over it with --replace"):
+        run(path, "--pairs", tmp_path / "pairs.csv")
+    run(path, "--pairs", tmp_path / "pairs.csv", "--replace")
+    assert (tmp_path / "pairs.csv").read_bytes() == before
+    capsys.readouterr()
+    for mistaken in (("--replace",), (tmp_path / "out2", "--replace"), ("--pairs", tmp_path)):
+        with pytest.raises(UsageError):
+            run(path, *mistaken)
     for words in ((), ("--pairs", tmp_path / "pairs.xlsx"), ("--pairs", tmp_path / "pairs.csv" / "pairs.csv")):
         with pytest.raises(UsageError):
             run(path, *words)
+
+
+def test_pairs_of_a_gallery_without_marks_into_a_new_folder(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(path, "--pairs", tmp_path / "new" / "pairs.csv")
+    said = capsys.readouterr()
+    assert f"made the folder {tmp_path / 'new'}" in said.err
+    assert "no result of" in said.err
+    assert "POST /feedback" in said.err
+    assert "0 marked pairs" in said.out
 
 
 def run(*words: object) -> None:

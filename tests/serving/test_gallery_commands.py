@@ -69,7 +69,8 @@ def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_pat
     assert "left out" in capsys.readouterr().out
     for words, message in (
         ((gallery, tmp_path), "zoo index"),
-        ((gallery, tmp_path / "none.png"), "no such file"),
+        ((gallery, tmp_path / "none.png"), "1 of the 1 named are no image files: .*none.png .there is no such file"),
+        ((gallery, "a.png", images[0], tmp_path), "2 of the 3 named .*: a.png .there is no such file., .* .a folder"),
         ((gallery, images[0], "--metadata", "{"), "no JSON"),
         ((gallery, images[0], "--metadata", "[]"), "JSON object"),
     ):
@@ -120,6 +121,38 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     run_here(STATS, gallery)
     assert "finds 1.0000 of the 10 nearest" in (said := capsys.readouterr().out)
     assert "marked results: 1 right, 0 wrong" in said
+
+
+def test_what_a_smaller_gallery_or_a_misspelt_label_makes_of_it_is_said(gallery: Path, capsys: Capture) -> None:
+    run_here(TUNE, gallery, "-k", 100, "--kind", "flat", "--json")
+    said = capsys.readouterr()
+    assert json.loads(said.out)["chosen"]["k"] == 23
+    assert "-k 100 is more than the 23 others that each item has" in said.err
+    run_here(TUNE, gallery, "-k", 23, "--kind", "flat", "--json")
+    assert capsys.readouterr().err == ""
+    run_here(LIST, gallery, "--label", "gren disc", "--json")
+    assert "no item has the label 'gren disc'. Did you mean 'green disc'?" in capsys.readouterr().err
+    run_here(LIST, gallery, "--label", "green disc", "--json")
+    assert capsys.readouterr().err == ""
+
+
+def test_marks_that_go_with_their_items_are_counted(gallery: Path, capsys: Capture) -> None:
+    with Gallery.open(gallery) as opened:
+        label = opened.item(1).label
+        of_label = [item.id for item in opened.items(limit=100, label=label)]
+        (other, *_) = (item.id for item in opened.items(limit=100) if item.label != label)
+        opened.marks.put(1, other, False)  # as a query, as a result, as both, and not at all
+        opened.marks.put(other, of_label[1], False)
+        opened.marks.put(of_label[1], of_label[2], True)
+        opened.marks.put(other, other + 1, True)
+    with pytest.raises(UsageError, match=r"6 items of the label .* and 3 marked results of theirs would be removed"):
+        REMOVE.run(_parsed(REMOVE, gallery, "--label", label))
+    assert REMOVE.run(_parsed(REMOVE, gallery, "--label", label, "--yes")) == 0
+    assert capsys.readouterr().out == "6 removed, 0 were not there; 18 items; 3 marked results went with them\n"
+    assert REMOVE.run(_parsed(REMOVE, gallery, other, "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": 1, "not_there": 0, "items": 17, "marks_removed": 1}
+    with Gallery.open(gallery) as opened:
+        assert opened.marks.counts().total == 0
 
 
 def test_export_and_import(gallery: Path, tmp_path: Path, capsys: Capture) -> None:

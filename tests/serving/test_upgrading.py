@@ -132,6 +132,8 @@ def test_what_not_worse_means() -> None:
     assert not compared([0.5, -0.5] * 20, classes).not_worse(0.01)
     assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
     assert not Compared([], "no labels", None).not_worse()  # type: ignore[arg-type]
+    assert compared([0.02] * 40, classes).undecided() is None
+    assert compared([0.0] * 40, [0] * 40).undecided() == "items of one label alone say nothing of others"
 
 
 def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Path, capsys: Capture) -> None:
@@ -169,7 +171,10 @@ def test_without_labels_only_the_user_decides(
         for item in opened.items(limit=100):
             opened.describe(item.id, None, {})
     assert run(REBUILD, gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
-    assert "not compared" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not compared" in said
+    assert "Whether the new model is worse is not known, as nothing could be compared: the gallery keeps its" in said
+    assert "with --swap." in said
     assert run(REBUILD, gallery, "--model", other_model.folder, "--swap") == 0
     with Gallery.open(gallery) as opened:
         assert opened.card == other_model.card

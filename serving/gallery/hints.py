@@ -1,0 +1,18 @@
+"""What is said of a label that a filter names and no item has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serving.gallery.gallery import Gallery
+from zoo.errors import nearest
+
+NOTED, COMPARED, LONGEST = 3, 2000, 80
+"""So many unknown labels are noted, each beside so many of those that there are, and shown up to so many characters."""
+
+
+def unknown_labels(gallery: Gallery, labels: Sequence[str]) -> list[str]:
+    """Of each of these labels that no item has a sentence, with the nearest that there are; of the first few."""
+    absent = [label[:LONGEST] for label in labels if not gallery.items(0, 1, label)][:NOTED]
+    known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
+    return [f"no item has the label {label!r}.{nearest(label, known)}" for label in absent]
