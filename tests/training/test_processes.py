@@ -19,18 +19,13 @@ from tests.training.toys import recipe
 from training.processes import Processes
 from zoo.errors import RecipeError
 
-PORTS: dict[Path, int] = {}
-
 
 @pytest.mark.timeout(400)
 def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     two_processes.main(one)
     two.mkdir()
-    launched = [_launch(rank, two) for rank in range(2)]
-    for process in launched:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-3000:]
+    _launch(two)
     alone, shared = load_file(one / "gradients.safetensors"), load_file(two / "gradients.safetensors")
     assert alone.keys() == shared.keys()
     assert "beta" in alone
@@ -48,16 +43,27 @@ def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> 
         torch.testing.assert_close(load_file(two / "weights.safetensors")[name], weight, atol=1e-5, rtol=1e-4)
 
 
-def _launch(rank: int, out: Path) -> subprocess.Popen[str]:
-    """What torchrun starts, without its own process."""
+BOTH = """
+import os, pathlib, sys
+from tests.training import two_processes
+
+other = os.fork()
+os.environ.update(RANK=str(int(other == 0)), LOCAL_RANK=str(int(other == 0)))
+two_processes.main(pathlib.Path(sys.argv[1]))
+if other:
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def _launch(out: Path) -> None:
+    """What torchrun starts, without its own process; both import torch at once, which takes seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        PORTS.setdefault(out, free.getsockname()[1])
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": PORTS[out]}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {name: str(value) for name, value in told.items()}
-    command = [sys.executable, "tests/training/two_processes.py", str(out)]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(free.getsockname()[1])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **told}
+    command = [sys.executable, "-c", BOTH, str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_batch_is_shared_out_evenly_or_refused() -> None:

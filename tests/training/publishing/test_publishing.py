@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from subprocess import CompletedProcess
+from typing import Any, TextIO
 
 import pytest
 import torch
 
 from tests.models import CARD
 from tests.zoo.hub_server import running
-from training.publishing import throughput
+from training.publishing import runner, throughput
 from training.publishing.estimate import cost, decoded
 from training.publishing.rows import Options, Row, Step, rows_of
 from training.publishing.runner import run_all
@@ -169,6 +172,19 @@ def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path:
     assert not state.is_other(row, row.steps[0])
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands themselves, without a second of imports for each; the test above starts them as they are."""
+
+    def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
+        assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
+        with redirect_stdout(stdout), redirect_stderr(stdout):
+            return CompletedProcess(words, main(words[3:]))
+
+    monkeypatch.setattr(runner.subprocess, "run", run)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_variant_that_fails_leaves_what_came_after_it_alone(tmp_path: Path, own_zoo: Path) -> None:
     write_folder(own_zoo / "models" / "one")
     good, bad, last = ("list", "--json"), ("info", "margin-conv4-glyfs"), ("list", "--dataset", "glyphs")
@@ -184,6 +200,7 @@ def test_a_variant_that_fails_leaves_what_came_after_it_alone(tmp_path: Path, ow
     assert list(state.rows["one"]) == ["list --json", "info margin-conv4-glyfs"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_model_that_was_trained_over_is_not_published(tmp_path: Path, own_zoo: Path) -> None:
     folder = own_zoo / "models" / "one"
     write_folder(folder)
