@@ -126,6 +126,13 @@ def test_addresses() -> None:
         listen("127.0.0.1", taken.getsockname()[1], public=False)
 
 
+def test_an_answer_in_two_pieces_does_not_wait_for_the_first_to_be_acknowledged() -> None:
+    with listen("127.0.0.1", 0, public=False) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_the_demo_takes_another_port_where_its_own_is_taken() -> None:
     from demo import free_port
 
