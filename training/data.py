@@ -13,6 +13,7 @@ from torch import Tensor
 
 from training.decoding import Decoded, Squares, decode
 from training.recipe import Data, Recipe
+from training.samplers.create import create_sampler
 from zoo import datasets
 from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError
@@ -68,15 +69,20 @@ def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False)
 
 
 def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> TrainingData:
-    """A training split, decoded once. Raises `DatasetError` for an image that cannot be read."""
+    """A training split, decoded once.
+
+    Raises `DatasetError` for an image that cannot be read, and before any is read `RecipeError` where the classes
+    cannot give the recipe's batches.
+    """
     if recipe.data.features:
         raise RecipeError("cached features (data.features) are for `zoo train NAME --features FILE` alone.")
     held_out = held_out_classes(len(dataset.classes), recipe.data, recipe.seed)
     validates = np.isin(dataset.labels, held_out)
+    # Batches that cannot be had are refused now, and not after an hour of decoding.
+    create_sampler(recipe, _turned(dataset.labels[~validates], recipe.data.turns))
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)
-    _, labels = np.unique(dataset.labels[trained.rows], return_inverse=True)
     turns = recipe.data.turns
-    turned = (labels[:, None] * turns + np.arange(turns)).ravel()
+    turned = _turned(dataset.labels[trained.rows], turns)
     validation = None
     if validates.any():
         how = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
@@ -92,6 +98,13 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
         [dataset.sources[row] for row in trained.rows],
         [*trained.skipped, *(validation.skipped if validation else [])],
     )
+
+
+def _turned(labels: np.ndarray, turns: int) -> np.ndarray:
+    """Labels from 0 without gaps, int64 [n * turns]: each quarter turn of a class is a class of its own."""
+    numbers = np.unique(labels, return_inverse=True)[1]
+    turned: np.ndarray = (numbers[:, None] * turns + np.arange(turns)).ravel()
+    return turned
 
 
 def _training_squares(dataset: Dataset, rows: np.ndarray, recipe: Recipe, progress: bool) -> Decoded:

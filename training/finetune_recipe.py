@@ -59,9 +59,10 @@ def recipe_for(
 
 
 def batch_for(labels: np.ndarray) -> Batch:
-    """Batches of at most 128 images: four of each class, eight where there are fewer than eight classes."""
-    classes = len(np.unique(labels))
-    per_class = 4 if classes >= 8 else 8
+    """Batches of at most 128 images: four of a class, eight of fewer than eight classes, if any has so many."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    classes = len(sizes)
+    per_class = min(4 if classes >= 8 else 8, int(sizes.max()))
     return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
 
 

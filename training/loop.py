@@ -25,8 +25,8 @@ from training.prefetch import prefetch
 from training.progress import Progress
 from training.recipe import Recipe
 from training.run import Place, Run, embed, embed_cached, steps_per_epoch
-from training.samplers import SAMPLERS, Sampler
-from training.tables import make
+from training.samplers import Sampler
+from training.samplers.create import create_sampler
 from training.trackers import Tracker
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
@@ -249,17 +249,3 @@ def validate(run: Run) -> dict[str, float]:
         rows = embed(run.evaluated, run.recipe, inputs, run.place.device)
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
-
-
-def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampler:
-    """The recipe's sampler, drawing by labels int64 [n]. Raises `RecipeError` where these cannot give such batches.
-
-    stream: samplers of different streams draw independently.
-    """
-    batch = recipe.batch
-    seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
-    offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
-    sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
-    if hasattr(sampler, "memory") and not recipe.dim:
-        raise RecipeError(f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.")
-    return sampler

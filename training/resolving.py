@@ -63,3 +63,8 @@ def check_names(recipe: Recipe) -> None:
     if objective.miner is not None:
         known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
         check(MINERS, "miner", objective.miner, known)
+    if objective.method == "diva" and batch.per_class < 3 and any(head.name == "intra" for head in recipe.heads):
+        raise RecipeError(
+            f"the task 'intra' learns from three samples of a class, and batch.per_class is {batch.per_class}; set it "
+            "to 3 or more, or leave that head out."
+        )

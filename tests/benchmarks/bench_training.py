@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from training.data import TrainingData
-from training.loop import create_sampler
+from training.samplers.create import create_sampler
 from training.prefetch import prefetch
 from training.recipe import Recipe
 from training.recipes import RECIPES

@@ -113,8 +113,14 @@ def test_the_split_is_by_class_and_follows_from_the_seed() -> None:
 
 
 def test_batches_fit_the_classes_there_are() -> None:
-    for classes, size, per_class in ((2, 16, 8), (8, 32, 4), (500, 128, 4)):
-        batch = batch_for(np.repeat(np.arange(classes), 3))
+    for classes, samples, size, per_class in (
+        (2, 9, 16, 8),
+        (8, 9, 32, 4),
+        (500, 4, 128, 4),
+        (2, 5, 10, 5),
+        (50, 3, 126, 3),
+    ):
+        batch = batch_for(np.repeat(np.arange(classes), samples))
         assert (batch.size, batch.per_class) == (size, per_class)
 
 

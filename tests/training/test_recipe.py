@@ -10,12 +10,12 @@ import torch
 
 from tests.training.methods.batches import FEATURES, method
 from training.data import TrainingData
-from training.loop import create_sampler
 from training.methods.method import Method
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
 from training.resolving import resolve
 from training.run import Place, Run
+from training.samplers.create import create_sampler
 from training.settings import override
 from zoo.architectures import register
 from zoo.cards import Head
@@ -52,7 +52,7 @@ def test_every_recipe_is_named_as_its_parts_and_can_be_built(dataset: str) -> No
         for member in members(recipe):
             register()
             assert timm.is_model(member.backbone.architecture)
-            create_sampler(member, np.arange(2 * CLASSES[dataset]) // 2)
+            create_sampler(member, np.arange(16 * CLASSES[dataset]) // 16)
             if member.objective not in objectives:  # one data set's are much like another's
                 build(member, classes=10)
                 objectives.append(member.objective)
@@ -236,3 +236,9 @@ def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
 def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
     with pytest.raises(ZooError, match="Known: "):
         resolve("margin-conv4-glyphs", [setting])
+
+
+def test_what_varies_within_a_class_takes_three_of_it() -> None:
+    with pytest.raises(RecipeError, match=r"'intra' learns from three samples of a class, and batch\.per_class is 2"):
+        resolve("diva-conv4-glyphs", ["batch.per_class=2"])
+    assert resolve("diva-conv4-glyphs", ["batch.per_class=4"]).batch.per_class == 4  # type: ignore[union-attr]

@@ -22,10 +22,11 @@ from tests.training.toys import CPU, SMALL, noise, recipe
 from training import state
 from training.api import train_model
 from training.log import Log
-from training.loop import CHECKPOINT, create_sampler, train
+from training.loop import CHECKPOINT, train
 from training.prefetch import prefetch
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
 from training.run import Place, Run
+from training.samplers.create import create_sampler
 from training.trackers import create_trackers
 from zoo.cards import Head
 from zoo.datasets.dataset import Dataset
@@ -163,6 +164,8 @@ def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, o
     dataset = Dataset("pictures", "train", paths, labels, tuple("abcdef"), names)
     with pytest.raises(DatasetError, match=r"13\.png of pictures cannot be read"):
         train_model(recipe(), progress=False, dataset=dataset)
+    with pytest.raises(RecipeError, match="no training class has so many samples; the largest has 4"):  # read none
+        train_model(recipe(batch=Batch(10, "spc", 5)), progress=False, dataset=dataset)
     asked = recipe(data=Data("glyphs", side=16, validation=0, skip_unreadable=True))
     outcome = train_model(asked, progress=False, dataset=dataset)
     assert outcome.skipped == 1

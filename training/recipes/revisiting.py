@@ -48,10 +48,11 @@ def with_rho(method: str, dataset: str) -> Recipe:
 
 
 def _recipe(method: str, dataset: str, row: Row) -> Recipe:
+    """Images are kept at 384 x 384: small random crops are sharper than of 256 x 256, if less than of the file."""
     return Recipe(
         name=f"{method}-r50-{dataset}",
         method=method,
-        data=Data(dataset, validation=0, side=256, fit="whole"),
+        data=Data(dataset, validation=0, side=384, fit="whole"),
         backbone=backbone("r50", freeze_norm="all"),
         heads=(Head("embedding", 128),),
         preprocessing=preprocessing("r50"),

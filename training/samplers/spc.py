@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from training.samplers.classes import check_size
 from zoo.errors import RecipeError
 
 
@@ -19,7 +20,7 @@ class SPC:
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:
-        classes, start = np.unique(labels, return_counts=True)
+        classes, sizes = np.unique(labels, return_counts=True)
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
                 f"batch.size ({size}) must be a multiple of batch.per_class x together ({per_class} x {together})."
@@ -31,7 +32,8 @@ class SPC:
                 f"a batch of {size} with {per_class} a class needs {size // per_class} classes; the training classes "
                 f"are {len(classes)}. Lower batch.size or raise batch.per_class."
             )
-        self.members = np.split(np.argsort(labels, kind="stable"), np.cumsum(start)[:-1])
+        check_size(sizes, per_class)
+        self.members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
         self.groups = np.arange(len(classes)).reshape(-1, together)
         self.groups_per_batch, self.per_class, self.seed = size // (per_class * together), per_class, seed
 

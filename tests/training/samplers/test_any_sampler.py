@@ -22,7 +22,9 @@ BY_MEMORY = ["greedy-coreset", "ddm", "frd"]
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_batches_have_k_different_samples_a_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes) - 3, np.arange(classes) % most + 1))
+    sizes = np.arange(classes) % most + 1
+    sizes[-1] = max(k, sizes[-1])  # one class has as many as are asked for
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes) - 3, sizes))
     in_batch = max(1, classes // 2)
     for batch in sampler(name, labels, in_batch * k, k, seed).epoch(0, 3):
         assert batch.dtype == np.int64
@@ -76,7 +78,12 @@ def test_a_collapsed_memory_still_gives_batches(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", BY_CLASS)
 @pytest.mark.parametrize(
-    ("size", "per_class", "match"), [(9, 2, "multiple"), (8, 2, "needs 4 classes; the training classes are 3")]
+    ("size", "per_class", "match"),
+    [
+        (9, 2, "multiple"),
+        (8, 2, "needs 4 classes; the training classes are 3"),
+        (6, 3, "batch.per_class is 3, and no training class has so many samples; the largest has 2"),
+    ],
 )
 def test_what_the_data_cannot_satisfy_is_refused(name: str, size: int, per_class: int, match: str) -> None:
     with pytest.raises(RecipeError, match=match):

@@ -12,7 +12,9 @@ from zoo.errors import RecipeError
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_every_batch_has_k_samples_of_each_of_its_classes(classes: int, per_class: int, most: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), np.arange(classes) % most + 1))
+    sizes = np.arange(classes) % most + 1
+    sizes[-1] = max(per_class, sizes[-1])  # one class has as many as are asked for
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), sizes))
     in_batch = max(1, classes // 2)
     for batch in SPC(labels, in_batch * per_class, per_class, seed).epoch(0, 5):
         values, counts = np.unique(labels[batch], return_counts=True)
@@ -52,7 +54,8 @@ def test_classes_that_come_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "per_class", "match"), [(9, 2, "multiple"), (8, 2, "needs 4 classes"), (0, 1, "multiple")]
+    ("size", "per_class", "match"),
+    [(9, 2, "multiple"), (8, 2, "needs 4 classes"), (0, 1, "multiple"), (6, 3, "per_class is 3, .* the largest has 2")],
 )
 def test_what_the_data_cannot_satisfy_is_refused(size: int, per_class: int, match: str) -> None:
     with pytest.raises(RecipeError, match=match):

@@ -11,9 +11,9 @@ import torch
 from sklearn.decomposition import PCA
 
 from training.data import TrainingData
-from training.loop import create_sampler
 from training.recipe import Recipe
 from training.run import create_parts
+from training.samplers.create import create_sampler
 from training.studies.arms import recipes_of
 from training.studies.missing import MISSING
 from training.studies.study import Arm, Study

@@ -15,9 +15,10 @@ from tests.training.studies import toys
 from tests.training.studies.test_arms import data_of
 from tests.training.toys import CPU, noise, recipe
 from tests.zoo.test_report import Reader
-from training.loop import create_sampler, train
+from training.loop import train
 from training.recipe import Schedule
 from training.run import create_parts
+from training.samplers.create import create_sampler
 from training.studies import crossval, measuring, search
 from training.studies.folds import folds, without
 from training.studies.search import Search, begin, best_of, open_trials, read_search
