@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -94,10 +95,26 @@ def collection_in(scope: Scope) -> str:
     return found.name if found else ""
 
 
+class _OfWorkers(MultiProcessCollector):
+    """Passes over empty files: of a worker that has just begun, or was killed as it did, which are no error."""
+
+    def collect(self) -> Iterable[Metric]:
+        begun = [str(path) for path in Path(self._path).glob("*.db") if _size(path)]
+        merged: Iterable[Metric] = self.merge(begun, accumulate=True)
+        return merged
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # those of what is under way go with their worker
+        return 0
+
+
 def exposition() -> tuple[bytes, str]:
     """The text of /metrics and its content type."""
     registry = REGISTRY
     if os.environ.get(FOLDER):
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)
+        _OfWorkers(registry)
     return generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8"

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from serving.journal import Journal
-from serving.metrics import REGISTRY, Measured, exposition
+from serving.metrics import FOLDER, REGISTRY, Measured, exposition
 
 
 async def _item(request) -> PlainTextResponse:
@@ -68,3 +72,13 @@ def test_requests_are_counted_by_route_and_never_by_path():
     assert b"made" not in text
     assert media_type.startswith("text/plain")
     assert REGISTRY.get_sample_value("zoo_requests_under_way") == 0
+
+
+def test_a_worker_that_was_killed_as_it_began_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It leaves an empty file; what the others have counted is told all the same."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    one = "from serving.metrics import REFUSED; REFUSED.labels('', 'invalid_k').inc()"
+    subprocess.run([sys.executable, "-c", one], check=True, timeout=60)
+    assert list(tmp_path.glob("counter_*.db"))
+    (tmp_path / "counter_1.db").touch()
+    assert b'zoo_refused_total{code="invalid_k",collection=""} 1.0' in exposition()[0]
