@@ -52,7 +52,7 @@ async function search(query, get, offset) {
   if (query.id) parameters.set("id", query.id);
   if (query.crop) parameters.set("crop", query.crop.join(","));
   const unsure = fill(parameters, Boolean(query.text));
-  const { results, milliseconds, query: said } = await get(`/search?${parameters}`, { method: "POST", ...sent(query) });
+  const { results, milliseconds, query: said, ordered_by: order } = await get(`/search?${parameters}`, { method: "POST", ...sent(query) });
   put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
   const many = offset + results.length;
   uncalibrated = many > 0 && !query.text && (offset ? uncalibrated : results[0].p_same === null);
@@ -60,6 +60,7 @@ async function search(query, get, offset) {
   const notes = [
     uncalibrated && "Similarities are not calibrated: see Model",
     unsure && "How likely the same class is not said of texts, and does not cut",
+    parameters.has("rerank") && `In the order of ${order}`,
     said.truncated && "The text is longer than the model reads: its end was left out",
   ].filter(Boolean);
   heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${notes.map((one) => `. ${one}`).join("")}`);
