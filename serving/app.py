@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from anyio import CapacityLimiter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -17,6 +16,7 @@ from serving import evaluating, feedback, labels, reading, searching, whole, wri
 from serving.collection import FOLDER
 from serving.collections import Chosen, Collections
 from serving.configuration import Configuration
+from serving.cores import Cores
 from serving.hosts import KnownHosts
 from serving.journal import Journal, to_stderr
 from serving.keys import KeyGuard, Keys, client_of
@@ -50,7 +50,7 @@ def create_app(
     configuration = configuration or Configuration()
     share = configuration.share()
     # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
-    cores = CapacityLimiter(share.cores)
+    cores = Cores(share.cores)
 
     def routed(routes: Sequence[BaseRoute]) -> Starlette:
         app = Starlette(routes=routes, exception_handlers=HANDLERS)

@@ -107,7 +107,7 @@ def _service(configuration: Configuration) -> dict[str, Any]:
 async def ready(request: Request) -> Response:
     """Of this collection alone; at the service's root BentoML answers, for all."""
     collection = collection_of(request)
-    if not await to_thread.run_sync(collection.steadily, Searcher.is_ready, limiter=request.app.state.cores):
+    if not await request.app.state.cores.run(collection.steadily, Searcher.is_ready):
         message = "The golden image has not the embedding that it should have."
         raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
     return JSONResponse({"ready": True})

@@ -49,12 +49,12 @@ async def search(request: Request) -> Response:
         _check_tower(await to_thread.run_sync(collection.present))
     singly = asked.singly()
     if len(singly) < 2:
-        body = await to_thread.run_sync(_one, collection, asked, limiter=request.app.state.cores)
+        body = await request.app.state.cores.run(_one, collection, asked)
     else:
         # One by one, so that others' requests come in between, and a bad image is no matter of the good ones.
         body = {"searches": []}
         for one in singly:
-            body["searches"].append(await to_thread.run_sync(_tried, collection, one, limiter=request.app.state.cores))
+            body["searches"].append(await request.app.state.cores.run(_tried, collection, one))
     labels = asked.ask.chosen.labels
     notes = await to_thread.run_sync(unknown_labels, collection.gallery, labels) if labels else []
     told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": [note[:1].upper() + note[1:] for note in notes]}
@@ -72,7 +72,7 @@ async def embed(request: Request) -> Response:
     rows = []
     for number, file in enumerate(files):
         try:
-            rows.append(await to_thread.run_sync(searcher.embed, file.data, crop, limiter=request.app.state.cores))
+            rows.append(await request.app.state.cores.run(searcher.embed, file.data, crop))
         except ImageError as error:
             raise _named(error, number, file) from None
     return _embeddings(np.concatenate(rows), [_content(file, crop) for file in files], form, searcher)

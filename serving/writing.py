@@ -61,9 +61,7 @@ async def add(request: Request) -> Response:
     files = checked_images(upload)
     for number, file in enumerate(files):
         try:
-            made[number] = await to_thread.run_sync(
-                _new_item, searcher, file, described, limiter=request.app.state.cores
-            )
+            made[number] = await request.app.state.cores.run(_new_item, searcher, file, described)
         except ImageError as error:
             refused.append({"number": number, "name": file.name[:MAX_TEXT], **as_json(error)})
             if len(upload.files) == 1:

@@ -1,0 +1,51 @@
+"""The cores of a worker: how many images it works on at once, and what becomes of one that takes long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+PATIENCE = 0.25
+"""Seconds: far more than a photograph takes, far less than a file that was built to keep a decoder busy."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Cores:
+    """Runs as many calls at once as there are cores, each in a thread.
+
+    One that takes longer than `patience` seconds lets another in beside it, so that who comes after it shares the cores
+    with it instead of waiting until it is done. So many are let in at most: `count`, and at least 2.
+    """
+
+    def __init__(self, count: int, patience: float = PATIENCE) -> None:
+        self._calls, self._patience, self._left = CapacityLimiter(count), patience, max(2, count)
+
+    async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        async with self._calls:
+            with self._patiently():
+                return await to_thread.run_sync(lambda: call(*args, **kwargs))
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        has_let_in: list[bool] = []
+
+        def let_in() -> None:
+            if self._left:
+                self._left -= 1
+                self._calls.total_tokens += 1
+                has_let_in.append(True)
+
+        timer = asyncio.get_running_loop().call_later(self._patience, let_in)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if has_let_in:
+                self._left += 1
+                self._calls.total_tokens -= 1

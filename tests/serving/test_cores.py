@@ -1,0 +1,107 @@
+"""How many calls a worker runs at once, and who is let in beside one that takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from serving.cores import Cores
+
+SOON, NEVER = 0.01, 3600.0
+
+
+def counted(running: set[int], most: list[int], release: threading.Event) -> Callable[[int], int]:
+    def call(number: int) -> int:
+        running.add(number)
+        most.append(len(running))
+        assert release.wait(30)
+        running.discard(number)
+        return number
+
+    return call
+
+
+async def started(running: set[int], count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(running) < count:
+            await asyncio.sleep(0.005)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(whole())
+
+
+def test_a_call_that_takes_long_does_not_hold_up_the_next() -> None:
+    """The first ends only when the second has: behind it, the second would wait for ever."""
+    done = threading.Event()
+
+    async def scenario() -> None:
+        cores = Cores(1, patience=SOON)
+        slow = asyncio.create_task(cores.run(done.wait, 30))
+        await asyncio.sleep(0)
+        await cores.run(done.set)
+        assert await slow
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("count", "at_once"), [(1, 3), (2, 4), (3, 6)])
+def test_only_so_many_are_let_in_and_afterwards_all_is_as_before(count: int, at_once: int) -> None:
+    running: set[int] = set()
+    most: list[int] = []
+    release = threading.Event()
+
+    async def scenario() -> None:
+        cores = Cores(count, patience=SOON)
+        for _ in range(2):
+            call = counted(running, most, release)
+            tasks = [asyncio.create_task(cores.run(call, i)) for i in range(3 * at_once)]
+            await started(running, at_once)
+            await asyncio.sleep(10 * SOON)
+            assert len(running) == at_once
+            release.set()
+            assert await asyncio.gather(*tasks) == list(range(3 * at_once))
+            assert max(most) <= at_once
+            release.clear()
+
+    run(scenario)
+
+
+def test_quick_calls_keep_to_the_cores() -> None:
+    running: set[int] = set()
+    most: list[int] = []
+    release = threading.Event()
+
+    async def scenario() -> None:
+        cores = Cores(2, patience=NEVER)
+        call = counted(running, most, release)
+        tasks = [asyncio.create_task(cores.run(call, i)) for i in range(6)]
+        await started(running, 2)
+        await asyncio.sleep(10 * SOON)
+        assert len(running) == 2
+        release.set()
+        await asyncio.gather(*tasks)
+        assert max(most) == 2
+
+    run(scenario)
+
+
+def test_what_a_call_raises_reaches_who_asked_and_frees_its_core() -> None:
+    def fail() -> None:
+        raise ValueError("broken")
+
+    async def scenario() -> None:
+        cores = Cores(1, patience=SOON)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="broken"):
+                await cores.run(fail)
+        assert await cores.run(int, "7") == 7
+
+    run(scenario)
