@@ -15,6 +15,7 @@ from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
+    from serving.gallery.image_files import ImageFile
     from serving.gallery.items import IndexStats
 
 MARKS = {True: "ok", False: "FAILED", None: "not checked"}
@@ -40,10 +41,9 @@ def _configure_add(parser: ArgumentParser) -> None:
 def _add(args: Namespace) -> int:
     from serving.gallery import Gallery
     from serving.gallery.builder import add_files
-    from serving.gallery.image_files import named_images
     from zoo.loading import load
 
-    files = named_images(args.images, args.label, _metadata(args.metadata))
+    files = _files(args)
     with Gallery.open(args.gallery) as gallery:
         embedder = load(args.model or gallery.model_ref, runtime=args.runtime)
         report = add_files(gallery, embedder, files, progress=sys.stderr.isatty(), update=args.update)
@@ -57,6 +57,26 @@ def _add(args: Namespace) -> int:
             print(f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {what}")
         print(f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items")
     return 1 if report.unreadable else 0
+
+
+def _files(args: Namespace) -> list[ImageFile]:
+    """The images with what all of them are given. Raises one `UsageError` for all that is wrong with the words."""
+    from serving.gallery.image_files import named_images
+
+    wrong: list[str] = []
+    metadata: dict[str, Any] = {}
+    files: list[ImageFile] = []
+    try:
+        metadata = _metadata(args.metadata)
+    except UsageError as error:
+        wrong.append(str(error))
+    try:
+        files = named_images(args.images, args.label, metadata)
+    except UsageError as error:
+        wrong.append(str(error))
+    if wrong:
+        raise UsageError(" ".join(wrong))
+    return files
 
 
 def _metadata(text: str) -> dict[str, Any]:
@@ -134,7 +154,7 @@ def _list(args: Namespace) -> None:
         items, total = gallery.items(args.offset, args.limit or -1, args.label), gallery.count(args.label)
         notes = unknown_labels(gallery, [] if args.label is None else [args.label])
     for note in notes:
-        print(f"zoo: {note}", file=sys.stderr)
+        print(f"zoo: {note[:1].lower()}{note[1:]}", file=sys.stderr)
     if args.json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return

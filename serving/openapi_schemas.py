@@ -34,7 +34,8 @@ def schemas() -> Json:
         "results": {"type": "array", "items": ref("Hit")},
     }
     page = {"total": {"type": "integer"}, "items": {"type": "array", "items": ref("Item")}}
-    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}}
+    notes = {"type": "array", "items": {"type": "string"}}
+    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}, "notes": notes}
     texts = ("name", "method", "backbone", "dataset", "licence", "fingerprint", "runtime", "precision", "device")
     model = {
         **{name: {"type": "string"} for name in texts},

@@ -16,6 +16,7 @@ from serving.calibrating import calibration_of, told
 from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
+from serving.gallery.hints import unknown_labels
 from serving.openapi import MAX_LIMIT
 from serving.projection import Atlas
 from serving.refusals import RefusedError
@@ -38,7 +39,8 @@ async def items(request: Request) -> Response:
     page = await to_thread.run_sync(gallery.items, offset, limit, label, chosen)
     total = await to_thread.run_sync(gallery.count, label, chosen)
     rows = [item_json(one, path) for one in page]
-    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows})
+    notes = await to_thread.run_sync(unknown_labels, gallery, [label]) if label is not None else []
+    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": notes})
 
 
 async def item(request: Request) -> Response:

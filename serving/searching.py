@@ -57,7 +57,7 @@ async def search(request: Request) -> Response:
             body["searches"].append(await request.app.state.cores.run(_tried, collection, one))
     labels = asked.ask.chosen.labels
     notes = await to_thread.run_sync(unknown_labels, collection.gallery, labels) if labels else []
-    told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": [note[:1].upper() + note[1:] for note in notes]}
+    told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": notes}
     return JSONResponse({**body, "k": asked.ask.k, **told, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 
 

@@ -311,6 +311,7 @@ def _item(response: httpx.Response) -> Item:
 
 def _items(response: httpx.Response) -> Items:
     body = response.json()
+    _log_notes(body)
     return Items(body["total"], tuple(Item.of(one) for one in body["items"]))
 
 

@@ -15,4 +15,4 @@ def unknown_labels(gallery: Gallery, labels: Sequence[str]) -> list[str]:
     """Of each of these labels that no item has a sentence, with the nearest that there are; of the first few."""
     absent = [label[:LONGEST] for label in labels if not gallery.items(0, 1, label)][:NOTED]
     known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
-    return [f"no item has the label {label!r}.{nearest(label, known)}" for label in absent]
+    return [f"No item has the label {label!r}.{nearest(label, known)}" for label in absent]

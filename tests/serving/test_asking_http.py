@@ -58,6 +58,8 @@ def test_an_answer_says_its_order_and_which_labels_there_are_not(http: httpx.Cli
     misspelt, unknown = told(label=["red strips", toys.CLASSES[1], "zzz"])[1]
     assert misspelt.startswith("No item has the label 'red strips'. Did you mean 'red stripes'")
     assert unknown == "No item has the label 'zzz'."
+    for label, noted in (("red strips", 1), (toys.CLASSES[1], 0)):
+        assert len(http.get("/items", params={"label": label}).json()["notes"]) == noted
     files = [("image", toys.query(0)), ("image", toys.query(1))]
     several = http.post("/search?label=zzz&rerank=reciprocal", files=files).json()
     assert (len(several["searches"]), len(several["notes"])) == (2, 1)

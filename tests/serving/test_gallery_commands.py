@@ -72,6 +72,7 @@ def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_pat
         ((gallery, tmp_path / "none.png"), "1 of the 1 named are no image files: .*none.png .there is no such file"),
         ((gallery, "a.png", images[0], tmp_path), "2 of the 3 named .*: a.png .there is no such file., .* .a folder"),
         ((gallery, images[0], "--metadata", "{"), "no JSON"),
+        ((gallery, "a.png", "--metadata", "{"), "no JSON.* a.png .there is no such file"),
         ((gallery, images[0], "--metadata", "[]"), "JSON object"),
     ):
         with pytest.raises(UsageError, match=message):
