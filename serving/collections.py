@@ -72,7 +72,7 @@ class Collections:
 
     def _instead(self, key: str | None) -> str:
         if self.root:
-            return ": the service has one gallery, which has no name. Ask for none, at /search and the other paths."
+            return ": the service has one gallery, which has no name. Ask without a collection, at /search, ..."
         names = [one.name for one in self.readable(key)]
         more = ", ..." if len(names) > NAMED else ""
         listed = f" There are: {', '.join(names[:NAMED])}{more}." if names else ""
