@@ -1,4 +1,7 @@
-"""What each head of a model knows of the factors of glyphs: python -m training.factors MODEL [MODEL ...] [--json]"""
+"""What each head of a model knows of the factors of glyphs: python -m training.factors MODEL [MODEL ...] [--json]
+
+Of models named NAME-seed0, NAME-seed1 and so on also means and paired differences with 95 % intervals.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch
 from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
+from training.factor_seeds import lines
 from training.studies.factors import factor_metrics
 from training.studies.study import CATEGORIES
 from zoo import datasets
@@ -82,7 +86,9 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m training.factors", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m training.factors", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="names or folders of models with several heads")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(arguments)
@@ -98,6 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(report["model"], "(chance:", ", ".join(f"{k} {v:.3f}" for k, v in report["chance"].items()) + ")")
         for head, figures in report["heads"].items():
             print(f"  {head:15s}", "  ".join(f"{k} {v:.3f}" for k, v in figures.items()))
+    for line in lines(reports):
+        print(line)
     return 0
 
 
