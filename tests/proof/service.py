@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -64,13 +63,6 @@ def service(gallery: Path, scratch: Path, environment: Mapping[str, str] | None 
     copy = scratch / "served"
     shutil.copytree(gallery, copy)
     mine = {"ZOO_SERVE_WRITE_KEYS": KEY, **(environment or {})}
-    before = {name: os.environ.get(name) for name in mine}
-    os.environ.update(mine)
-    try:
-        with (scratch / "log").open("wb") as log, serving(copy, stderr=log.fileno()) as running:
-            yield Service(running.url, running, scratch / "log")
-            assert running.process.poll() is None, "the worker has ended"
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            os.environ.update({name: value} if value is not None else {})
+    with (scratch / "log").open("wb") as log, serving(copy, stderr=log.fileno(), environment=mine) as running:
+        yield Service(running.url, running, scratch / "log")
+        assert running.process.poll() is None, "the worker has ended"

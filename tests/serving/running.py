@@ -7,10 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -50,15 +51,20 @@ class Running:
 
 
 @contextmanager
-def serving(gallery: Path | list[str], *options: object, stderr: int | None = None) -> Iterator[Running]:
-    """gallery: a folder, or several as NAME=FOLDER."""
+def serving(
+    gallery: Path | list[str],
+    *options: object,
+    stderr: int | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Running]:
+    """gallery: a folder, or several as NAME=FOLDER. environment: what is set for this service and for no other."""
     process = subprocess.Popen(
         arguments("serve", *([gallery] if isinstance(gallery, Path) else gallery), "--port", 0, *options),
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
     )
     assert process.stdout
     try:

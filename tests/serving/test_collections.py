@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,7 @@ def words(folders: dict[str, Path]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def service(words: list[str]) -> Iterator[Running]:
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, key in KEYS.items():
-                patch.setenv(name, key)
-            running = stack.enter_context(serving(words))
+    with serving(words, environment=KEYS) as running:
         yield running
 
 

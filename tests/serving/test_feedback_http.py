@@ -36,11 +36,11 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[httpx.Client]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(READ_KEYS, READER)
-        patch.setenv(WRITE_KEYS, WRITER)
-        with serving(folder) as running, httpx.Client(base_url=running.url, timeout=30, headers=WITH_KEY) as client:
-            yield client
+    with (
+        serving(folder, environment={READ_KEYS: READER, WRITE_KEYS: WRITER}) as running,
+        httpx.Client(base_url=running.url, timeout=30, headers=WITH_KEY) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(autouse=True)

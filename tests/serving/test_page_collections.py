@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,8 @@ def service(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         shutil.copytree(gallery_folder, root / name)
     with Gallery.open(root / "art") as gallery:
         gallery.remove([1, 2, 3, 4])
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(f"{READ_KEYS}_BIRDS", BIRDS)
-            patch.setenv(f"{READ_KEYS}_CARS", CARS)
-            running = stack.enter_context(serving([f"{name}={root / name}" for name in ("birds", "cars", "art")]))
+    keys = {f"{READ_KEYS}_BIRDS": BIRDS, f"{READ_KEYS}_CARS": CARS}
+    with serving([f"{name}={root / name}" for name in ("birds", "cars", "art")], environment=keys) as running:
         yield running
 
 

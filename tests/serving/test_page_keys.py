@@ -41,11 +41,8 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(READ_KEYS, READER)
-        patch.setenv(WRITE_KEYS, WRITER)
-        with serving(folder) as running:
-            yield running
+    with serving(folder, environment={READ_KEYS: READER, WRITE_KEYS: WRITER}) as running:
+        yield running
 
 
 @pytest.fixture

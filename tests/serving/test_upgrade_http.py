@@ -43,10 +43,10 @@ def path(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def service(path: Path) -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY["authorization"].split()[1])
-        with serving(path, "--workers", 2) as running:
-            yield running
+    with serving(
+        path, "--workers", 2, environment={"ZOO_SERVE_WRITE_KEYS": KEY["authorization"].split()[1]}
+    ) as running:
+        yield running
 
 
 class Users:

@@ -31,10 +31,9 @@ KEY = {"authorization": "Bearer write-key-of-the-workers"}
 def service(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     copy = tmp_path_factory.mktemp("workers") / "gallery"
     shutil.copytree(gallery_folder, copy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY["authorization"].split()[1])
-        with serving(copy, "--workers", 2, stderr=subprocess.PIPE) as running:
-            yield running
+    keys = {"ZOO_SERVE_WRITE_KEYS": KEY["authorization"].split()[1]}
+    with serving(copy, "--workers", 2, stderr=subprocess.PIPE, environment=keys) as running:
+        yield running
 
 
 def workers(service: Running) -> list[int]:

@@ -30,10 +30,11 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[httpx.Client]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY)
-        with serving(folder) as running, httpx.Client(base_url=running.url, timeout=30) as client:
-            yield client
+    with (
+        serving(folder, environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running,
+        httpx.Client(base_url=running.url, timeout=30) as client,
+    ):
+        yield client
 
 
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
