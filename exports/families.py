@@ -35,8 +35,8 @@ from zoo.onnx_runtime import FILES
 from zoo.torch_runtime import open_model
 
 DOCS = Path(__file__).parent.parent / "docs"
-SAMPLED = 32
-"""Calibration images: random weights have no rare, large values for which more would be needed."""
+SAMPLED = 128
+"""Calibration images, as `zoo export` takes."""
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,11 @@ BETWEEN = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAve
 """Operators between layers that keep int8, so that values need not become floats from one layer to the next."""
 
 AIM = 0.99
-"""The least cosine to fp32 on calibration images at which no more layers are put back into float."""
+"""The least cosine to fp32 at which no more layers are put back into float."""
 
 ENOUGH = (2 + EXPORT_FLOORS["int8"]) / 3
-"""The least cosine on calibration images that leaves room above the floor: the worst of other images is off by some two
-or three times as much."""
-
-COMPARED = 64
+"""The least cosine that leaves room above the floor: the worst of other images is off by some two or three times as
+much."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +61,14 @@ FEWER = Scope("the layers that change least", LAYERS, ends_in_float=False)
 def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     """Write the fp32 graph `base` in int8 to `path`, calibrated on pixels uint8 [n, h, w, c]; what was quantised.
 
-    The first scope that keeps every compared embedding within `AIM` of fp32 is taken, else the one that comes nearest.
-    Raises `ExportError` where ONNX Runtime can quantise the graph in no scope.
+    Ranges are those of three quarters of the images; scopes are compared on the others, which may lie outside them. The
+    first that keeps every embedding within `AIM` of fp32 is taken, else the one that comes nearest. Raises
+    `ExportError` where ONNX Runtime can quantise the graph in no scope.
     """
+    others = max(1, len(pixels) // 4)
+    seen, unseen = pixels[:-others] if len(pixels) > 1 else pixels, pixels[-others:]
     with tempfile.TemporaryDirectory() as name:
-        attempts = _Attempts(_prepared(base, Path(name)), pixels, embed(base, pixels[:COMPARED]), Path(name), path)
+        attempts = _Attempts(_prepared(base, Path(name)), seen, unseen, embed(base, unseen), Path(name), path)
         for scope in SCOPES:
             if attempts.best < AIM:
                 attempts.write(scope)
@@ -80,20 +81,27 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
         "quantised": best,
         "kept_in_float": _kept(path),
         "tried": attempts.tried,
-        "calibration_images": len(pixels),
+        "calibration_images": len(seen),
     }
 
 
 class _Attempts:
     """Graphs of several scopes, of which the one that comes nearest to fp32 is kept.
 
-    tried: each scope's least cosine to the embeddings `expected` of the first pixels; reasons: why others failed.
+    tried: each scope's least cosine to the embeddings `expected` of unseen pixels; reasons: why others failed.
     """
 
     def __init__(
-        self, model: onnx.ModelProto, pixels: np.ndarray, expected: np.ndarray, folder: Path, kept: Path
+        self,
+        model: onnx.ModelProto,
+        seen: np.ndarray,
+        unseen: np.ndarray,
+        expected: np.ndarray,
+        folder: Path,
+        kept: Path,
     ) -> None:
-        self.model, self.pixels, self.expected, self.folder, self.kept = model, pixels, expected, folder, kept
+        self.model, self.seen, self.folder, self.kept = model, seen, folder, kept
+        self.unseen, self.expected = unseen, expected
         self.tried: dict[str, float] = {}
         self.reasons: list[str] = []
 
@@ -129,8 +137,8 @@ class _Attempts:
         return self.folder / "candidate.onnx"
 
     def _cosine(self, scope: Scope, excluded: Sequence[str]) -> float:
-        _quantise(self.model, self.pixels, self._candidate, scope, excluded, self.folder / "ranges.json")
-        return least_cosine(embed(self._candidate, self.pixels[:COMPARED]), self.expected)
+        _quantise(self.model, self.seen, self._candidate, scope, excluded, self.folder / "ranges.json")
+        return least_cosine(embed(self._candidate, self.unseen), self.expected)
 
 
 def _prepared(base: Path, folder: Path) -> onnx.ModelProto:
