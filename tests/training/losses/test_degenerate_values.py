@@ -177,7 +177,7 @@ LOSSES: dict[str, tuple[torch.nn.Module, Naive]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("kind", ["random", "duplicates", "zeros", "one zero", "flat"])
+@pytest.mark.parametrize("kind", ["random", "duplicates", "zeros", "one zero", "flat", "opposite"])
 def test_the_value_is_that_of_the_loop(name: str, kind: str) -> None:
     loss, naive = LOSSES[name]
     for what, labels in BATCHES.items():

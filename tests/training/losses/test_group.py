@@ -151,6 +151,17 @@ def test_anchors_are_drawn_anew_and_every_class_keeps_a_sample_that_is_none() ->
     assert not choose_anchors(labels, 0).any()
 
 
+@pytest.mark.parametrize("args", [{}, {"published": True}, {"criterion": "kl"}, {"sparse_classes": True}])
+def test_without_anchors_the_order_of_the_batch_does_not_matter(args: dict[str, Any]) -> None:
+    features, y = batch(2, LABELS, normalised=False)
+    loss = create(anchors=0, temperature=2.0, **args)
+    order = torch.tensor([3, 0, 8, 7, 5, 1, 6, 4, 2])
+    torch.manual_seed(0)
+    before = loss(features, y).item()
+    torch.manual_seed(1)  # nothing that is drawn counts
+    assert loss(features[order], y[order]).item() == pytest.approx(before, abs=1e-12)
+
+
 VARIANTS: list[dict[str, Any]] = [
     {"published": True},
     {"criterion": "kl"},
