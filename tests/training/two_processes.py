@@ -1,32 +1,43 @@
-"""One step and a short run, alone or shared: `python two_processes.py OUT` or `torchrun ... two_processes.py OUT`."""
+"""Gradients and short runs, alone or shared: `python two_processes.py OUT` or `torchrun ... two_processes.py OUT`."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.optim.optimizer import Optimizer as TorchOptimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.training.toys import SMALL, noise, recipe
 from training.loop import train
 from training.processes import connect
-from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe
+from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.run import Place, Run
 from zoo.cards import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")
+BY_GRADIENT = ("diva of four", "mic", "sharing", "group", "cross-batch-memory", "s2sd")
 ARGS: dict[str, dict[str, Any]] = {
     "noise": {"input_noise": 0.1},
     "diva": {"rho": 1.0},
+    "diva of four": {"rho": 1.0},
     "mic": {"groups": 6},
     "group": {"pretraining": 1},
     "cross-batch-memory": {"size": 24},
     "s2sd": {"dims": [12]},
 }
-HEADS = {"diva": ("discriminative", "dance"), "mic": ("class",), "sharing": ("discriminative", "shared")}
+HEADS = {
+    "diva": ("discriminative", "dance"),
+    "diva of four": ("discriminative", "shared", "intra", "dance"),
+    "mic": ("class",),
+    "sharing": ("discriminative", "shared"),
+}
 
 
 def shared(kind: str) -> Recipe:
@@ -39,7 +50,9 @@ def shared(kind: str) -> Recipe:
         return how
     if kind == "ddm":
         return dataclasses.replace(how, batch=Batch(8, "ddm", 2, {"pool": 20, "candidates": 3}))
-    method = "plain" if kind == "noise" else kind
+    if kind == "diva of four":
+        how = dataclasses.replace(how, batch=Batch(12, "spc", 4))  # three classes, and three samples of each
+    method = {"noise": "plain", "diva of four": "diva"}.get(kind, kind)
     loss = {"group": "group", "cross-batch-memory": "contrastive"}.get(kind, "margin")
     args = {"beta": 1.2} if loss == "margin" else {}
     # Every pair counts: a mined negative could be another one by rounding.
@@ -70,6 +83,30 @@ def gradients(place: Place) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.contiguous() for name, parameter in named.items() if parameter.grad is not None}
 
 
+@contextmanager
+def kept(kind: str, found: dict[str, torch.Tensor]) -> Iterator[None]:
+    """The gradients of every update inside go to `found`, and move nothing.
+
+    So each update has the weights of the first: rounding that grows from step to step does not blur the comparison.
+    """
+    updates = 0
+
+    def keep(optimizer: TorchOptimizer, *_: Any) -> None:
+        nonlocal updates
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for number, parameter in enumerate(trained):
+            if parameter.grad is not None:
+                found[f"{kind}, update {updates}, parameter {number}"] = parameter.grad.clone().contiguous()
+                parameter.grad = None
+        updates += 1
+
+    hook = register_optimizer_step_pre_hook(keep)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     processes, device = connect(torch.device("cpu"))
@@ -78,6 +115,11 @@ def main(out: Path) -> None:
     trained = train(shared("plain"), noise(), out / "run", place, progress=False)
     for kind in KINDS:
         train(shared(kind), noise(61), out / kind, place, progress=False)
+    for kind in BY_GRADIENT:
+        # Two epochs of two steps: of both tasks, before and after pre-training, and with a memory that has filled.
+        how = dataclasses.replace(shared(kind), schedule=Schedule(2, 2))
+        with kept(kind, found):
+            train(how, noise(61), out / f"gradients of {kind}", place, progress=False)
     if processes.first:
         save_file(found, out / "gradients.safetensors")
         weights = {name: weight.contiguous() for name, weight in trained.network.state_dict().items()}
