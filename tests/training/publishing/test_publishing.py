@@ -90,7 +90,7 @@ def test_costs_by_hand() -> None:
     assert found.hours == pytest.approx(found.images / 1000 / 3600)
     parameters = 23_508_032 + (2048 + 1) * recipe.dim  # torchvision's ResNet-50 without its classifier
     assert found.disk == parameters * (4 + 4 + 2)
-    assert decoded(margin) == 5_864 * 256 * 256 * 3
+    assert decoded(margin) == 5_864 * 384 * 384 * 3
     (diva,) = rows_of(["diva-r50-cub"], Options())
     passed = 200 * (5_864 // 112) * 112
     assert cost(diva, rates, ()).images == round(passed * 4 / 3 + 5_864 / 3)
