@@ -64,7 +64,7 @@ def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> i
     if args.json:
         print_json({"folder": str(folder), "losses": report})
     else:
-        print(as_markdown(search, report))
+        print(as_markdown(search, report, folder))
         print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
     return 0
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from training.studies.crossval import METRICS
 from training.studies.search import Search
-from training.studies.search_words import SHORT, how, values_of
+from training.studies.search_words import SHORT, how, made_with, values_of
 from training.studies.statistics import Summary
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
 from zoo.report.page import Section, folded, legend, page, paragraph, picture, table
 
 
-def as_html(search: Search, report: list[dict[str, Any]]) -> str:
+def as_html(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
     """The whole page; what comes from files is escaped."""
-    sections = [Section("How it was searched", paragraph(how(search))), *_scores(report), *_trials(report)]
+    sections = [
+        Section("How it was searched", paragraph(how(search)) + paragraph(made_with(folder, report))),
+        *_scores(report),
+        *_trials(report),
+    ]
     return page(f"Search on {search.dataset}", [*sections, _values(report)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from training.studies.crossval import METRICS
 from training.studies.formats import table
 from training.studies.search import Search, best_of, open_trials, reruns_of
 from training.studies.search_page import as_html
-from training.studies.search_words import SHORT, how, values_of
+from training.studies.search_words import SHORT, how, made_with, values_of
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
 
@@ -28,6 +29,8 @@ def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
                 "loss": loss,
                 "trials": {state: states.count(state) for state in dict.fromkeys(states)},
                 "best": best and {"trial": best.number, "values": best.params, "validation_map_at_r": best.value},
+                "began": _day(min((trial.datetime_start for trial in performed if trial.datetime_start), default=None)),
+                "ended": _day(max((t.datetime_complete for t in performed if t.datetime_complete), default=None)),
                 "validations": [trial.value for trial in performed],
                 "reruns": len(runs),
                 "scores": {kind: _scores(runs, kind) for kind in KINDS} if runs else None,
@@ -36,11 +39,16 @@ def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def _day(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.date().isoformat()
+
+
 def _scores(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
 
 
-def as_markdown(search: Search, report: list[dict[str, Any]]) -> str:
+def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
+    """The report of a search and the folder that it is in."""
     head = ["loss", *(f"{SHORT[metric]} {kind}" for kind in KINDS for metric in METRICS), "validation MAP@R", "reruns"]
     lines = [
         f"# Search on {search.dataset}",
@@ -53,14 +61,14 @@ def as_markdown(search: Search, report: list[dict[str, Any]]) -> str:
     for row in report:
         told = ", ".join(f"{count} {state}" for state, count in row["trials"].items()) or "none"
         lines.append(f"- {row['loss']}: best values {values_of(row)} (in Reality's conventions); trials: {told}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", made_with(folder, report), ""])
 
 
 def write_report(search: Search, report: list[dict[str, Any]], folder: Path) -> None:
     """Write report.md, report.json and report.html."""
-    write_bytes(folder / "report.md", as_markdown(search, report).encode())
+    write_bytes(folder / "report.md", as_markdown(search, report, folder).encode())
     write_json(folder / "report.json", report)
-    write_bytes(folder / "report.html", as_html(search, report).encode())
+    write_bytes(folder / "report.html", as_html(search, report, folder).encode())
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

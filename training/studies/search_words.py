@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from training.studies.search import Search
+from training.studies.plan import read
+from training.studies.search import PLAN, Search
+from training.studies.words import told
 
 SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
 
@@ -18,6 +22,15 @@ def how(search: Search) -> str:
         "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
         f"the 95 % Student-t interval, in percent.{settings}"
     )
+
+
+def made_with(folder: Path, report: Sequence[dict[str, Any]]) -> str:
+    """When the trials ran, and what the search was begun or last resumed with."""
+    dates = sorted(date for row in report for date in (row["began"], row["ended"]) if date)
+    ran = f"Trials ran from {dates[0]} to {dates[-1]}. " if dates else ""
+    facts = read(folder / PLAN)
+    known = "; ".join(told(facts[key]) for key in ("hardware", "versions", "commit") if facts.get(key))
+    return f"{ran}Made with: {known}."
 
 
 def values_of(row: dict[str, Any]) -> str:

@@ -144,7 +144,10 @@ def test_a_killed_search_goes_on_and_is_reported(
     report = report_of(small, folder)
     write_report(small, report, folder)
     assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())] == [2, 2]
-    assert "| contrastive |" in as_markdown(small, report)
+    told = as_markdown(small, report, folder)
+    assert "| contrastive |" in told
+    assert f"Trials ran from {report[0]['began']} to {report[1]['ended']}. Made with: " in told
+    assert f"torch {torch.__version__.partition('+')[0]}" in told
     text = Reader((folder / "report.html").read_text()).text
     for says in ("Test scores, %", "contrastive, separated", "Best validation so far", "2 complete"):
         assert says in text
