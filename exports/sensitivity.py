@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from zoo.onnx_runtime import INPUT, OUTPUT
+from zoo.onnx_runtime import INPUT, OUTPUT, threads
 
 GROUPS = 12
 """How many parts of a network are tried by themselves."""
@@ -39,7 +38,7 @@ def embed(path: Path, pixels: np.ndarray) -> np.ndarray:
     """A graph's output on pixels uint8 [n, h, w, c], by ONNX Runtime on the CPU: [n, dim]."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads()
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return np.concatenate(
         [session.run([OUTPUT], {INPUT: pixels[i : i + BATCH]})[0] for i in range(0, len(pixels), BATCH)]
