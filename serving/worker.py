@@ -7,6 +7,7 @@ serving.supervisor; PULSE is the socket at which that one asks whether it still 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
@@ -22,6 +23,8 @@ from zoo.errors import GalleryError, ZooError
 
 QUEUE = 2048
 """Connections that the kernel keeps until they are accepted."""
+LAST_CALL = 0.2
+"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
 
 
 def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket.socket | None = None) -> None:
@@ -53,6 +56,10 @@ def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket
             if self.started:
                 listening.listen(QUEUE)  # uvicorn has just made the kernel's queue as short as its own
                 ready(str(service.COLLECTIONS))
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.sleep(LAST_CALL)
+            await super().shutdown(sockets)
 
     server = Server(config)
     server.run(sockets=[listening, *([pulse] if pulse else [])])

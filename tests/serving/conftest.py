@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -13,6 +14,9 @@ from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.embedder import Embedder
 from zoo.loading import load
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +79,12 @@ def server(gallery_folder: Path) -> Iterator[Running]:
 def http(server: Running) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Of a module and no longer: while it is open, playwright's loop stands in the way of others' `asyncio.run`."""
+    from tests.serving.browser import chromium
+
+    with chromium() as started:
+        yield started

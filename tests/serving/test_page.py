@@ -12,18 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from serving.openapi import document
 from tests.serving import toys
-from tests.serving.browser import chromium
 from tests.serving.running import Running
 
 pytestmark = pytest.mark.browser
 
 DESKTOP, PHONE = (1200, 820), (390, 800)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

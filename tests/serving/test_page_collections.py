@@ -12,18 +12,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from serving.configuration import READ_KEYS
 from serving.gallery import Gallery
-from tests.serving.browser import chromium, complaints, opened
+from tests.serving.browser import complaints, opened
 from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
 
 BIRDS, CARS = "birds-may-be-read", "cars-may-be-read"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -15,19 +15,13 @@ from playwright.sync_api import Browser, Page, Route, expect
 from serving.calibrating import calibrate_gallery
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
-from tests.serving.browser import chromium, complaints, opened
+from tests.serving.browser import complaints, opened
 from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
 
 READER, WRITER = 'read "key"; of the tests', "write-key-of-the-tests"
 """A key may hold what a cookie may not."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
 from tests.serving import toys
-from tests.serving.browser import chromium, complaints, opened
+from tests.serving.browser import complaints, opened
 from tests.serving.running import Running, serving
 from tests.serving.test_page_keys import give
 
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.browser
 
 READER, WRITER = "read-key-of-the-tests", "write-key-of-the-tests"
 PHONE = (360, 780)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

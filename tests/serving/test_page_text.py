@@ -9,18 +9,12 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.serving.browser import chromium, complaints
+from tests.serving.browser import complaints
 from tests.serving.running import Running
 
 pytestmark = pytest.mark.browser
 
 DESKTOP, PHONE = {"width": 1200, "height": 820}, {"width": 390, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(params=[DESKTOP, PHONE], ids=["desktop", "phone"])

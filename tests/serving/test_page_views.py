@@ -13,18 +13,12 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.serving import toys
-from tests.serving.browser import chromium, complaints, opened
+from tests.serving.browser import complaints, opened
 from tests.serving.running import Running
 
 pytestmark = pytest.mark.browser
 
 PHONE = (360, 780)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture
