@@ -46,8 +46,8 @@ def crash(out: Path, short: bool) -> dict[str, Any]:
 def loaded(out: Path, short: bool) -> dict[str, Any]:
     """15 minutes at 80 % of the peak, then three times the peak."""
     if short:
-        return load.run(out, 5, 2, 2)
-    report = load.run(out, 15 * 60)
+        return load.run(out / "load", 5, 2, 2)
+    report = load.run(out / "load", 15 * 60)
     load.check(report)
     return report
 
@@ -175,8 +175,8 @@ def publish(out: Path, kept: Path, results: list[dict[str, Any]]) -> None:
     before = read_json(file) if file.is_file() else {}
     write_json(file, {**before, **{one["part"]: one for one in results}})
     for name in ("load.json", "load.png"):
-        if "load" in {one["part"] for one in results} and (kept / name).is_file():
-            (out / name).write_bytes((kept / name).read_bytes())
+        if "load" in {one["part"] for one in results} and (kept / "load" / name).is_file():
+            (out / name).write_bytes((kept / "load" / name).read_bytes())
 
 
 if __name__ == "__main__":

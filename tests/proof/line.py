@@ -34,6 +34,8 @@ class Line:
     async def ask(self, text: bytes) -> tuple[int, bytes]:
         """Status and body of the answer. Raises `OSError` where the connection breaks."""
         try:
+            if self.streams is not None and self.streams[0].at_eof():
+                await self._close()  # the service has closed it, as it does with one that nothing came through for long
             if self.streams is None:
                 self.streams = await asyncio.open_connection(self.host, self.port)
             reader, writer = self.streams
