@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from training.data import TrainingData
-from training.samplers.create import create_sampler
 from training.prefetch import prefetch
 from training.recipe import Recipe
 from training.recipes import RECIPES
 from training.run import Place, Run
+from training.samplers.create import create_sampler
 from zoo.network import create_trunk
 
 PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update")
