@@ -102,7 +102,7 @@ FAMILIES = (
     Member("repghostnet_050"),
     Member("hardcorenas_a"),
     _resized("eva02_tiny_patch14_224", 56),
-    _resized("tiny_vit_5m_224", 64),
+    Member("tiny_vit_5m_224", 224),
     Member("fasternet_t0"),
     Member("res2net50_48w_2s"),
     Member("swin_tiny_patch4_window7_224", 64, {"img_size": 64, "window_size": 2}),
