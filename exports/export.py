@@ -67,9 +67,10 @@ class Exporter:
         with tempfile.TemporaryDirectory() as name:
             graph = Path(name) / "model.onnx"
             base = None if precision == "fp32" else self._base(Path(name) / "fp32.onnx")
-            details = self._write(precision, base, graph)
+            pixels = self._compared(precision)
+            details = self._write(precision, base, pixels, graph)
             stamp(graph, self.card, precision)
-            parity = dataclasses.replace(self._parity(graph, precision), details=details)
+            parity = dataclasses.replace(self._parity(graph, pixels, precision), details=details)
             if not parity.holds and not self.force:
                 raise ExportError(_refusal(self.card, parity))
             parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
@@ -104,12 +105,12 @@ class Exporter:
             self.folder = self.into
         publish(self.folder, name, graph, entries)
 
-    def _write(self, precision: str, base: Path | None, graph: Path) -> dict[str, Any]:
+    def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
             write_graph(self.folder, self.card, graph)
             return {}
         if precision == "fp16":
-            return write_half(base, self._seen(precision), graph)
+            return write_half(base, pixels, graph)
         from exports.quantize import write_int8
 
         return {**write_int8(base, self._sample.calibration, graph), "calibrated_on": self._sample.source}
@@ -133,13 +134,12 @@ class Exporter:
     def _torch(self) -> Run:
         return torch_runtime.open_model(self.folder, self.card, device="cpu")[0]
 
-    def _parity(self, graph: Path, precision: str) -> Parity:
-        pixels = self._seen(precision)
+    def _parity(self, graph: Path, pixels: np.ndarray, precision: str) -> Parity:
         expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
         run, _ = onnx_runtime.open_file(graph, self.card)
         return measure(expected, run, pixels, precision)
 
-    def _seen(self, precision: str) -> np.ndarray:
+    def _compared(self, precision: str) -> np.ndarray:
         """The pixels on which a graph is compared with torch."""
         # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
         others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)

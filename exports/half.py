@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from exports.layers import find_layers, weighted
-from exports.sensitivity import embed, insensitive, least_cosine
+from exports.sensitivity import embed, insensitive, least_cosine, without
 from zoo.floors import EXPORT_FLOORS
 
 SENSITIVE = (
@@ -43,28 +43,29 @@ def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     ends, expected = find_layers(model.graph), embed(base, pixels)
 
     def cosine(kept: Sequence[str]) -> float:
-        _convert(base, kept, path)
+        _convert(model, kept, path)
         return least_cosine(embed(path, pixels), expected)
 
     kept = [*ends.front, *ends.tail]
     said = ["pixel normalisation", "pooling after the last layer and unit length"]
     if cosine(kept) < ENOUGH:
-        layers = weighted(model.graph)
-        others = lambda names: [node.name for node in model.graph.node if node.name not in set(names)]  # noqa: E731
-        chosen = insensitive(layers, lambda names: 1 - cosine(others(names)), 1 - ENOUGH)
-        _convert(base, others(chosen) if chosen else kept, path)
+        layers, nodes = weighted(model.graph), [node.name for node in model.graph.node]
+        chosen = insensitive(layers, lambda names: 1 - cosine(without(nodes, names)), 1 - ENOUGH)
+        _convert(model, without(nodes, chosen) if chosen else kept, path)
         if chosen:
-            return {"kept_in_float": ["all but layers", *(name for name in layers if name not in set(chosen))]}
+            return {"kept_in_float": ["all but layers", *without(layers, chosen)]}
     return {"kept_in_float": said + sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))}
 
 
-def _convert(base: Path, kept: Sequence[str], path: Path) -> None:
+def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:
     """The graph with all in float16 but the nodes named and the operators of `SENSITIVE`."""
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # the converter changes what it is given
     half = convert_float_to_float16(
-        onnx.load(base),
+        copy,
         keep_io_types=True,
         node_block_list=list(kept),
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SENSITIVE],

@@ -22,7 +22,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
 from exports.layers import LAYERS, find_layers, products, weighted
-from exports.sensitivity import BATCH, embed, insensitive, least_cosine
+from exports.sensitivity import BATCH, embed, insensitive, least_cosine, without
 from zoo.errors import ExportError
 from zoo.floors import EXPORT_FLOORS
 from zoo.onnx_runtime import INPUT
@@ -68,7 +68,7 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     others = max(1, len(pixels) // 4)
     seen, unseen = pixels[:-others] if len(pixels) > 1 else pixels, pixels[-others:]
     with tempfile.TemporaryDirectory() as name:
-        attempts = _Attempts(_prepared(base, Path(name)), seen, unseen, embed(base, unseen), Path(name), path)
+        attempts = _Attempts(base, seen, unseen, Path(name), path)
         for scope in SCOPES:
             if attempts.best < AIM:
                 attempts.write(scope)
@@ -86,22 +86,14 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
 
 
 class _Attempts:
-    """Graphs of several scopes, of which the one that comes nearest to fp32 is kept.
+    """Graphs of several scopes, of which the one that comes nearest to fp32 on unseen pixels is kept.
 
-    tried: each scope's least cosine to the embeddings `expected` of unseen pixels; reasons: why others failed.
+    tried: each scope's least cosine; reasons: why others failed.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        seen: np.ndarray,
-        unseen: np.ndarray,
-        expected: np.ndarray,
-        folder: Path,
-        kept: Path,
-    ) -> None:
-        self.model, self.seen, self.folder, self.kept = model, seen, folder, kept
-        self.unseen, self.expected = unseen, expected
+    def __init__(self, base: Path, seen: np.ndarray, unseen: np.ndarray, folder: Path, kept: Path) -> None:
+        self.model, self.seen, self.folder, self.kept = _prepared(base, folder), seen, folder, kept
+        self.unseen, self.expected = unseen, embed(base, unseen)
         self.tried: dict[str, float] = {}
         self.reasons: list[str] = []
 
@@ -110,20 +102,19 @@ class _Attempts:
         return max(self.tried.values(), default=-np.inf)
 
     def write(self, scope: Scope, excluded: Sequence[str] = ()) -> None:
-        """Try a scope without the layers named, and keep its graph where none before came nearer."""
+        """Try a scope without the layers named, and keep its graph where it comes nearer than all before."""
         with self._noting_failure(scope):
             found = self._cosine(scope, excluded)
-            if found >= self.best:
+            if found > self.best:
                 self.kept.write_bytes(self._candidate.read_bytes())
             self.tried[scope.name] = found
 
     def write_fewer(self) -> None:
         """Try as many layers as leave every compared embedding within `ENOUGH`."""
         layers = weighted(self.model.graph)
-        others = lambda names: [name for name in layers if name not in set(names)]  # noqa: E731
         with self._noting_failure(FEWER):
-            if chosen := insensitive(layers, lambda names: 1 - self._cosine(FEWER, others(names)), 1 - ENOUGH):
-                self.write(FEWER, others(chosen))
+            if chosen := insensitive(layers, lambda names: 1 - self._cosine(FEWER, without(layers, names)), 1 - ENOUGH):
+                self.write(FEWER, without(layers, chosen))
 
     @contextmanager
     def _noting_failure(self, scope: Scope) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,12 @@ def insensitive(layers: Sequence[str], change: Callable[[Sequence[str]], float],
         if change(chosen) <= allowed:
             return chosen
     return []
+
+
+def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
+    """The names but those left out, in their order."""
+    absent = set(left_out)
+    return [name for name in names if name not in absent]
 
 
 def embed(path: Path, pixels: np.ndarray) -> np.ndarray:

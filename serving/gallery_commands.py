@@ -121,10 +121,10 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if not ids:
         known = {own for own in of_items.values() if own is not None}
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
-    marks = gallery.marks.of_items(ids)
-    what = f"{len(ids):,} items of the label {label!r}" + (f" and {_marked(marks)} of theirs" if marks else "")
     if yes:
         return ids
+    marks = gallery.marks.of_items(ids)
+    what = f"{len(ids):,} items of the label {label!r}" + (f" and {_marked(marks)} of theirs" if marks else "")
     if not sys.stdin.isatty():
         raise UsageError(f"{what} would be removed, out of {len(of_items):,}. Say --yes if they are to go.")
     print(f"Remove {what}, out of {len(of_items):,}? [y/N] ", end="", file=sys.stderr, flush=True)

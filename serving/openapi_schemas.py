@@ -34,8 +34,7 @@ def schemas() -> Json:
         "results": {"type": "array", "items": ref("Hit")},
     }
     page = {"total": {"type": "integer"}, "items": {"type": "array", "items": ref("Item")}}
-    notes = {"type": "array", "items": {"type": "string"}}
-    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}, "notes": notes}
+    paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}, "notes": _NOTES}
     texts = ("name", "method", "backbone", "dataset", "licence", "fingerprint", "runtime", "precision", "device")
     model = {
         **{name: {"type": "string"} for name in texts},
@@ -118,7 +117,7 @@ def _told_of_search() -> Json:
     return {
         "k": _INTEGER,
         "ordered_by": {"type": "string"},
-        "notes": {"type": "array", "items": {"type": "string"}},
+        "notes": _NOTES,
         "milliseconds": {"type": "number"},
     }
 
@@ -165,6 +164,7 @@ def _sent() -> Json:
 
 
 _INTEGER: Json = {"type": "integer"}
+_NOTES: Json = {"type": "array", "items": {"type": "string"}}
 _VERDICT: Json = {"type": "string", "enum": ["right", "wrong"]}
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from training.studies.statistics import Seeds, Summary, paired, summary
+from zoo.comparison.runs import SEEDED
 
-SEED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d+)")
-"""How `zoo train NAME --seed 1 --as NAME-seed1` names the seeds of a model."""
-
-Figures = dict[tuple[str, str], Seeds]
+Figures = Mapping[tuple[str, str], Seeds]
 """By head and figure."""
 
 
-def by_model(reports: Sequence[Mapping[str, Any]]) -> dict[str, Figures]:
+def by_model(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Figures]:
     """The figures of reports of `training.factors.measure`, by model without its seed; of models with a seed alone."""
     found: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for report in reports:
-        if match := SEED.fullmatch(report["model"]):
+        if match := SEEDED.fullmatch(report["model"]):
             figures = found.setdefault(match["name"], {})
             for head, values in report["heads"].items():
                 for name, value in values.items():
                     figures.setdefault((head, name), {})[int(match["seed"])] = value
-    return {model: dict(figures) for model, figures in found.items()}
+    return found
 
 
 def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:

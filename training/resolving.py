@@ -46,7 +46,9 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raise `RecipeError` or `DatasetError` for what tables and data sets do not know, before any image is read."""
+    """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know, and
+    for batches that a task cannot learn from.
+    """
     datasets.check_name(recipe.data.dataset)
     from training.losses import LOSSES
     from training.methods import METHODS
@@ -63,8 +65,14 @@ def check_names(recipe: Recipe) -> None:
     if objective.miner is not None:
         known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
         check(MINERS, "miner", objective.miner, known)
-    if objective.method == "diva" and batch.per_class < 3 and any(head.name == "intra" for head in recipe.heads):
+    _check_intra(recipe)
+
+
+def _check_intra(recipe: Recipe) -> None:
+    """Raise `RecipeError` where DiVA's task within classes would never see three samples of one."""
+    per_class, heads = recipe.batch.per_class, [head.name for head in recipe.heads]
+    if recipe.objective.method == "diva" and "intra" in heads and per_class < 3:
         raise RecipeError(
-            f"the task 'intra' learns from three samples of a class, and batch.per_class is {batch.per_class}; set it "
-            "to 3 or more, or leave that head out."
+            f"the task 'intra' learns from three samples of a class, and batch.per_class is {per_class}; set it to 3 "
+            "or more, or leave that head out."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from serving.gallery.gallery import Gallery
 from zoo.errors import nearest
@@ -13,6 +14,6 @@ NOTED, COMPARED, LONGEST = 3, 2000, 80
 
 def unknown_labels(gallery: Gallery, labels: Sequence[str]) -> list[str]:
     """Of each of these labels that no item has a sentence, with the nearest that there are; of the first few."""
-    absent = [label[:LONGEST] for label in labels if not gallery.items(0, 1, label)][:NOTED]
+    absent = list(islice((label[:LONGEST] for label in labels if not gallery.items(0, 1, label)), NOTED))
     known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
     return [f"No item has the label {label!r}.{nearest(label, known)}" for label in absent]

@@ -70,3 +70,12 @@ def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypa
     assert said["tried"][SCOPES[0].name] == -1
     assert said["quantised"] in {scope.name for scope in SCOPES[1:]}
     assert path.is_file()
+
+
+def test_of_scopes_that_come_equally_near_the_first_is_kept_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "embed", lambda path, pixels: np.full_like(embed(path, pixels), np.nan))
+    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, tmp_path / "int8.onnx")
+    assert said["quantised"] == SCOPES[0].name
+    assert said["kept_in_float"] == []

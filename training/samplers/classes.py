@@ -29,7 +29,11 @@ class Classes:
                 f"a batch of {size} with {per_class} a class needs {size // per_class} classes; the training classes "
                 f"are {len(self)}. Lower batch.size or raise batch.per_class."
             )
-        check_size(self.sizes, per_class)
+        if self.sizes.max() < per_class:  # smaller ones beside it repeat some of theirs
+            raise RecipeError(
+                f"batch.per_class is {per_class}, and no training class has so many samples; the largest has "
+                f"{self.sizes.max()}. Lower batch.per_class."
+            )
         return size // per_class
 
     def samples(self, classes: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:
@@ -57,12 +61,3 @@ def _numbers(below: np.ndarray, count: int, draw: np.random.Generator) -> np.nda
         taken = enough & (numbers[..., :i] == number[..., None]).any(-1)
         numbers[..., i] = np.where(taken, last, number)
     return draw.permuted(numbers, axis=-1)
-
-
-def check_size(sizes: np.ndarray, per_class: int) -> None:
-    """Raise `RecipeError` where no class has `per_class` samples; smaller ones beside it repeat some of theirs."""
-    if sizes.max() < per_class:
-        raise RecipeError(
-            f"batch.per_class is {per_class}, and no training class has so many samples; the largest has "
-            f"{sizes.max()}. Lower batch.per_class."
-        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.samplers.classes import check_size
+from training.samplers.classes import Classes
 from zoo.errors import RecipeError
 
 
@@ -20,22 +20,17 @@ class SPC:
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:
-        classes, sizes = np.unique(labels, return_counts=True)
+        classes = Classes(labels)
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
                 f"batch.size ({size}) must be a multiple of batch.per_class x together ({per_class} x {together})."
             )
         if len(classes) % together:
             raise RecipeError(f"together ({together}) must divide the number of training classes ({len(classes)}).")
-        if size // per_class > len(classes):
-            raise RecipeError(
-                f"a batch of {size} with {per_class} a class needs {size // per_class} classes; the training classes "
-                f"are {len(classes)}. Lower batch.size or raise batch.per_class."
-            )
-        check_size(sizes, per_class)
-        self.members = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+        in_batch = classes.in_batch(size, per_class)
+        self.members = np.split(classes.members, classes.starts[1:])
         self.groups = np.arange(len(classes)).reshape(-1, together)
-        self.groups_per_batch, self.per_class, self.seed = size // (per_class * together), per_class, seed
+        self.groups_per_batch, self.per_class, self.seed = in_batch // together, per_class, seed
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
         """`batches` index arrays, int64 [size], of epoch `number`."""

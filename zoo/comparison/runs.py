@@ -11,6 +11,9 @@ from typing import Any
 
 from zoo.registry import ModelInfo, list_models
 
+SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
+"""How the seeds of a model are named: `zoo train NAME --seed 1 --as NAME-seed1`."""
+
 UNRECORDED = "how it was trained is not recorded"
 
 
@@ -52,8 +55,8 @@ def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
 
 
 def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
-    pattern = re.compile(rf"{re.escape(recipe)}-seed(\d{{1,9}})")
-    numbered = [(int(match[1]), run) for run in runs if (match := pattern.fullmatch(run.name))]
+    matches = [(SEEDED.fullmatch(run.name), run) for run in runs]
+    numbered = [(int(match["seed"]), run) for match, run in matches if match and match["name"] == recipe]
     named = [(-1, run) for run in runs if run.name == recipe]
     return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
 
