@@ -34,6 +34,13 @@ def test_lloyd_agrees_with_scikit_learn_from_the_same_start(noise):
     assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-5)
 
 
+def test_lloyd_agrees_with_scikit_learn_where_few_of_many_centres_still_move():
+    points, _ = blobs(7, 60, 25, noise=1.0)
+    start = points[::25]
+    ours, theirs = lloyd(points, start), KMeans(60, init=start, n_init=1, max_iter=100, tol=0).fit(points)
+    np.testing.assert_array_equal(ours.labels, theirs.labels_)
+
+
 @pytest.mark.parametrize(("noise", "tolerance"), [(0.1, 1e-5), (0.5, 0.02), (3.0, 0.02)])
 def test_inertia_is_that_of_scikit_learn(noise, tolerance):
     points, _ = blobs(1, 12, 30, noise=noise)
@@ -71,7 +78,8 @@ def test_a_far_common_offset_does_not_matter():
 def test_chunks_do_not_change_the_clusters(monkeypatch):
     points, _ = blobs(5, 7, 20, noise=1.0)
     expected = k_means(points, 7)
-    monkeypatch.setattr("zoo.evaluation.kmeans.CHUNK_BYTES", 4 * 7 * 9)
+    for size in ("CHUNK_BYTES", "TABLE_BYTES"):
+        monkeypatch.setattr(f"zoo.evaluation.kmeans.{size}", 4 * 7 * 9)
     np.testing.assert_array_equal(k_means(points, 7).labels, expected.labels)
 
 

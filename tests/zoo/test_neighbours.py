@@ -256,3 +256,14 @@ def test_what_cannot_be_searched_is_said(queries, gallery, k, exclude_self, says
 def test_a_chunk_below_one_is_refused_before_any_work():
     with pytest.raises(EvaluationError, match="chunk"):
         neighbour_chunks(EYE, EYE, 1, chunk=0)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 2**32), st.sampled_from([1, 7, 128, 2048]), st.integers(-24, 21))
+def test_bounds_on_lengths_hold_and_are_tight(seed, dim, exponent):
+    rng = np.random.default_rng(seed)
+    rows = (rng.standard_normal((5, dim)) * 10.0 ** (exponent + rng.integers(-3, 1, (5, 1)))).astype(np.float32)
+    true = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1))
+    bounds = products.lengths_at_most(rows)
+    assert (bounds >= true).all()
+    assert (bounds <= true * 1.0003 + 1e-17).all()

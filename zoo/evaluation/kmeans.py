@@ -17,7 +17,9 @@ ITERATIONS = 100
 GREEDY = 64
 """Up to how many clusters the first centres are chosen one by one."""
 CHUNK_BYTES = 8 * 2**20
-"""How large one chunk's table of distances, points x centres, may be."""
+"""How large one chunk of points in double precision may be."""
+TABLE_BYTES = 2**19
+"""How large one chunk's table of distances, points x centres, may be: as much as stays in a core's cache."""
 
 
 class Clusters(NamedTuple):
@@ -56,10 +58,12 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
 
 def lloyd(points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS) -> Clusters:
     """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat."""
-    labels, k = _assign(points, centres), len(centres)
+    labels, nearest = _assign(points, centres)
+    k = len(centres)
     sums = _sums(points, labels, k)
     for _ in range(iterations):
-        last, labels = labels, _assign(points, _means(sums, labels))
+        last, before, centres = labels, centres, _means(sums, labels)
+        labels, nearest = _assign_again(points, centres, (centres != before).any(axis=1), last, nearest)
         changed = np.flatnonzero(labels != last)
         if not len(changed):
             break
@@ -92,7 +96,7 @@ def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
 def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
 
-    Each round adds an eighth to the rows, so no distance is much out of date. A point of weight w whose exponential
+    Each round adds a quarter to the rows, so no distance is much out of date. A point of weight w whose exponential
     variate divided by w is among the m smallest is one of m drawn so (Efraimidis and Spirakis 2006).
     """
     lengths = np.einsum("ij,ij->i", points, points)
@@ -105,42 +109,68 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> n
         nearest[drawn] = 0
         with np.errstate(divide="ignore"):
             keys = rng.exponential(size=len(points)) / nearest
-        more = min(1 + len(chosen) // 8, k - len(chosen))
+        more = min(1 + len(chosen) // 4, k - len(chosen))
         drawn = np.argpartition(keys, more - 1)[:more]
         chosen = np.concatenate([chosen, drawn])
     return chosen
 
 
-def _assign(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Each point's nearest centre, int64 [n]; then every centre that is nearest to none takes a point."""
-    labels = np.empty(len(points), np.int64)
+def _assign(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`_nearest`, but every centre that is nearest to none takes a point."""
+    labels, nearest = _nearest(points, centres)
+    return _filled(labels, nearest, points, centres)
+
+
+def _assign_again(
+    points: np.ndarray, centres: np.ndarray, moved: np.ndarray, labels: np.ndarray, nearest: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_assign` after only the `moved` centres, bool [k]: a point whose own stays need look at no other that does."""
+    if 2 * np.count_nonzero(moved) > len(centres):
+        return _assign(points, centres)
+    again = moved[labels] | np.isneginf(nearest)  # or the point was given to an empty cluster
+    left, stays, names = np.flatnonzero(again), np.flatnonzero(~again), np.flatnonzero(moved)
+    labels, nearest = labels.copy(), nearest.copy()
+    labels[left], nearest[left] = _nearest(points[left], centres)
+    if len(names):
+        other, near = _nearest(points[stays], centres[names])
+        closer = near > nearest[stays]
+        labels[stays[closer]], nearest[stays[closer]] = names[other[closer]], near[closer]
+    return _filled(labels, nearest, points, centres)
+
+
+def _nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each point's nearest centre, int64 [n], and its nearness to it, float32 [n]."""
+    labels, nearest = np.empty(len(points), np.int64), np.empty(len(points), np.float32)
     for part, near in _nearness(points, centres):
         near.argmax(axis=1, out=labels[part])
-    return _filled(labels, points, centres)
+        nearest[part] = near[np.arange(len(near)), labels[part]]
+    return labels, nearest
 
 
 def _nearness(points: np.ndarray, centres: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Chunk by chunk, float32 [c, k]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2, largest for the nearest centre."""
     halves = np.einsum("ij,ij->i", centres, centres) / 2
     memory = Buffer(np.float32)
-    for part in _chunks(len(points), len(centres)):
+    for part in _chunks(len(points), len(centres), TABLE_BYTES):
         rows = points[part]
         near = np.matmul(rows, centres.T, out=memory.of(len(rows), len(centres)))
         near -= halves
         yield part, near
 
 
-def _filled(labels: np.ndarray, points: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """The labels, but each empty cluster gets the farthest point that is not its cluster's only one."""
+def _filled(
+    labels: np.ndarray, nearest: np.ndarray, points: np.ndarray, centres: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, but each empty cluster gets the farthest point that is not its cluster's only one."""
     sizes = np.bincount(labels, minlength=len(centres))
     if sizes.all():
-        return labels
+        return labels, nearest
     distances = _distances(points, centres, labels)
     for empty in np.flatnonzero(sizes == 0):
         farthest = np.where(sizes[labels] > 1, distances, -1).argmax()
         sizes[labels[farthest]] -= 1
-        labels[farthest], sizes[empty], distances[farthest] = empty, 1, 0
-    return labels
+        labels[farthest], nearest[farthest], sizes[empty], distances[farthest] = empty, -np.inf, 1, 0
+    return labels, nearest
 
 
 def _means(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -167,7 +197,7 @@ def _distances(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> n
     return np.concatenate(pieces)
 
 
-def _chunks(n: int, width: int) -> Iterator[slice]:
-    """Slices of n rows of `width` float32 numbers."""
-    step = max(1, CHUNK_BYTES // (4 * width))
+def _chunks(n: int, width: int, size: int = CHUNK_BYTES) -> Iterator[slice]:
+    """Slices of n rows of `width` float32 numbers, of `size` bytes at most."""
+    step = max(1, size // (4 * width))
     return (slice(start, start + step) for start in range(0, n, step))

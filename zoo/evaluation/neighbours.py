@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, Int8Products, has_int8, pairs_in_double, row_norms
+from zoo.evaluation.products import (
+    UNIT_ROUNDOFF,
+    Float32Products,
+    Int8Products,
+    has_int8,
+    lengths_at_most,
+    pairs_in_double,
+)
 from zoo.evaluation.shortlist import (
     EMPTY,
     Shortlist,
@@ -206,8 +213,8 @@ def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     terms cover the rounding of the results and of the threshold; the last summand covers underflow.
     """
     terms = (queries.shape[1] + 8) * UNIT_ROUNDOFF
-    largest = row_norms(gallery).max()
-    norms = row_norms(queries)
+    norms = lengths_at_most(queries)
+    largest = (norms if queries is gallery else lengths_at_most(gallery)).max()
     if len(norms) and norms.max() * largest > _LARGEST_PRODUCT:
         raise EvaluationError("the rows are too large for float32 products; scale them to unit length.")
     slack: np.ndarray = 2 * terms / (1 - terms) * norms * largest + 2 * queries.shape[1] * 2.0**-126

@@ -30,6 +30,21 @@ def row_norms(rows: np.ndarray) -> np.ndarray:
     return norms
 
 
+def lengths_at_most(rows: np.ndarray) -> np.ndarray:
+    """Proven upper bounds on the rows' Euclidean lengths, little above them: float64 [n].
+
+    Far quicker than `row_norms`: squares are summed in single precision, wrong by at most gamma_d of their sum (see
+    neighbours._slack) and by 2^-126 each where they underflow.
+    """
+    with np.errstate(over="ignore"):
+        squares = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+    if not np.isfinite(squares).all():
+        return row_norms(rows) * (1 + UNIT_ROUNDOFF)
+    terms = (rows.shape[1] + 8) * UNIT_ROUNDOFF
+    bounds: np.ndarray = np.sqrt(squares / (1 - terms) + 2 * rows.shape[1] * 2.0**-126)
+    return bounds
+
+
 class Float32Products:
     """Products of blocks of queries [q, d] with blocks of the gallery [n, d], both float32.
 
@@ -137,12 +152,12 @@ class Int8Products(Float32Products):
 
 
 class _Rounded:
-    """Rows as 8-bit integers: whole int8 [n, d]; each block's step; each row's lengths and rounding error."""
+    """Rows as 8-bit integers: whole int8 [n, d]; each block's step; bounds on each row's length and rounding error."""
 
     def __init__(self, rows: np.ndarray, block: int) -> None:
         self.block = block
         self.whole = np.empty(rows.shape, np.int8)
-        self.norms = row_norms(rows)
+        self.norms = lengths_at_most(rows)
         self.errors = np.empty(len(rows))
         starts = list(range(0, len(rows), block))
         self.steps = np.array([self._round(rows[start : start + block], start) for start in starts])
@@ -156,7 +171,8 @@ class _Rounded:
         self.whole[block] = np.clip(whole, -127, 127, out=whole)
         # The error is measured, whatever rounding came before; what is added covers the rounding of measuring it.
         whole *= step
-        self.errors[block] = row_norms(whole - rows) + 1e-6 * self.norms[block]
+        whole -= rows
+        self.errors[block] = lengths_at_most(whole) + 1e-6 * self.norms[block]
         return float(step)
 
     def error(self, rows: slice, others: _Rounded, block: int) -> np.ndarray:
