@@ -20,7 +20,7 @@ from serving.cores import Cores
 from serving.hosts import KnownHosts
 from serving.journal import Journal, to_stderr
 from serving.keys import KeyGuard, Keys, client_of
-from serving.limits import BodyDeadline, ConcurrencyLimit, RateLimit
+from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
 from serving.refusals import HANDLERS
@@ -60,7 +60,8 @@ def create_app(
     at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
     in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
-    limited: ASGIApp = ConcurrencyLimit(inside, share.concurrency)
+    answered = AnswerDeadline(inside, configuration.answer_seconds)
+    limited: ASGIApp = ConcurrencyLimit(answered, share.concurrency)
     if share.rate:
         limited = RateLimit(limited, share.rate, share.burst, client_of)
     guarded = KnownHosts(Chosen(KeyGuard(limited, _keys_of), collections), hosts)

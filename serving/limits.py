@@ -1,4 +1,5 @@
-"""How much is taken on at once: requests under way, requests a second of one client, and how long a body may take.
+"""How much is taken on at once: requests under way, requests a second of one client, how long a body and an answer may
+take.
 
 Work that would wait longer than its client does is refused at the door (429): the service then stays as quick for those
 inside as it is at its peak, and is back as soon as the rush is over.
@@ -6,6 +7,7 @@ inside as it is at its peak, and is back as soon as the rush is over.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import OrderedDict
@@ -104,6 +106,46 @@ class BodyDeadline:
             )
 
         await self.app(scope, in_time, send)
+
+
+class AnswerDeadline:
+    """ASGI middleware: a request without an answer after `seconds` gets 504.
+
+    What works on it cannot be stopped and keeps its place until it is done; its answer is dropped.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self.app, self.seconds = app, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        answered, refusal = False, None
+
+        def late() -> None:
+            nonlocal refusal
+            if not answered:
+                refusal = asyncio.ensure_future(respond(_too_late(self.seconds))(scope, receive, send))
+
+        async def in_time(message: Message) -> None:
+            nonlocal answered
+            if refusal is None:
+                answered = True
+                await send(message)
+
+        alarm = asyncio.get_running_loop().call_later(self.seconds, late)
+        try:
+            await self.app(scope, receive, in_time)
+        finally:
+            alarm.cancel()
+            if refusal is not None:
+                await refusal
+
+
+def _too_late(seconds: float) -> RefusedError:
+    message = f"There was no answer after {seconds:g} s. Ask for less at once, or try again later."
+    return RefusedError(HTTPStatus.GATEWAY_TIMEOUT, "no_answer", message)
 
 
 def _too_many(code: str, message: str, seconds: float) -> RefusedError:

@@ -74,6 +74,7 @@ REFUSALS = {
     "415": refusal("neither a form nor an image"),
     "422": refusal("an image that cannot be decoded, or a parameter out of range"),
     "429": refusal("too many requests at once, or in a second"),
+    "504": refusal("no answer in time"),
 }
 CHANGED = {"503": refusal("the gallery was given another model, which cannot be loaded; try again later")}
 """Of whatever has to do with embeddings."""

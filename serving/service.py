@@ -29,7 +29,7 @@ COLLECTIONS = Collections.of(os.environ)
 @bentoml.asgi_app(create_app(COLLECTIONS, CONFIGURATION, hosts_in(os.environ.get(HOSTS, ""))))
 @bentoml.service(
     name="image-search",
-    traffic={"timeout": 60},
+    traffic={"timeout": CONFIGURATION.answer_seconds + 5},  # ours comes first, and says so in JSON
     logging={"access": {"enabled": False}},
     # BentoML keeps a set of series for every path that was ever asked for, so any client could fill the memory.
     metrics={"enabled": False},

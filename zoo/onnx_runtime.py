@@ -65,6 +65,8 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads()
+    # Threads that wait for work by spinning take the cores from those that decode images.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
     try:

@@ -26,7 +26,7 @@ def draw(path: Path, report: dict[str, Any], steady: Answers, overload: Answers)
     due, status = np.array(overload.due), np.array(overload.status)
     for name, chosen in (("answered", status < 300), ("429", status == 429)):
         over.plot(seconds[:-1], np.histogram(due[chosen], seconds)[0], label=name)
-    over.axhline(report["peak_per_second"], linestyle=":", color="grey", label="peak")
+    over.axhline(report["peaks_per_second"][-1], linestyle=":", color="grey", label="peak")
     over.set(title=f"{OVERLOAD:g} x the peak", xlabel="s", ylabel="requests a second", ylim=(0, None))
     over.legend(frameon=False)
     figure.savefig(path, dpi=120)

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from serving import limits
-from serving.limits import BodyDeadline, ConcurrencyLimit, RateLimit
+from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
 from serving.refusals import HANDLERS
 
 
@@ -140,5 +140,56 @@ def test_work_after_the_body_may_take_longer():
 
         async with client(BodyDeadline(app(work), 0.1)) as http:
             assert (await http.post("/", content=b"x")).text == "done"
+
+    anyio.run(main)
+
+
+def test_what_takes_too_long_is_answered_meanwhile_and_keeps_its_place_until_it_is_done():
+    async def main() -> None:
+        done, answered, sent = anyio.Event(), [], []
+
+        async def slow(request: Request) -> PlainTextResponse:
+            await done.wait()
+            answered.append(True)
+            return PlainTextResponse("late")
+
+        inside = ConcurrencyLimit(AnswerDeadline(app(slow), 0.05), 1)
+        async with client(inside) as http, anyio.create_task_group() as group:
+            group.start_soon(_recorded, inside, sent)
+            while not sent or sent[-1]["type"] != "http.response.body":
+                await anyio.sleep(0.01)
+            assert sent[0]["status"] == 504
+            assert b'"no_answer"' in sent[1]["body"]
+            assert (await http.post("/")).status_code == 429
+            done.set()
+        assert answered
+        assert len(sent) == 2  # what it made in the end is dropped
+        async with client(inside) as http:
+            assert (await http.post("/")).text == "late"
+
+    anyio.run(main)
+
+
+async def _recorded(asgi, sent: list[dict]) -> None:
+    async def receive() -> dict:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b"", "root_path": ""}
+    await asgi(scope, receive, send)
+
+
+def test_an_answer_that_has_begun_may_take_its_time():
+    async def main() -> None:
+        async def begun(scope, receive, send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await anyio.sleep(0.1)
+            await send({"type": "http.response.body", "body": b"all of it"})
+
+        sent: list[dict] = []
+        await _recorded(AnswerDeadline(begun, 0.02), sent)
+        assert [message.get("status", message.get("body")) for message in sent] == [200, b"all of it"]
 
     anyio.run(main)
