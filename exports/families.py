@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from exports.export import Exporter
 from exports.families_page import page
-from exports.images import sample
+from exports.images import noise, sample
 from zoo.cards import Card, Preprocessing
 from zoo.errors import ExportError, ZooError
 from zoo.files import sha256_of, write_bytes, write_json
@@ -142,6 +142,7 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
                 continue
             known = {key: getattr(parity, key) for key in ("min_cosine", "mean_cosine", "centred_cosine")}
             row["variants"][precision] = {**known, "bytes": (folder / file).stat().st_size, **parity.details}
+        row["in_double"] = _in_double(network, folder, card)
     return row
 
 
@@ -175,6 +176,21 @@ def _under_noise(folder: Path, card: Card, pixels: np.ndarray) -> float:
     change = np.random.default_rng(0).integers(-1, 2, pixels.shape)
     noisy = np.clip(pixels.astype(int) + change, 0, 255).astype(np.uint8)
     return float((run(pixels).astype(np.float64) * run(noisy)).sum(1).min())
+
+
+@torch.no_grad()
+def _in_double(network: Network, folder: Path, card: Card) -> float | None:
+    """The least cosine between torch's own embeddings of noise in single and in double precision, as parity has it.
+
+    None of a network that does not compute in double precision, which the network does from here on.
+    """
+    pixels = noise(card.preprocessing)
+    single = open_model(folder, card, device="cpu")[0](pixels).astype(np.float64)
+    try:
+        double = PixelNetwork(network, card.preprocessing).double().eval()(torch.from_numpy(pixels)).double().numpy()
+    except RuntimeError:
+        return None
+    return float((single * double).sum(1).min())
 
 
 @torch.no_grad()

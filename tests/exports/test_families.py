@@ -16,6 +16,7 @@ def test_the_page() -> None:
         "dim": 320,
         "parameters": 1_260_000,
         "under_noise": 0.98765,
+        "in_double": 0.99999987,
         "variants": {"fp32": VARIANT, "int8": {**VARIANT, "quantised": "layers alone"}},
         "failures": {"fp16": "it overflows"},
     }
@@ -28,11 +29,11 @@ def test_the_page() -> None:
         "pending": ["gamma_net"],
     }
     text = page(table)
-    assert "| alpha_net | alpha | 64 | 320 | 1.3 | 0.9999995 | 3.0 | - | - | 1.0000 | 3.0 | 0.987 | 0.9877 |" in text
-    assert "| beta_net | - | 64 | - | - | - | - | - | - | - | - | - | - |" in text
+    assert "| alpha_net | alpha | 64 | 320 | 1.3 | 0.9999999 | 0.9999995 | 3.0 | - | - | 1.0000 | 3.0 | 0.987 | 0.9877 |" in text
+    assert "| beta_net | - | 64 | - | - | - | - | - | - | - | - | - | - | - |" in text
     assert "members of 1 further families" in text
     assert "- layers alone: alpha_net" in text
     assert "- alpha_net, fp16: it overflows\n- beta_net, torch: no such size" in text
     assert "goes on with: gamma_net." in text
     header = next(line for line in text.splitlines() if line.startswith("| architecture"))
-    assert header.count("|") == 14
+    assert header.count("|") == 15
