@@ -1,13 +1,15 @@
 """A gallery as it grows: catching up with changes, opening, and the kinds of index side by side.
 
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
-    python tests/benchmarks/bench_gallery.py --rows 1000000 --changes 0 --open 1000000
+    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \\
+        --json gallery.json --picture gallery.png
 
 The first part times a reader that catches up with 10,000 changes of another process (5,000 items in, 5,000 out; asked
-is less than 100 ms). The second opens a gallery in a fresh process and searches once (asked of a million vectors: less
-than 2 s). The third builds every kind over the same vectors, finds its fastest setting that holds the recall, and
-prints build time, bytes a vector in files (the exact vectors, which every kind has beside it, apart), recall and
-latency.
+is less than 100 ms), in galleries of --held items. The second builds every kind over the same vectors, finds its
+fastest setting that holds the recall, and prints build time, bytes a vector in files (the exact vectors, which every
+kind has beside it, apart), recall and latency; --picture draws them against the rows. The third opens a gallery in a
+fresh process and searches once (asked of a million vectors: less than 2 s). --json is written after every line, so that
+a run which is stopped leaves what it has found.
 
 Vectors are made: classes around centres, with a spectrum that falls as that of trained embeddings does. Vectors without
 any structure are harder than anything that a model gives.
@@ -17,12 +19,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import faiss
 import numpy as np
@@ -31,7 +36,9 @@ from serving.gallery import Gallery, NewItem, Thumbnail
 from serving.gallery.index import Frozen
 from serving.gallery.kinds import KINDS, build
 from serving.gallery.measuring import measure_kind, sample_of
+from tests.benchmarks.gallery_picture import draw
 from zoo.cards import Card, Preprocessing
+from zoo.files import write_json
 
 BATCH = 10_000
 PICTURE = Thumbnail(bytes(2000), "image/png")
@@ -69,25 +76,49 @@ def filled(path: Path, rows: np.ndarray) -> Gallery:
     return gallery
 
 
-def catch_up(dim: int, changes: int, repeats: int = 5) -> None:
-    rows = vectors(20_000 + repeats * changes, dim)
-    times, busy = [], []
-    with tempfile.TemporaryDirectory() as folder, filled(Path(folder) / "g", rows[:20_000]) as writer:
+class Found:
+    """What was measured, kept in a file as it comes. path: None keeps it in memory alone."""
+
+    def __init__(self, path: Path | None, **setting: object) -> None:
+        self.path = path
+        self.parts: dict[str, Any] = {"setting": setting, "catching_up": [], "kinds": [], "opening": []}
+
+    def add(self, part: str, **figures: object) -> None:
+        self.parts[part].append(figures)
+        if self.path:
+            write_json(self.path, self.parts)
+
+
+def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> None:
+    half = changes // 2
+    rows, times, busy, searched = vectors(held + repeats * half, dim), [], [], []
+    with tempfile.TemporaryDirectory() as folder, filled(Path(folder) / "g", rows[:held]) as writer:
         writer.compact()
         with Gallery.open(Path(folder) / "g") as reader:
             reader.search(rows[:1], 10)
             for turn in range(repeats):
-                first = 20_000 + turn * changes
-                for items in new_items(rows[first : first + changes // 2], first):
-                    ids = writer.add(items).ids
-                writer.remove(range(ids[0] - changes // 2, ids[0]))
+                change(writer, rows, held + turn * half, half)
                 start, before = time.perf_counter(), time.process_time()
+                waiting = reader.index_stats().waiting
+                caught_up = time.perf_counter()
+                times.append(1000 * (caught_up - start))
+                busy.append(1000 * (time.process_time() - before))
                 reader.search(rows[:1], 10)
-                times.append(time.perf_counter() - start)
-                busy.append(time.process_time() - before)
-            waited = reader.index_stats().waiting
-    print(f"catching up with {changes:,} changes and a search: best {1000 * min(times):.1f} ms, ", end="")
-    print(f"processor {1000 * min(busy):.1f} ms of {repeats} (side index up to {waited:,})")
+                searched.append(1000 * (time.perf_counter() - caught_up))
+    took = {"median_ms": median(times), "worst_ms": max(times), "processor_ms": median(busy)}
+    print(f"{held:,} x {dim}: caught up with {2 * half:,} changes in {took['median_ms']:.1f} ms, ", end="")
+    print(f"at worst {took['worst_ms']:.1f} ms of {repeats} (processor {took['processor_ms']:.1f} ms); ", end="")
+    print(f"the search after it {median(searched):.1f} ms (side index up to {waiting:,})", flush=True)
+    told = {"waiting": waiting, "search_ms": median(searched), "repeats": repeats}
+    found.add("catching_up", held=held, changes=2 * half, **took, **told)
+
+
+def change(writer: Gallery, rows: np.ndarray, first: int, count: int) -> None:
+    """`count` of the rows in, from `first` on, and as many of those that came before them out."""
+    for items in new_items(rows[first : first + count], first):
+        ids = writer.add(items).ids
+    last = ids[-1] - count
+    writer.remove(range(last - count + 1, last + 1))
 
 
 OPENED = """
@@ -108,22 +139,35 @@ print(json.dumps([opened - start, time.perf_counter() - opened, memory("RssAnon"
 """
 
 
-def open_large(n: int, dim: int) -> None:
+def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, start = Path(folder) / "g", time.perf_counter()
         with filled(path, vectors(n, dim)) as gallery:
             wrote = time.perf_counter()
             gallery.compact()
-        print(f"{n:,} x {dim}: written in {wrote - start:.1f} s, compacted in {time.perf_counter() - wrote:.1f} s")
+            compacted = time.perf_counter()
+        print(f"{n:,} x {dim}: written in {wrote - start:.1f} s, compacted in {compacted - wrote:.1f} s")
         words = [sys.executable, "-c", OPENED, str(path), str(dim)]
-        for _ in range(3):
-            outcome = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-            opened, searched, memory = json.loads(outcome)
-            print(f"  opened in {1000 * opened:.1f} ms, first search {1000 * searched:.1f} ms, ", end="")
-            print(f"{memory} MiB of private memory (the vectors are mapped)")
+        runs = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for _ in range(repeats)]
+    opened, searched, memory = (list(column) for column in zip(*map(json.loads, runs), strict=True))
+    print(f"  opened in {1000 * median(opened):.1f} ms, at worst {1000 * max(opened):.1f} ms of {repeats}; ", end="")
+    print(f"first search {1000 * median(searched):.1f} ms, at worst {1000 * max(searched):.1f} ms; ", end="")
+    print(f"{max(memory)} MiB of private memory (the vectors are mapped)", flush=True)
+    found.add(
+        "opening",
+        rows=n,
+        repeats=repeats,
+        written_seconds=wrote - start,
+        compacted_seconds=compacted - wrote,
+        median_ms=1000 * median(opened),
+        worst_ms=1000 * max(opened),
+        first_search_median_ms=1000 * median(searched),
+        first_search_worst_ms=1000 * max(searched),
+        private_mib=max(memory),
+    )
 
 
-def kinds(n: int, dim: int, recall: float, names: Sequence[str]) -> None:
+def kinds(found: Found, n: int, dim: int, recall: float, names: Sequence[str]) -> None:
     rows = vectors(n, dim)
     exact, sample = Frozen(build(KINDS["flat"], rows), np.arange(n)), sample_of(np.arange(n), rows, 10)
     assert sample
@@ -131,17 +175,28 @@ def kinds(n: int, dim: int, recall: float, names: Sequence[str]) -> None:
     print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'bytes':>7}{'recall':>8}{'ms':>8}{'x flat':>8}")
     flat = None
     for name in names:
-        found = measure_kind(name, exact, rows, sample, recall)
-        if found is None:
-            print(f"{name:<11}{'no setting holds the recall':>40}")
+        measured = measure_kind(name, exact, rows, sample, recall)
+        if measured is None:
+            print(f"{name:<11}{'no setting holds the recall':>40}", flush=True)
             continue
-        frozen, one = found
+        frozen, one = measured
         flat = flat or one.milliseconds
         size = 0 if frozen.approximate is None else _bytes(frozen.approximate) / n
         print(
             f"{name:<11}{one.setting.effort:>7}{one.setting.shortlist:>10}{one.seconds:>9.1f}{size:>7.0f}"
             f"{one.recall:>8.4f}{one.milliseconds:>8.3f}{flat / one.milliseconds:>8.1f}",
             flush=True,
+        )
+        found.add(
+            "kinds",
+            rows=n,
+            kind=name,
+            effort=one.setting.effort,
+            shortlist=one.setting.shortlist,
+            build_seconds=one.seconds,
+            bytes_beside_exact=size,
+            recall=one.recall,
+            milliseconds=one.milliseconds,
         )
 
 
@@ -151,6 +206,11 @@ def _bytes(index: faiss.Index) -> int:
         return Path(file.name).stat().st_size
 
 
+def processor() -> str:
+    names = [line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else platform.machine()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000])
@@ -158,14 +218,24 @@ def main() -> None:
     parser.add_argument("--recall", type=float, default=0.99)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--changes", type=int, default=10_000, help="0 leaves this part out")
+    parser.add_argument("--held", type=int, nargs="*", default=[20_000], help="items of the galleries that catch up")
     parser.add_argument("--open", type=int, default=100_000, help="vectors; 0 leaves this part out")
+    parser.add_argument("--repeats", type=int, default=9, help="of catching up and of opening")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="build time, bytes, recall and latency as they grow"
+    )
     args = parser.parse_args()
-    if args.changes:
-        catch_up(args.dim, args.changes)
+    threads = faiss.omp_get_max_threads()
+    found = Found(args.json, dim=args.dim, recall=args.recall, processor=processor(), threads=threads)
+    for held in args.held if args.changes else ():
+        catch_up(found, held, args.dim, args.changes, args.repeats)
     for n in args.rows:
-        kinds(n, args.dim, args.recall, ["flat", *(name for name in args.kinds if name != "flat")])
+        kinds(found, n, args.dim, args.recall, ["flat", *(name for name in args.kinds if name != "flat")])
+        if args.picture:
+            draw(args.picture, found.parts)
     if args.open:
-        open_large(args.open, args.dim)
+        open_large(found, args.open, args.dim, args.repeats)
 
 
 if __name__ == "__main__":
