@@ -51,14 +51,18 @@ def verdict(claim: Claim, difference: Summary | None) -> str:
     """What the interval of the difference (better minus than) says of the claim.
 
     "holds": all of the interval lies on the claimed side of 0, or inside +-`within`. "does not": all of it lies on the
-    other side, or outside. "undecided": neither, or there are fewer than two common seeds.
+    other side, or outside. "undecided": neither; or there are fewer than two common seeds; or the interval, end to end,
+    is wider than the difference, which then is not measured well enough to speak of. That the difference is small
+    (inside +-`within`) is judged by the interval against the margin alone.
     """
     if difference is None or difference.interval is None:
         return UNDECIDED
     low, high = difference.interval
+    if claim.within is not None and -claim.within <= low and high <= claim.within:
+        return HOLDS
+    if high - low > abs(difference.mean):
+        return UNDECIDED
     if claim.within is not None:
-        if -claim.within <= low and high <= claim.within:
-            return HOLDS
         return FAILS if low > claim.within or high < -claim.within else UNDECIDED
     if claim.lower:
         low, high = -high, -low

@@ -77,6 +77,14 @@ def difference(low: float, high: float) -> Summary:
         ({"within": 0.03}, -0.05, -0.04, FAILS),
         ({"within": 0.03}, 0.02, 0.04, UNDECIDED),
         ({"within": 0.03}, -0.1, 0.1, UNDECIDED),
+        # Wider than the difference itself: .008 against .005, .012 against .01; as wide is not wider.
+        ({}, 0.001, 0.009, UNDECIDED),
+        ({}, -0.016, -0.004, UNDECIDED),
+        ({}, 0.25, 0.75, HOLDS),
+        ({"lower": True}, -0.009, -0.001, UNDECIDED),
+        ({"lower": True}, 0.001, 0.009, UNDECIDED),
+        ({"within": 0.03}, 0.04, 0.14, UNDECIDED),
+        ({"within": 0.03}, -0.001, 0.009, HOLDS),
     ],
 )
 def test_verdicts_by_hand(claim: dict[str, Any], low: float, high: float, expected: str) -> None:
