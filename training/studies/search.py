@@ -21,7 +21,7 @@ from training.studies.crossval import Validation, rerun, validate
 from training.studies.plan import read
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
-from zoo.errors import RecipeError, TrainingError, UsageError, ZooError, missing
+from zoo.errors import EvaluationError, RecipeError, TrainingError, UsageError, ZooError, missing
 from zoo.files import locked, write_json
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def _one_trial(
         title = f"{space.name}, trial {trial.number + 1} of {search.trials}"
         try:
             score = validate(recipe, search.how, _place(folder, trial.number), work)
-        except TrainingError as error:  # values for which the loss is not finite are bad values
+        # Values for which the loss is not finite, or the weights after an epoch's last step, are bad values.
+        except (TrainingError, EvaluationError) as error:
             trials.tell(trial.number, state=TrialState.FAIL)
             say(f"{title}: failed: {error}")
             return True

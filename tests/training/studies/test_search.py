@@ -219,6 +219,20 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     assert report_of(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
 
 
+def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: Search) -> None:
+    # One step an epoch: the first loss is finite, and validation is the first to meet the weights.
+    one = dataclasses.replace(
+        small, losses=("ntxent",), settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e30")
+    )
+    lines: list[str] = []
+    go(one, tmp_path, lines)
+    assert [line.partition(": ")[0] for line in lines] == ["ntxent, trial 1 of 2", "ntxent, trial 2 of 2"]
+    assert all("holds NaN or infinite values" in line for line in lines)
+    go(one, tmp_path, lines)
+    assert len(lines) == 2  # both trials are over
+    assert report_of(one, tmp_path)[0]["trials"] == {"fail": 2}
+
+
 def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: Search) -> None:
     begin(small, tmp_path)
     assert begin(dataclasses.replace(small, trials=5), tmp_path).trials == 5
