@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -61,11 +62,12 @@ def create_app(
     in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
     answered = AnswerDeadline(inside, configuration.answer_seconds)
-    limited: ASGIApp = ConcurrencyLimit(answered, share.concurrency)
-    if share.rate:
-        limited = RateLimit(limited, share.rate, share.burst, client_of)
-    guarded = KnownHosts(Chosen(KeyGuard(limited, _keys_of), collections), hosts)
-    return SecurityHeaders(Journal(Measured(guarded), to_stderr if configuration.log_requests else None))
+    limited = ConcurrencyLimit(answered, share.concurrency)
+    guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
+    if share.rate:  # before any key is looked at, so that guessing keys has its limit too
+        guarded = RateLimit(guarded, share.rate, share.burst, partial(client_of, is_known=collections.knows))
+    known = KnownHosts(guarded, hosts)
+    return SecurityHeaders(Journal(Measured(known), to_stderr if configuration.log_requests else None))
 
 
 class SecurityHeaders:

@@ -82,6 +82,10 @@ class Collections:
         """Those that the key may read."""
         return [one for one in self.each if one.keys.may_read(key)]
 
+    def knows(self, key: str) -> bool:
+        """Whether it is a key of any of them."""
+        return sum(one.keys.has(key) for one in self.each) > 0
+
     def open(self) -> None:
         """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""
         for one in self.each:

@@ -69,7 +69,9 @@ class Configuration:
     max_images: int = _number(32, 1, "images of one request")
     max_body: int = _number(32 * 2**20, 1024, "bytes of one request")
     concurrency: int = _number(64, 1, "requests under way at once that have to be worked on; more get 429")
-    rate: float = _number(0.0, 0, "requests a second of one client (its key, else its address); 0: any number")
+    rate: float = _number(
+        0.0, 0, "requests a second of one client (its key where it is a right one, else its address); 0: any number"
+    )
     burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")
     body_seconds: float = _number(30.0, 0.1, "seconds within which a request must be all here")
     answer_seconds: float = _number(60.0, 0.1, "seconds after which a request that has no answer yet gets 504")

@@ -44,9 +44,12 @@ class Keys:
         pairs = [KEYS, key_variables(collection)] if collection else [KEYS]
         return cls(*(_digests_in(environment, names) for names in zip(*pairs, strict=True)))
 
+    def has(self, key: str) -> bool:
+        return _is_one_of(key, self.read + self.write)
+
     def may_read(self, key: str | None) -> bool:
         """A write key reads too."""
-        return not self.read or _is_one_of(key, self.read + self.write)
+        return not self.read or self.has(key or "")
 
     def may_write(self, key: str | None) -> bool:
         return _is_one_of(key, self.write)
@@ -96,10 +99,13 @@ def reading_key(scope: Scope) -> str | None:
     return key if key is not None else _cookie_of(headers)
 
 
-def client_of(scope: Scope) -> str:
-    """By whom a request is counted: its key's digest, or the address that it comes from."""
-    key = _key_of(dict(scope["headers"]))
-    if key is not None:
+def client_of(scope: Scope, is_known: Callable[[str], bool]) -> str:
+    """By whom a request is counted: its key's digest, or the address that it comes from.
+
+    is_known: whether a key is one of the service's; another would be a new client with every request.
+    """
+    key = reading_key(scope)
+    if key is not None and is_known(key):
         return hashlib.sha256(key.encode()).hexdigest()
     return str((scope.get("client") or ("",))[0])
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+import uvicorn
+from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -77,3 +83,21 @@ def serving(
         process.wait()
         for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
+
+
+@contextmanager
+def answering(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[str]:
+    """The URL at which a thread of this process serves `app`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
+    with socket.create_server((host, 0), family=family) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            name = f"[{host}]" if ":" in host else host
+            yield f"http://{name}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)

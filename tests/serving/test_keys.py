@@ -105,10 +105,16 @@ def test_no_other_text_is_a_key(text):
 
 
 def test_clients_are_told_apart_by_key_and_the_key_is_not_kept():
-    scope = {"headers": [(b"authorization", b"Bearer " + READER.encode())], "client": ("1.2.3.4", 5)}
-    assert client_of(scope) != client_of({**scope, "headers": []}) == "1.2.3.4"
-    assert READER not in client_of(scope)
-    assert READER not in repr(Keys.of(BOTH))
+    keys, anyone = Keys.of(BOTH), {"headers": [], "client": ("1.2.3.4", 5)}
+
+    def counted_as(key: str) -> str:
+        return client_of({**anyone, "headers": [(b"authorization", b"Bearer " + key.encode())]}, keys.has)
+
+    assert client_of(anyone, keys.has) == "1.2.3.4"
+    assert len({counted_as(key) for key in (READER, WRITER, OLD)} | {"1.2.3.4"}) == 4
+    assert READER not in counted_as(READER)
+    assert READER not in repr(keys)
+    assert counted_as("x" * 20) == "1.2.3.4", "a key of nobody makes nobody new"
 
 
 @pytest.mark.parametrize("raw", [b"zoo-key=\xff\xfe", b"=;;;=", b"a=b; zoo-key", b"zoo-key=" + b"x" * 5000])
