@@ -18,7 +18,7 @@ from serving.collection import FOLDER
 from serving.collections import Chosen, Collections
 from serving.configuration import Configuration
 from serving.cores import Cores
-from serving.hosts import KnownHosts
+from serving.hosts import KeptPrivate, KnownHosts
 from serving.journal import Journal, to_stderr
 from serving.keys import KeyGuard, Keys, client_of
 from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
@@ -66,7 +66,9 @@ def create_app(
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
         guarded = RateLimit(guarded, share.rate, share.burst, partial(client_of, is_known=collections.knows))
-    known = KnownHosts(guarded, hosts)
+    known: ASGIApp = KnownHosts(guarded, hosts)
+    if not collections.are_guarded:
+        known = KeptPrivate(known)
     return SecurityHeaders(Journal(Measured(known), to_stderr if configuration.log_requests else None))
 
 

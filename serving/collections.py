@@ -57,6 +57,11 @@ class Collections:
         """The one at the service's root; None where all have names."""
         return self._by_name.get("")
 
+    @property
+    def are_guarded(self) -> bool:
+        """Whether every one of them asks for a key."""
+        return all(one.keys.read for one in self.each)
+
     def at(self, path: str, key: str | None = None) -> Collection | None:
         """The collection that a path is about; None for the service's own paths.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Callable
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from serving.app import create_app
 from serving.collection import Collection
@@ -50,3 +53,53 @@ def test_guessing_keys_has_its_limit(names: tuple[str, ...], path: str, wrong: i
         assert statuses(url, path, guessed) == [wrong] * 5 + [429] * 2
         for key in (READER, WRITER):
             assert statuses(url, "/docs", lambda key=key: {"x-api-key": key}) == [200] * 5 + [429] * 2
+
+
+def outside_address() -> str:
+    """One of this machine that is not loopback; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(asked.getsockname()[0])
+
+
+def test_without_a_read_key_nobody_is_answered_at_an_address_that_others_reach() -> None:
+    address = outside_address()
+    for served, status in (
+        (collections(), 403),
+        (collections(**{WRITE_KEYS: WRITER}), 403),
+        (collections("a", "b"), 403),
+        (collections(**{READ_KEYS: READER}), 200),
+    ):
+        with answering(create_app(served, hosts=["*"]), address) as url:
+            answer = httpx.get(f"{url}/docs")
+            assert answer.status_code == status
+            if status == 403:
+                assert answer.json()["error"]["code"] == "public_without_key"
+                assert READ_KEYS in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("server", "status"),
+    [
+        (("127.0.0.1", 3000), 200),
+        (("127.8.8.8", 3000), 200),
+        (("::1", 3000), 200),
+        (("::ffff:127.0.0.1", 3000), 200),
+        (("/run/dml-zoo.sock", None), 200),
+        (None, 200),
+        (("192.168.1.7", 3000), 403),
+        (("::ffff:192.168.1.7", 3000), 403),
+        (("fe80::1%eth0", 3000), 403),
+        (("a-name", 3000), 403),
+    ],
+)
+def test_what_counts_is_the_address_and_not_the_name_asked_for(server: tuple[str, int] | None, status: int) -> None:
+    app = create_app(collections())
+
+    async def at_server(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "server": server}, receive, send)
+
+    assert TestClient(at_server, "http://localhost").get("/docs").status_code == status

@@ -20,9 +20,10 @@ from starlette.testclient import TestClient
 from serving.app import ROUTES, SERVICE, create_app
 from serving.collection import Collection
 from serving.collections import Collections
-from serving.configuration import Configuration
+from serving.configuration import READ_KEYS, Configuration
 from serving.gallery import Gallery
 from serving.hosts import ANY, hosts_in
+from serving.keys import Keys
 from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.running import Running, serving
@@ -341,8 +342,9 @@ def test_hosts_can_be_named_and_the_public_is_served_under_any(searcher: Searche
         (hosts_in("Search.example.org, other"), "evil.example", 421),
         ([ANY], "evil.example", 200),
     ):
-        app = create_app(Collections([Collection("", lambda: searcher)]), hosts=known)
-        assert TestClient(app, f"http://{host}").get("/items").status_code == status
+        app = create_app(Collections([Collection("", lambda: searcher, Keys.of({READ_KEYS: "k" * 20}))]), hosts=known)
+        answer = TestClient(app, f"http://{host}").get("/items", headers={"x-api-key": "k" * 20})
+        assert answer.status_code == status
 
 
 def test_a_server_with_a_read_key_answers_to_any_name_and_to_nobody_without_it(
