@@ -1,9 +1,14 @@
-"""One SQLite connection that threads share: queries, snapshots and transactions, with errors that say what to do."""
+"""A gallery's SQLite file as threads share it: queries, snapshots and transactions, with errors that say what to do.
+
+One connection writes, and whoever writes waits for whoever does. Reading takes connections of its own, which in WAL
+mode wait for nobody: a search goes on while something is written, here or in another process, however long that takes.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,62 +21,128 @@ from zoo.errors import GalleryNotFoundError
 
 
 class Database:
-    """A gallery's file, open. `db` is for those who are within a snapshot or a transaction."""
+    """A gallery's file, open."""
 
     def __init__(self, path: Path, other: bool = False) -> None:
         """other: with the tables of its other model in place of the present ones, to be read.
 
         Raises `GalleryError` for a file that is missing, damaged or of a newer version.
         """
-        self.path, self._lock = path, threading.RLock()
+        self.path, self._other = path, other
+        self._lock, self._held, self._closed = threading.RLock(), threading.local(), False
+        self._idle = deque[sqlite3.Connection]()
         if not path.is_file():
             raise GalleryNotFoundError(f"{path} does not exist.")
         with self._explained():
-            self.db = connect(path)
+            self._writer = self._open()
         try:
             with self._explained():
-                schema.check_version(self.db, path)
                 # FULL: an acknowledged write survives a power cut as well as a killed process.
-                self.db.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-                if other:
-                    self.db.executescript(SEEN_AS_THE_STORE)
+                self._writer.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
         except BaseException:
-            self.db.close()
+            self._writer.close()
             raise
 
     def close(self) -> None:
+        """Those who are reading still finish."""
         with self._lock:
-            self.db.close()
+            self._closed = True
+            self._writer.close()
+            self._close_idle()
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The connection of the snapshot or the transaction that this thread is within."""
+        held: sqlite3.Connection = self._held.db
+        return held
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._lock, self._explained():
-            return self.db.execute(sql, values).fetchall()
+        with self._explained(), self._reading() as db:
+            return db.execute(sql, values).fetchall()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Reads inside see one state of the file."""
-        with self._lock, self._explained():
-            if self.db.in_transaction:
-                yield
-                return
-            self.db.execute("BEGIN")
+        if self._present() is not None:
+            yield
+            return
+        with self._explained(), self._reading() as db:
+            db.execute("BEGIN")
             try:
-                yield
+                with self._holding(db):
+                    yield
             finally:
-                self.db.execute("ROLLBACK")
+                db.execute("ROLLBACK")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """What is written inside is there at its end, all of it; nothing is where it raises."""
         with self._lock, self._explained():
-            self.db.execute("BEGIN IMMEDIATE")
+            self._writer.execute("BEGIN IMMEDIATE")
             try:
-                yield self.db
-                self.db.execute("COMMIT")
+                with self._holding(self._writer):
+                    yield self._writer
+                self._writer.execute("COMMIT")
             except BaseException:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def continued(self) -> Iterator[sqlite3.Connection]:
+        """The transaction that this thread is within, or one of its own."""
+        if self._present() is self._writer:
+            yield self._writer
+            return
+        with self.transaction() as db:
+            yield db
+
+    def _present(self) -> sqlite3.Connection | None:
+        return getattr(self._held, "db", None)
+
+    @contextmanager
+    def _holding(self, db: sqlite3.Connection) -> Iterator[None]:
+        before, self._held.db = self._present(), db
+        try:
+            yield
+        finally:
+            self._held.db = before
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection that this thread holds, or one that nobody reads with now."""
+        present = self._present()
+        if present is not None:
+            yield present
+            return
+        if self._closed:
+            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+        try:
+            db = self._idle.pop()
+        except IndexError:
+            db = self._open()
+            db.execute("PRAGMA query_only = ON")
+        try:
+            yield db
+        finally:
+            self._idle.append(db)
+            if self._closed:
+                self._close_idle()
+
+    def _open(self) -> sqlite3.Connection:
+        db = connect(self.path)
+        try:
+            schema.check_version(db, self.path)
+            if self._other:
+                db.executescript(SEEN_AS_THE_STORE)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

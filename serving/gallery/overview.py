@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-
-from serving.gallery.connection import connect
-from zoo.errors import GalleryError
 
 _LABELS = """
 SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT NULL
@@ -22,19 +17,10 @@ WHERE atom IS NOT NULL GROUP BY key, type, atom ORDER BY items DESC, key, atom L
 
 
 class Overview:
-    """On a connection of its own, which is kept: searches need not wait while all items are counted. Safe to use from
-    several threads.
-    """
+    """Of a store; `read` runs a query on it, as `Database.query`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._db: sqlite3.Connection | None = None
-
-    def close(self) -> None:
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+    def __init__(self, read: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._read = read
 
     def labels(self, limit: int) -> tuple[int, list[tuple[str, int]]]:
         """How many labels there are, and how many items have each; the most frequent first, up to `limit` of them."""
@@ -46,12 +32,3 @@ class Overview:
         rows = self._read(_METADATA, limit)
         found = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
         return (rows[0][4] if rows else 0), found
-
-    def _read(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                if self._db is None:
-                    self._db = connect(self._path)
-                return self._db.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise GalleryError(f"{self._path}: {error}.") from error

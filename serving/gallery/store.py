@@ -25,7 +25,7 @@ import numpy as np
 from serving.gallery import schema
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.items import Added, Changes, Item, NewItem, Stats
+from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
 from serving.gallery.rows import blob_of, item_of, json_of, row_of
@@ -48,10 +48,10 @@ class Store:
         """
         self.path, self.other = path, other
         self._database = Database(path, other)
-        self._db, self._query = self._database.db, self._database.query
+        self._query = self._database.query
         self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
-        self.overview = Overview(path)
+        self.overview = Overview(self._query)
         self.shadow = Shadow(self._query, self._transaction)
         try:
             state = dict(self._query("SELECT key, value FROM state"))
@@ -70,13 +70,17 @@ class Store:
         """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
         schema.create(path, dim, fingerprint)
 
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """Of the snapshot or the transaction that this thread is within."""
+        return self._database.db
+
     def again(self) -> Store:
         """The same store, opened anew, with the model that it has now."""
         return Store(self.path, self.other)
 
     def close(self) -> None:
         self._database.close()
-        self.overview.close()
 
     @contextmanager
     def closing(self) -> Iterator[Self]:
@@ -110,12 +114,19 @@ class Store:
                 [(source, label, item_id) for item_id, source, label in places],
             )
 
-    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> int:
-        """Give an item another label and other metadata; the number of this change. Raises `ItemNotFoundError`."""
-        text = json_of(metadata)
+    def describe(
+        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+    ) -> int:
+        """Give an item another label, other metadata, or both; the number of this change. Raises `ItemNotFoundError`.
+
+        What is not given is not written, so that two who each change one of them do not undo one another's.
+        """
+        given = {"label": label, "metadata": metadata if isinstance(metadata, Kept) else json_of(metadata)}
+        changed = {column: value for column, value in given.items() if value is not AS_IT_IS}
+        columns = ", ".join(f"{column} = ?" for column in changed) or "id = id"
         with self._writing() as change:
             found = self._db.execute(
-                "UPDATE items SET label = ?, metadata = ? WHERE id = ?", (label, text, min(item_id, _MAX_ID))
+                f"UPDATE items SET {columns} WHERE id = ?", (*changed.values(), min(item_id, _MAX_ID))
             )
             if not found.rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
@@ -150,7 +161,8 @@ class Store:
 
     def set_state(self, key: str, value: str) -> None:
         own = f"other {key}" if self.other else key
-        self._query("INSERT OR REPLACE INTO main.state VALUES (?, ?)", own, value)
+        with self._database.continued() as db:
+            db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
 
     def fact(self, key: str) -> str | None:
         """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
@@ -271,6 +283,9 @@ class Store:
 
     def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
         clause, values = where(label, chosen)
+        # Of what has no count of its own, the other slot and old files that cannot be written to, it is made.
+        if not clause and (kept := self.state("count")) is not None:
+            return int(kept)
         return int(self._query(f"SELECT count(*) FROM items {clause}", *values)[0][0])
 
     def stats(self) -> Stats:

@@ -195,6 +195,32 @@ def test_threads_share_a_store(store: Store) -> None:
     assert store.change() == 120
 
 
+def test_reading_waits_for_no_writer(store: Store, path: Path) -> None:
+    store.add([new_item(1)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        waiting = threading.Thread(target=store.add, args=([new_item(2)],))
+        waiting.start()
+        time.sleep(0.2)  # by now it has asked for its turn
+        assert store.count() == 1
+        assert store.changes_since(0).count == 1
+        assert waiting.is_alive()
+        another.execute("ROLLBACK")
+    waiting.join()
+    assert store.count() == 2
+
+
+def test_a_snapshot_does_not_see_what_is_written_meanwhile_by_the_same_store(store: Store) -> None:
+    store.add([new_item(1)])
+    with store._snapshot():
+        assert store.count() == 1
+        writer = threading.Thread(target=store.add, args=([new_item(2)],))
+        writer.start()
+        writer.join()
+        assert store.count() == 1
+    assert store.count() == 2
+
+
 WRITER = """
 import sys
 from pathlib import Path
