@@ -3,10 +3,14 @@
     python tests/benchmarks/bench_embed.py                     ResNet-50 in ONNX, 2,000 photographs of 1024 x 768
     python tests/benchmarks/bench_embed.py --images 300 --batch 16
     python tests/benchmarks/bench_embed.py --cold              only the time to a cold process's first embedding
+    python tests/benchmarks/bench_embed.py --json FILE         the figures and the conditions they were found under
+
+Where torch sees a GPU (--device), torch in fp32, fp16 and bf16 there, plain and compiled, is measured as well.
 
 "model alone" is the same session on pixels that lie ready, at the same batch size: what embed() would reach if
 decoding and resizing cost nothing. The plain loop is what one writes by hand: PIL's full decoding, timm's transform,
-torch eager, one batch after another. Weights are random; they do not change the time. Repetitions of all take turns.
+torch eager, one batch after another. Weights are random; they do not change the time. Repetitions of all take turns,
+after one batch of each that is not counted.
 """
 
 from __future__ import annotations
@@ -17,13 +21,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from tests.benchmarks.figures import Figure, print_figures, write_figures
+
+if TYPE_CHECKING:
+    from zoo.embedder import Embedder
+
 SIDES = 1024, 768
+
+SHARES = {"fp32": 0.9, "int8": 0.8}
+"""What embed() is to reach of the model alone."""
+
+PLAIN, COLD, COLD_SHARE = 2.0, 0.7, 0.1
+"""How many times a plain loop embed() is to be; a cold start's seconds by ONNX, and its share of torch's."""
+
+PLAIN_LOOP = "plain loop"
 
 
 def photographs(folder: Path, count: int, different: int = 40) -> list[Path]:
@@ -62,13 +80,15 @@ def resnet50(folder: Path) -> None:
     make_model(folder, card)
 
 
-def export_all(folder: Path, precisions: list[str]) -> None:
-    for precision in precisions:
-        subprocess.run(
-            [sys.executable, "-m", "zoo.cli.main", "export", str(folder), "--precision", precision, "--force"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+def export_command(folder: Path, precisions: Sequence[str], calibration: Path | None = None) -> list[str]:
+    """The arguments of `zoo` that export the model; its weights are random, so that no cost is asked for."""
+    images = [] if calibration is None else ["--calibration", str(calibration)]
+    return ["export", str(folder), "--precision", *precisions, "--force", "--no-cost", *images]
+
+
+def export_all(folder: Path, precisions: Sequence[str], calibration: Path | None = None) -> None:
+    command = [sys.executable, "-m", "zoo.cli.main", *export_command(folder, precisions, calibration)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None]:
@@ -79,8 +99,10 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
     from zoo.cards import read_card
     from zoo.network import load_network
 
-    network = load_network(read_card(folder), folder).eval()
-    transform = create_transform((3, 224, 224), is_training=False, crop_pct=224 / 256, interpolation="bilinear")
+    card = read_card(folder)
+    network, how = load_network(card, folder).eval(), card.preprocessing
+    size, share = (3, how.crop, how.crop), how.crop / how.resize
+    transform = create_transform(size, is_training=False, crop_pct=share, interpolation="bilinear")
 
     def run() -> None:
         with torch.inference_mode():
@@ -91,12 +113,10 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
     return run
 
 
-def throughput(folder: Path, paths: list[Path], batch: int, precision: str, repeats: int) -> dict[str, float]:
-    """Images a second: the network alone, embed() and the plain loop on a fifth of the images."""
-    import zoo
+def throughput(model: Embedder, paths: list[Path], batch: int, repeats: int, plain: bool) -> dict[str, float]:
+    """Images a second: the network alone and the plain loop on a fifth of the images, embed() on all."""
     from zoo.preprocessing import batches
 
-    model = zoo.load(folder, runtime="onnx", precision=precision)
     few = paths[: max(batch, len(paths) // 5)]
     ready = list(batches(few, model.preprocessing, batch))
 
@@ -108,8 +128,10 @@ def throughput(folder: Path, paths: list[Path], batch: int, precision: str, repe
         "model alone": (alone, len(few)),
         "embed()": (lambda: model.embed(paths, batch_size=batch), len(paths)),
     }
-    if precision == "fp32":
-        forms["plain loop"] = plain_loop(folder, few, batch), len(few)
+    model.embed(paths[:batch], batch_size=batch)
+    if plain:
+        plain_loop(model.folder, paths[:batch], batch)()
+        forms[PLAIN_LOOP] = plain_loop(model.folder, few, batch), len(few)
     rates: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(repeats):
         for name, (run, images) in forms.items():
@@ -117,6 +139,16 @@ def throughput(folder: Path, paths: list[Path], batch: int, precision: str, repe
             run()
             rates[name].append(images / (time.perf_counter() - started))
     return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def speed(name: str, rates: dict[str, float], share: float | None) -> list[Figure]:
+    """share: what embed() is to reach of the model alone."""
+    figures = [Figure(f"{name}: {form}", rate, "images/s") for form, rate in rates.items()]
+    ours = rates["embed()"]
+    figures.append(Figure(f"{name}: embed() of model alone", ours / rates["model alone"], "share", share))
+    if PLAIN_LOOP in rates:
+        figures.append(Figure(f"{name}: embed() to plain loop", ours / rates[PLAIN_LOOP], "times", PLAIN))
+    return figures
 
 
 FIRST = "import zoo; zoo.load({folder!r}, runtime={runtime!r}).embed({image!r})"
@@ -133,29 +165,57 @@ def cold(folder: Path, image: Path, runtime: str, repeats: int = 5) -> float:
     return statistics.median(times[1:])
 
 
-def main() -> None:
+def cold_start(folder: Path, image: Path) -> list[Figure]:
+    onnx, torch = (cold(folder, image, runtime) for runtime in ("onnx", "torch"))
+    return [
+        Figure("cold process to its first embedding: ONNX", onnx, "s", COLD, at_most=True),
+        Figure("cold process to its first embedding: torch", torch, "s"),
+        Figure("cold process to its first embedding: ONNX of torch", onnx / torch, "share", COLD_SHARE, at_most=True),
+    ]
+
+
+def embedding(folder: Path, paths: list[Path], args: argparse.Namespace) -> list[Figure]:
+    """Every precision by ONNX, and torch's forms where the device is there."""
+    from tests.benchmarks.torch_forms import torch_forms, unavailable
+    from zoo.loading import load
+
+    def measured(name: str, model: Embedder, share: float | None, plain: bool) -> list[Figure]:
+        return speed(name, throughput(model, paths, args.batch, args.repeats, plain), share)
+
+    figures = []
+    for precision in args.precisions.split(","):
+        model = load(folder, "onnx", precision)
+        figures += measured(f"ONNX {precision}", model, SHARES.get(precision), precision == "fp32")
+    if why := unavailable(args.device):
+        print(why)
+        return figures
+    for name, model in torch_forms(folder, args.device).items():
+        figures += measured(name, model, None, False)
+    return figures
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precisions", default="fp32,int8")
     parser.add_argument("--cold", action="store_true", help="measure the cold start alone")
-    args = parser.parse_args()
-    precisions = args.precisions.split(",")
+    parser.add_argument("--device", default="cuda", help="of torch's further rows, left out where it is not there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "model"
+        folder, images = Path(temporary) / "model", Path(temporary) / "images"
+        paths = photographs(images, 1 if args.cold else args.images)
         resnet50(folder)
-        export_all(folder, ["fp32"] if args.cold else precisions)
-        paths = photographs(Path(temporary) / "images", 1 if args.cold else args.images)
-        onnx, torch = (cold(folder, paths[0], runtime) for runtime in ("onnx", "torch"))
-        print(f"cold process to its first embedding: ONNX {onnx:.2f} s, torch {torch:.2f} s ({onnx / torch:.2f})")
-        for precision in [] if args.cold else precisions:
-            rates = throughput(folder, paths, args.batch, precision, args.repeats)
-            alone, ours = rates["model alone"], rates["embed()"]
-            line = f"{precision}: model alone {alone:.1f} images/s, embed() {ours:.1f} ({ours / alone:.2f} of it)"
-            if "plain loop" in rates:
-                line += f", plain loop {rates['plain loop']:.1f} ({ours / rates['plain loop']:.1f}x)"
-            print(line, flush=True)
+        export_all(folder, ["fp32"] if args.cold else args.precisions.split(","), images)
+        figures = cold_start(folder, paths[0])
+        if not args.cold:
+            print_figures(figures)
+            write_figures(args.json, figures)
+            figures += embedding(folder, paths, args)
+    print_figures(figures)
+    write_figures(args.json, figures)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
 """ResNet-50 at 224 x 224 with 2 threads: exported graphs beside torch, as ratios of one process.
 
-    python tests/benchmarks/bench_exports.py [--batches 1 8] [--repeats 7] [--threads 2] [--size 224]
+    python tests/benchmarks/bench_exports.py [--batches 1 8] [--repeats 7] [--threads 2] [--size 224] [--json FILE]
 
 Random weights. Runs are interleaved, and of each the best of the repeats counts, so that what else the machine does
-touches all alike. "eager" is torch as `zoo.load` runs it. fp16 is for GPUs and for size: a CPU computes it in float32.
+touches all alike. "eager" is torch as `zoo.load` runs it, "ONNX" the session that `zoo.load` opens, whose threads sleep
+while they wait; "spinning" is the same with ONNX Runtime's own habit. fp16 is for GPUs and for size: a CPU computes it
+in float32. Where torch sees a GPU (--device), torch in fp32, fp16 and bf16 there, plain and compiled, and ONNX
+Runtime's CUDA provider, where it has one, are measured as well, as times torch fp32 there.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +26,19 @@ import torch
 from exports.graph import write_graph
 from exports.half import write_half
 from exports.quantize import write_int8
+from tests.benchmarks.figures import Figure, print_figures, write_figures
+from tests.benchmarks.torch_forms import torch_forms, unavailable
 from tests.models import CARD, make_model
 from zoo.cards import Card, Head, Preprocessing
-from zoo.cli.output import print_table
 from zoo.network import PixelNetwork, load_network
-from zoo.onnx_runtime import INPUT, OUTPUT
+from zoo.onnx_runtime import INPUT, OUTPUT, open_session
 
 Run = Callable[[np.ndarray], np.ndarray]
+
+TARGETS = {(1, "ONNX fp32"): 2.8, (8, "ONNX fp32"): 2.6, (8, "ONNX int8"): 5.0}
+"""Times eager, by batch and form. fp32's were measured once, on a machine like the one these are for."""
+
+EAGER, PRECISIONS = "eager", ("fp32", "fp16", "int8")
 
 
 def pictures(count: int, size: int) -> np.ndarray:
@@ -51,18 +61,22 @@ def eager(card: Card, folder: Path, channels_last: bool = False) -> Run:
     return run
 
 
-def graph(path: Path, threads: int) -> Run:
+def graph(path: Path, device: str = "cpu") -> Run:
+    session = open_session(path, device)
+    return lambda pixels: session.run([OUTPUT], {INPUT: pixels})[0]
+
+
+def spinning(path: Path, threads: int) -> Run:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     # A session that is not running must not keep the processors busy for the next one.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda pixels: session.run([OUTPUT], {INPUT: pixels})[0]
 
 
-def runs(folder: Path, size: int, threads: int) -> dict[str, Run]:
+def resnet50(folder: Path, size: int) -> Card:
     card = dataclasses.replace(
         CARD,
         architecture="resnet50",
@@ -71,15 +85,29 @@ def runs(folder: Path, size: int, threads: int) -> dict[str, Run]:
         heads=(Head("embedding", 512),),
         preprocessing=Preprocessing(size, size),
     )
-    model = folder / "model"
-    card = make_model(model, card)
-    names = ("fp32", "fp16", "int8")
-    fp32, fp16, int8 = (folder / f"{name}.onnx" for name in names)
-    write_graph(model, card, fp32)
-    write_half(fp32, pictures(16, size), fp16)
-    write_int8(fp32, pictures(16, size), int8)
-    graphs = {f"ONNX {name}": graph(folder / f"{name}.onnx", threads) for name in names}
-    return {"eager": eager(card, model), "eager, channels last": eager(card, model, True), **graphs}
+    return make_model(folder, card)
+
+
+def write_graphs(folder: Path, card: Card, size: int) -> dict[str, Path]:
+    paths = {precision: folder / f"{precision}.onnx" for precision in PRECISIONS}
+    write_graph(folder, card, paths["fp32"])
+    write_half(paths["fp32"], pictures(16, size), paths["fp16"])
+    write_int8(paths["fp32"], pictures(16, size), paths["int8"])
+    return paths
+
+
+def on_cpu(model: Path, card: Card, graphs: dict[str, Path], threads: int) -> dict[str, Run]:
+    ours = {f"ONNX {precision}": graph(path) for precision, path in graphs.items()}
+    theirs = {f"ONNX {name}, spinning": spinning(graphs[name], threads) for name in ("fp32", "int8")}
+    return {EAGER: eager(card, model), "eager, channels last": eager(card, model, True), **ours, **theirs}
+
+
+def on_device(model: Path, graphs: dict[str, Path], device: str) -> dict[str, Run]:
+    """torch's forms first, fp32 at their head."""
+    found: dict[str, Run] = {name: form.run for name, form in torch_forms(model, device).items()}
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        found |= {f"ONNX {name} cuda": graph(graphs[name], "cuda") for name in ("fp32", "fp16")}
+    return found
 
 
 def best(candidates: dict[str, Run], pixels: np.ndarray, repeats: int) -> dict[str, float]:
@@ -94,24 +122,43 @@ def best(candidates: dict[str, Run], pixels: np.ndarray, repeats: int) -> dict[s
     return seconds
 
 
-def main() -> None:
+def compared(candidates: dict[str, Run], batch: int, size: int, repeats: int) -> list[Figure]:
+    """Each run beside the first of them."""
+    seconds = best(candidates, pictures(batch, size), repeats)
+    first = next(iter(seconds))
+    return [
+        Figure(f"batch {batch}: {who}, {1e3 * took:.2f} ms", seconds[first] / took, f"times {first}", target)
+        for who, took in seconds.items()
+        for target in [TARGETS.get((batch, who))]
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, default=224)
-    args = parser.parse_args()
+    parser.add_argument("--device", default="cuda", help="of torch's further rows, left out where it is not there")
+    parser.add_argument("--device-batches", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # as many in ONNX Runtime's sessions
     with tempfile.TemporaryDirectory() as name:
-        candidates = runs(Path(name), args.size, args.threads)
-        rows = []
-        for batch in args.batches:
-            seconds = best(candidates, pictures(batch, args.size), args.repeats)
-            rows += [
-                [str(batch), who, f"{1e3 * took:.0f}", f"{seconds['eager'] / took:.2f}"]
-                for who, took in seconds.items()
-            ]
-    print_table(("batch", "what", "ms", "times eager"), rows, numbers=("batch", "ms", "times eager"))
+        model = Path(name) / "model"
+        card = resnet50(model, args.size)
+        graphs = write_graphs(model, card, args.size)
+        candidates = on_cpu(model, card, graphs, args.threads)
+        figures = [f for batch in args.batches for f in compared(candidates, batch, args.size, args.repeats)]
+        if why := unavailable(args.device):
+            print(why)
+        else:
+            candidates = on_device(model, graphs, args.device)
+            for batch in args.device_batches:
+                figures += compared(candidates, batch, args.size, args.repeats)
+    print_figures(figures)
+    write_figures(args.json, figures)
 
 
 if __name__ == "__main__":
