@@ -63,12 +63,13 @@ class Setting:
     vectors: Path
     images: Path
     seconds: float
+    workers: int
 
     def requests(self) -> list[bytes]:
         return [request(f"/search?k={K}", path.read_bytes()) for path in sorted(self.images.iterdir())[:IMAGES]]
 
 
-def prepare(folder: Path, model: str | None, items: int, images: int, seconds: float) -> Setting:
+def prepare(folder: Path, model: str | None, items: int, images: int, seconds: float, workers: int) -> Setting:
     if model is None:
         resnet50(folder / "model")
         export_all(folder / "model", ["fp32"])
@@ -82,7 +83,7 @@ def prepare(folder: Path, model: str | None, items: int, images: int, seconds: f
     for path in photographs(folder / "images", images, min(40, images)):
         with path.open("ab") as file:  # what lies behind an image's end makes another file of it, as an index sees it
             file.write(path.name.encode())
-    return Setting(found, card, folder / "gallery", folder / "vectors.npy", folder / "images", seconds)
+    return Setting(found, card, folder / "gallery", folder / "vectors.npy", folder / "images", seconds, workers)
 
 
 INSIDE = """
@@ -158,7 +159,7 @@ def _await(url: str, process: subprocess.Popen[bytes], patience: float = 60.0) -
 
 @contextmanager
 def ours(setting: Setting) -> Iterator[Service]:
-    with _without_thread_limit(), serving(setting.gallery) as running:
+    with _without_thread_limit(), serving(setting.gallery, "--workers", setting.workers) as running:
         yield Service(running.url, running)
 
 
