@@ -7,7 +7,7 @@
 throughput: searches a second of 8 clients that each wait for their answer. "in process" is decoding, ONNX Runtime and
 FAISS in as many threads as there are cores, without any HTTP, the better of ONNX Runtime's threads shared and one to
 each. "plain" is tests/benchmarks/plain_service.py, the better of its two ways. Model, images, vectors and k are the
-same, the forms take turns, and the clients share the machine with all of them. Asked: 0.75 of in process, 1.5 x plain.
+same, the forms take turns, and the clients share the machine with all of them. Ours has --workers processes. Asked: 0.75 of in process, 1.5 x plain.
 
 latency: p99 against p50 at half of the service's own peak, requests due at random. Asked: below 3.
 
@@ -288,32 +288,42 @@ def held(name: str, value: float) -> bool:
     return value >= border if way == "at least" else value < border
 
 
+def show(name: str, part: dict[str, Any]) -> None:
+    print(f"{name}: {', '.join(f'{key} {value}' for key, value in part.items() if key not in ASKED)}")
+    for key in part.keys() & ASKED.keys():
+        border, way = ASKED[key]
+        print(
+            f"  {key} {part[key]} (asked: {way} {border:g}){'' if held(key, part[key]) else '  NOT HELD'}", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a model's name or folder with an ONNX variant; ResNet-50 without it")
     parser.add_argument("--items", type=int, default=10_000, help="vectors of the gallery (default 10,000)")
     parser.add_argument("--images", type=int, default=300, help="photographs, for adding (default 300)")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--workers", type=int, default=cores, help="processes of our service (default: one a core)")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement (default 15)")
     parser.add_argument("--repeats", type=int, default=3, help="of throughput and adding; medians count (default 3)")
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        setting = prepare(Path(folder), args.model, args.items, args.images, args.seconds)
+        setting = prepare(Path(folder), args.model, args.items, args.images, args.seconds, args.workers)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "throughput": lambda: throughput(setting, args.repeats),
             "latency": lambda: latency(setting),
             "adding": lambda: adding(setting, args.repeats),
         }
-        found = {name: part() for name, part in parts.items() if args.only in (None, name)}
+        found = {}
+        for name in [args.only] if args.only else parts:
+            found[name] = parts[name]()
+            if not args.json:
+                show(name, found[name])
     if args.json:
-        print(json.dumps({"model": setting.card.name, "cores": len(os.sched_getaffinity(0)), **found}, indent=2))
-        return
-    for name, part in found.items():
-        print(f"{name}: {', '.join(f'{key} {value}' for key, value in part.items() if key not in ASKED)}")
-        for key in part.keys() & ASKED.keys():
-            border, way = ASKED[key]
-            print(f"  {key} {part[key]} (asked: {way} {border:g}){'' if held(key, part[key]) else '  NOT HELD'}")
+        told = {"model": setting.card.name, "cores": cores, "workers": args.workers}
+        print(json.dumps({**told, **found}, indent=2))
 
 
 if __name__ == "__main__":
