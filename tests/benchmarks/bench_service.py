@@ -7,7 +7,8 @@
 throughput: searches a second of 8 clients that each wait for their answer. "in process" is decoding, ONNX Runtime and
 FAISS in as many threads as there are cores, without any HTTP, the better of ONNX Runtime's threads shared and one to
 each. "plain" is tests/benchmarks/plain_service.py, the better of its two ways. Model, images, vectors and k are the
-same, the forms take turns, and the clients share the machine with all of them. Ours has --workers processes. Asked: 0.75 of in process, 1.5 x plain.
+same, the forms take turns, and the clients share the machine with all of them; ours has --workers processes. Asked:
+0.75 of in process, 1.5 x plain.
 
 latency: p99 against p50 at half of the service's own peak, requests due at random. Asked: below 3.
 
