@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.asking import checked_images
 from serving.collection import collection_of
-from serving.gallery import Gallery, Item, NewItem
+from serving.gallery import AS_IT_IS, Gallery, Item, NewItem
 from serving.gallery.decoding import decode
 from serving.metrics import stage
 from serving.refusals import as_json
@@ -84,9 +84,7 @@ async def describe(request: Request) -> Response:
     values = _description(await request.body())
 
     def change() -> dict[str, Any]:
-        item = gallery.item(wanted)
-        label, metadata = values.get("label", item.label), values.get("metadata", item.metadata)
-        number = gallery.describe(wanted, label, metadata)
+        number = gallery.describe(wanted, **values)
         return {**item_json(gallery.item(wanted), collection.path), "change": number}
 
     return JSONResponse(await to_thread.run_sync(change))
@@ -121,7 +119,7 @@ def _store(
         known = [(number, gallery.item(one)) for number, one in zip(made, added.ids, strict=True)]
         differing = [pair for pair in known if pair[1].differs(described.label, described.metadata)]
         for _, item in differing if described.update else []:
-            gallery.describe(item.id, described.label or item.label, described.metadata or item.metadata)
+            gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
         items = [item_json(gallery.item(one), path) for one in added.ids]
     status = HTTPStatus.CREATED if added.new else HTTPStatus.OK
     if refused and not made:

@@ -23,7 +23,7 @@ from serving.gallery.decoding import decode
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.image_files import ImageFile, find_images, read_image, read_labels, with_labels
 from serving.gallery.indexing import Report, Run
-from serving.gallery.items import Item, NewItem
+from serving.gallery.items import AS_IT_IS, Item, NewItem
 from serving.gallery.originals import remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.embedder import Embedder
@@ -119,7 +119,7 @@ def add_files(
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
         if update:
-            gallery.describe(item.id, file.label or item.label, file.metadata or item.metadata)
+            gallery.describe(item.id, file.label or AS_IT_IS, file.metadata or AS_IT_IS)
             report.updated += 1
     report.items = gallery.count()
     return report

@@ -19,7 +19,7 @@ from serving.gallery.backends import open_index
 from serving.gallery.binding import MODEL, model_of, parsed_model
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
-from serving.gallery.items import Added, IndexStats, Item, NewItem, Stats
+from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_of
@@ -162,8 +162,13 @@ class Gallery:
         """Give items another source and label, (id, source, label) each; all of them, or none."""
         self._store.move(places)
 
-    def describe(self, item_id: int, label: str | None, metadata: Mapping[str, Any]) -> int:
-        """Give an item another label and other metadata; the number of this change. Raises `ItemNotFoundError`."""
+    def describe(
+        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+    ) -> int:
+        """Give an item another label, other metadata, or both; the number of this change. Raises `ItemNotFoundError`.
+
+        What is not given stays as it is, whatever others write meanwhile.
+        """
         return self._store.describe(item_id, label, metadata)
 
     def search(

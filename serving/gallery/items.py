@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 import numpy as np
 
 from serving.gallery.thumbnails import Thumbnail
+
+
+class Kept(Enum):
+    """What a field is given that stays as it is, where None would take away what it has."""
+
+    AS_IT_IS = "as it is"
+
+
+AS_IT_IS: Final = Kept.AS_IT_IS
 
 
 @dataclass(frozen=True)
