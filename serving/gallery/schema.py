@@ -1,9 +1,9 @@
 """The tables of a gallery's SQLite file.
 
-4: embeddings in a table of their own, and a second one for those of another model (serving.gallery.shadow). 3: in
-`items`; with marks (serving.gallery.marks). 2: without; `state` names the generation of the index that counts
-(serving.gallery.generation). 1: without it. Older files are brought up to date when they are opened, and read as they
-are where they cannot be written to.
+5: `state` holds how many items there are. 4: it does not; embeddings in a table of their own, and a second one for
+those of another model (serving.gallery.shadow). 3: in `items`; with marks (serving.gallery.marks). 2: without; `state`
+names the generation of the index that counts (serving.gallery.generation). 1: without it. Older files are brought up to
+date when they are opened, and read as they are where they cannot be written to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA = 4
+SCHEMA = 5
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
@@ -51,6 +51,17 @@ CREATE TABLE embeddings_other (
     embedding BLOB NOT NULL,
     from_thumbnail INTEGER NOT NULL DEFAULT 0
 );
+"""
+
+_COUNT = """
+-- Asked at every change that an index takes over; counting takes the longer the more items there are.
+INSERT OR REPLACE INTO state SELECT 'count', count(*) FROM items;
+CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
+    UPDATE state SET value = value + 1 WHERE key = 'count';
+END;
+CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN
+    UPDATE state SET value = value - 1 WHERE key = 'count';
+END;
 """
 
 _MOVED = """
@@ -92,7 +103,7 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-{_EMBEDDINGS}{_MARKS}"""
+{_EMBEDDINGS}{_MARKS}{_COUNT}"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
@@ -103,6 +114,8 @@ _PROBLEMS = {
     "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
     "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
     "marks of items that are not there": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
+    "items more or fewer than are counted": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
+    "FROM state WHERE key = 'count'",
     "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
     "WHERE change > (SELECT value FROM state WHERE key = 'change')",
 }
@@ -115,8 +128,9 @@ DELETE FROM state WHERE key = 'mark';
 """,
     2: _MARKS,
     3: _EMBEDDINGS + _MOVED,
+    4: _COUNT,
 }
-"""From each version to the next. The last takes as long as copying all embeddings once."""
+"""From each version to the next. The one from 3 takes as long as copying all embeddings once."""
 _AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED}
 """In place of these steps, where a file cannot be written to."""
 

@@ -7,8 +7,20 @@ from contextlib import closing
 from pathlib import Path
 
 
+def as_schema_4(store: Path) -> None:
+    """Without a count of the items."""
+    with closing(sqlite3.connect(store)) as db:
+        db.executescript("""
+            DROP TRIGGER items_added;
+            DROP TRIGGER items_removed;
+            DELETE FROM state WHERE key = 'count';
+            PRAGMA user_version = 4;
+        """)
+
+
 def as_schema_3(store: Path) -> None:
     """Embeddings among the items."""
+    as_schema_4(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("""
             ALTER TABLE items ADD COLUMN embedding BLOB NOT NULL DEFAULT x'';
