@@ -20,6 +20,7 @@ from training.frozen import data as frozen_data
 from training.frozen.data import Samples
 from training.loop import CHECKPOINT, train
 from training.memory_allocation import keep_freed_memory
+from training.origin import UNKNOWN, origin_facts
 from training.output import write_model_folder
 from training.processes import Processes, connect
 from training.recipe import Ensemble, Recipe
@@ -59,14 +60,18 @@ class Outcome:
         )
 
 
-def train_ensemble(ensemble: Ensemble, restart: bool = False, **how: Any) -> Outcome:
-    """Train the members that the local zoo lacks, each as `train_model` does with `how`, and join them."""
+def train_ensemble(ensemble: Ensemble, restart: bool = False, origin: str | None = None, **how: Any) -> Outcome:
+    """Train the members that the local zoo lacks, each as `train_model` does with `how`, and join them.
+
+    origin: the recipe that it was made of, by default the one of its name.
+    """
     outcomes = [
         train_model(member, restart=restart, **how) for member in ensemble.members if restart or not _is_trained(member)
     ]
     folder = paths.local_models() / ensemble.name
     if int(os.environ.get("RANK", "0")) == 0:
-        concatenate([paths.local_models() / member.name for member in ensemble.members], folder, ensemble.name)
+        members = [paths.local_models() / member.name for member in ensemble.members]
+        concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
     seconds = sum(outcome.seconds for outcome in outcomes)
     epochs = sum(outcome.epochs for outcome in outcomes)
     return Outcome(ensemble.name, folder, seconds, epochs, None, {}, sum(outcome.skipped for outcome in outcomes))
@@ -91,11 +96,13 @@ def train_model(
     track: Iterable[str] = (),
     dataset: Dataset | None = None,
     facts: Mapping[str, Any] | None = None,
+    origin: str | None = None,
 ) -> Outcome:
     """Train and write `ZOO_HOME/models/<name>`, replacing an older folder of that name when all went well.
 
     compiled: put the trunk through `torch.compile`. track: trackers to tell of each epoch beside the log. dataset: to
-    train on, in place of the one that the recipe names. facts: more to record in recipe.json. Started by torchrun, the
+    train on, in place of the one that the recipe names. facts: more to record in recipe.json. origin: the recipe that
+    this one was made of, by default the one of its name; it is recorded with what was changed. Started by torchrun, the
     processes share every batch, and the first one writes.
     """
     if compiled and recipe.data.features:
@@ -126,7 +133,8 @@ def train_model(
         }
         base = base_of(recipe)
         of_base = {} if base is None else {"base": {"name": base.name, "fingerprint": base.fingerprint}}
-        record = {**run, **of_base, **(facts or {})}
+        of_recipe = origin_facts(recipe, origin) if dataset is None else UNKNOWN
+        record = {**of_recipe, **run, **of_base, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base)
         (scratch / CHECKPOINT).unlink(missing_ok=True)
     processes.wait()

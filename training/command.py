@@ -57,7 +57,7 @@ def _run(args: Namespace) -> int:
     from training.api import train_ensemble, train_model
 
     how = {"root": args.data, "device": args.device, "restart": args.restart, "progress": not args.quiet}
-    how |= {"compiled": args.compiled, "track": args.track}
+    how |= {"compiled": args.compiled, "track": args.track, "origin": args.name}
     outcome = train_model(recipe, **how) if isinstance(recipe, Recipe) else train_ensemble(recipe, **how)
     if int(os.environ.get("RANK", "0")):
         return 0  # of several processes the first one speaks

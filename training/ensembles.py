@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 
+from training.origin import UNKNOWN
 from training.output import provenance
 from zoo.cards import Card, read_card
 from zoo.errors import UsageError
@@ -19,11 +20,12 @@ from zoo.network import Network, create_trunk, load_network, save_network
 from zoo.torch_runtime import open_model
 
 
-def concatenate(folders: Sequence[Path], out: Path, name: str) -> Card:
+def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = UNKNOWN) -> Card:
     """Write the model folder `out` whose embedding is the members' unit embeddings, joined and normalised; its card.
 
-    Weights are copied. All members must preprocess images alike, for the ensemble does so once. Raises `UsageError`
-    for members that cannot be joined, `ModelFolderError` for one that is damaged, and `CardError` for a bad name.
+    Weights are copied. All members must preprocess images alike, for the ensemble does so once. origin: which recipe is
+    of this ensemble, for recipe.json. Raises `UsageError` for members that cannot be joined, `ModelFolderError` for one
+    that is damaged, and `CardError` for a bad name.
     """
     cards = [read_card(folder) for folder in folders]
     check_members(cards, folders, out)
@@ -39,7 +41,7 @@ def concatenate(folders: Sequence[Path], out: Path, name: str) -> Card:
         card = dataclasses.replace(card, files={file: sha256_of(temporary / file) for file in weights})
         card.write(temporary)
         made_of = [{"name": member.name, "fingerprint": member.fingerprint} for member in cards]
-        write_json(temporary / "recipe.json", {"ensemble": made_of, **provenance()})
+        write_json(temporary / "recipe.json", {**origin, "ensemble": made_of, **provenance()})
         write_golden(temporary, card, images, open_model(temporary, card, device="cpu")[0])
     return card
 

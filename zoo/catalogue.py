@@ -10,11 +10,16 @@ from typing import Any
 from zoo import paths
 from zoo.baselines import METHOD, Baseline, PublicText, baselines
 from zoo.cards import Card, read_card
+from zoo.origins import Origin, read_origin
 from zoo.published import tables
 from zoo.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
 """Status, and how it is put for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
+
+
+NETWORK = ("backbone.architecture", "backbone.args", "heads", "preprocessing.mode", "members")
+"""Settings that decide how many parameters there are."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class ModelInfo:
     folder, card: None where no file of it is on this machine. results: own measurements, as in results.json.
     published: scores that papers print for it: source, dataset, metric, value (a fraction), dim. parameters: of the
     network; None where it is not known without loading. facts: what else its recipe or the baselines' list says.
+    origin: the recipe that it was trained by, to which `published` belongs, and what was changed in it.
     """
 
     name: str
@@ -38,6 +44,7 @@ class ModelInfo:
     published: list[dict[str, Any]] = field(default_factory=list)
     parameters: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    origin: Origin = field(default_factory=lambda: Origin(None))
 
     @property
     def size(self) -> int | None:
@@ -49,6 +56,7 @@ class ModelInfo:
         facts: dict[str, Any] = {key: getattr(self, key) for key in names}
         facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
         facts["facts"] = dict(self.facts)
+        facts |= {"origin": self.origin.recipe, "changed": dict(self.origin.changed)}
         facts["folder"] = str(self.folder) if self.folder else None
         facts["card"] = self.card.to_json() if self.card else None
         facts["results"] = self.results
@@ -64,7 +72,7 @@ def from_folder(
     """
     card = read_card(folder)
     name = repository or _place_name(folder) or card.name
-    known: Mapping[str, Any] = recipes.get(card.name, {})
+    origin = read_origin(folder, card.name)
     listed = baselines().get(name) if card.method == METHOD else None
     return ModelInfo(
         name,
@@ -76,9 +84,18 @@ def from_folder(
         folder,
         card,
         read_results(folder),
-        list(map(dict, listed.scores)) if listed else published_scores(card.name),
-        listed.parameters if listed else known.get("parameters"),
+        list(map(dict, listed.scores)) if listed else published_scores(origin.recipe),
+        listed.parameters if listed else _parameters(origin, recipes),
+        origin=origin if origin.recipe in recipes else Origin(None),
     )
+
+
+def _parameters(origin: Origin, recipes: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """Of the recipe's network, unless another one was made of it."""
+    if any(key.startswith(NETWORK) for key in origin.changed):
+        return None
+    known: Mapping[str, Any] = recipes.get(origin.recipe or "", {})
+    return known.get("parameters")
 
 
 def _place_name(folder: Path) -> str | None:
@@ -95,7 +112,16 @@ def from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
     dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
     parameters, published = facts.pop("parameters", None), published_scores(name)
     return ModelInfo(
-        name, "recipe", dim, method, backbone, dataset, published=published, parameters=parameters, facts=facts
+        name,
+        "recipe",
+        dim,
+        method,
+        backbone,
+        dataset,
+        published=published,
+        parameters=parameters,
+        facts=facts,
+        origin=Origin(name),
     )
 
 
@@ -127,9 +153,9 @@ def _text(public: PublicText) -> str:
     return f"{public.graph} and {public.tokenizer} of https://huggingface.co/{public.repository}{joint}: zoo text-tower"
 
 
-def published_scores(recipe: str) -> list[dict[str, Any]]:
+def published_scores(recipe: str | None) -> list[dict[str, Any]]:
     """The papers' scores of the model that a recipe is to make again."""
-    return list(_scores_of(recipe))
+    return [] if recipe is None else list(_scores_of(recipe))
 
 
 def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:

@@ -69,6 +69,7 @@ def _eval_result(score: Score) -> Any:
         facts["interval_95"] = list(score.interval)
     if score.published:
         facts["published"] = [{"value": value, "source": source} for value, source in score.published]
+        facts |= {"recipe": score.changed} if score.changed else {}
     return EvalResult(
         task_type="image-feature-extraction",
         task_name="Image retrieval",
@@ -135,6 +136,10 @@ def _has_onnx(files: Collection[str]) -> bool:
     return any(name.startswith("onnx/model") for name in files)  # a text tower is no way to run the model
 
 
+BAR = r"\|"
+"""How a cell of a Markdown table holds one."""
+
+
 def _table(found: list[Score]) -> str:
     if not found:
         return "Nothing was measured yet."
@@ -145,6 +150,7 @@ def _table(found: list[Score]) -> str:
     notes: list[str] = []
     for score in found:
         known = "; ".join(f"{100 * value:.1f} [{_note(notes, source)}]" for value, source in score.published)
+        known += f" ({score.changed.replace('|', BAR)})" if known and score.changed else ""
         between = f"{100 * score.interval[0]:.1f} to {100 * score.interval[1]:.1f}" if score.interval else ""
         cells = (score.dataset, score.split, score.variant, score.title, f"{100 * score.value:.1f}", between, known)
         rows.append(f"| {' | '.join(cells)} |")

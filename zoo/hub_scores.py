@@ -10,6 +10,7 @@ from zoo.cards import Card
 from zoo.errors import ModelFolderError
 from zoo.files import read_json
 from zoo.onnx_runtime import FILES
+from zoo.origins import read_origin
 from zoo.published import tables
 from zoo.results import read_results
 
@@ -21,7 +22,7 @@ METRICS = {"map_at_r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
 class Score:
     """One line of the table of scores. metric: as in results.json. Value and bounds are fractions.
 
-    published: (value, source) of papers.
+    published: (value, source) of papers, for the recipe; changed: what this model was trained by otherwise, in words.
     """
 
     dataset: str
@@ -33,10 +34,12 @@ class Score:
     value: float
     interval: tuple[float, float] | None
     published: tuple[tuple[float, str], ...]
+    changed: str = ""
 
 
 def scores(folder: Path, card: Card) -> Iterator[Score]:
-    """What results.json says of recall and of `METRICS`, each beside the numbers of the papers."""
+    """What results.json says of recall and of `METRICS`, each beside what papers print for the model's recipe."""
+    origin = read_origin(folder, card.name)
     for result in read_results(folder):
         for metric, value in result["metrics"].items():
             if (title := _title(metric)) is None:
@@ -44,9 +47,11 @@ def scores(folder: Path, card: Card) -> Iterator[Score]:
             bounds = result.get("intervals", {}).get(metric)
             variant = " ".join(filter(None, (result["runtime"], result["precision"])))
             dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
-            known = tuple(_published(card.name, dataset, split, metric))
+            known = tuple(_published(origin.recipe, dataset, split, metric))
             interval = (bounds[0], bounds[1]) if bounds else None
-            yield Score(dataset, split, result["protocol"], variant, metric, title, value, interval, known)
+            yield Score(
+                dataset, split, result["protocol"], variant, metric, title, value, interval, known, origin.words
+            )
 
 
 def _title(metric: str) -> str | None:
@@ -55,11 +60,13 @@ def _title(metric: str) -> str | None:
     return METRICS.get(metric)
 
 
-def _published(name: str, dataset: str, split: str, metric: str) -> Iterator[tuple[float, str]]:
-    """What papers print for the model of that name."""
+def _published(recipe: str | None, dataset: str, split: str, metric: str) -> Iterator[tuple[float, str]]:
+    """What papers print for the recipe of that name; of the rows that no recipe makes again, nothing."""
+    if recipe is None:
+        return
     for table in tables():
         for score in table.scores:
-            if (score.recipe, score.dataset, score.split, score.metric) == (name, dataset, split, metric):
+            if (score.recipe, score.dataset, score.split, score.metric) == (recipe, dataset, split, metric):
                 yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import zoo
 from tests.serving import toys
 from zoo.baselines import baselines
+from zoo.cards import read_card
 from zoo.catalogue import STATUSES
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
@@ -139,6 +141,51 @@ def test_a_trained_model_takes_its_recipes_place(own_zoo: Path) -> None:
     assert (model.status, model.dim) == ("trained", toys.DIM)
     assert model.published[0]["value"] == 0.692
     assert [m.status for m in zoo.list_models() if m.name == "diva-r50-cub"] == ["trained"]
+
+
+def test_a_papers_number_goes_with_the_recipe_and_with_what_was_changed_in_it(
+    own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under any name; a folder from before this was recorded goes by its name, as the test above has it."""
+    records = {
+        "diva-r50-cub": {"origin": "diva-r50-cub", "settings": {"schedule.epochs": 1}},
+        "diva-seed1": {"origin": "diva-r50-cub", "settings": {}},
+        "diva-small": {"origin": "diva-r50-cub", "settings": {"heads": [{"name": "one", "dim": 16}]}},
+        "diva-r50-cars": {"origin": None, "settings": {}},
+        "diva-r50-sop": {"baseline": {"name": "dinov2-s14"}},
+    }
+    for name, record in records.items():
+        folder = toys.write_model(own_zoo / "models" / name, name=name)
+        (folder / "recipe.json").write_text(json.dumps(record))
+        dataclasses.replace(read_card(folder), dataset="cub").write(folder)
+    assert {name: [s["value"] for s in zoo.info(name).published] for name in records} == {
+        **{name: [0.692] for name in ("diva-r50-cub", "diva-seed1", "diva-small")},
+        **{name: [] for name in ("diva-r50-cars", "diva-r50-sop")},
+    }
+    whole = zoo.info("diva-r50-cub").parameters
+    assert whole == zoo.info("diva-seed1").parameters == recipes()["diva-r50-cub"]["parameters"]
+    assert zoo.info("diva-small").parameters is None
+    assert main(["info", "diva-r50-cub"]) == 0
+    assert "published for diva-r50-cub (of this model, changed: schedule.epochs=1)" in capsys.readouterr().out
+    assert main(["info", "diva-seed1"]) == 0
+    out = capsys.readouterr().out
+    assert "changed" not in out
+    assert "diva-r50-cub" in out
+    assert main(["list", "--method", "none"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[-2] for line in out.splitlines() if "diva-r50-cub " in line] == ["0.6920*"]
+    assert [line.split()[-2] for line in out.splitlines() if "diva-seed1 " in line] == ["0.6920"]
+    assert "* is for the recipe; this model was trained with changes to it: zoo info NAME" in out
+    assert main(["info", "diva-r50-cub", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["origin"], told["changed"]) == ("diva-r50-cub", {"schedule.epochs": 1})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"origin": 1, "settings": []}'])
+def test_a_recipe_json_that_says_nothing_stops_nothing(own_zoo: Path, text: str) -> None:
+    folder = toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
+    (folder / "recipe.json").write_text(text)
+    assert len(zoo.info("diva-r50-cub").published) == (0 if "origin" in text else 1)
 
 
 def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

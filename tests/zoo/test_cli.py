@@ -163,6 +163,7 @@ def test_list(capsys, toy):
         "parameters": None,
         "published_recall_at_1": None,
         "recall_at_1": None,
+        "changed": {},
     }
     assert "margin-conv4-glyphs" in rows
     assert main(["list", "--backbone", "pool"]) == 0

@@ -296,6 +296,31 @@ def test_the_page_says_what_was_measured_and_what_the_paper_prints(copy: Path) -
     assert 'timm.create_model("hf-hub:org/toy", pretrained=True, num_classes=0)' in text
 
 
+@pytest.mark.parametrize("name", ["diva-r50-cub", "diva-seed1"])
+def test_a_papers_number_goes_with_the_recipe_and_with_what_was_changed_in_it(copy: Path, name: str) -> None:
+    card = dataclasses.replace(read_card(copy), name=name)
+    results = json.loads((copy / "results.json").read_text())[:1]
+    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.3}, "intervals": {}}
+    (copy / "results.json").write_text(json.dumps(results))
+    record = json.loads((copy / "recipe.json").read_text())
+
+    def page(**facts: object) -> tuple[str, dict[str, Any]]:
+        (copy / "recipe.json").write_text(json.dumps({**record, **facts}))
+        text = readme(copy, card, "org/toy", [])
+        return text, ModelCard(text).data.eval_results[0].metric_args
+
+    text, facts = page(origin="diva-r50-cub", settings={"schedule.epochs": 1, "backbone.pretrained": "a|b"})
+    assert "| R@1 | 30.0 |  | 69.2 [1] (changed: schedule.epochs=1, backbone.pretrained=a\\|b) |" in text
+    assert facts["published"][0]["value"] == 0.692
+    assert facts["recipe"] == "changed: schedule.epochs=1, backbone.pretrained=a|b"
+    text, facts = page(origin="diva-r50-cub", settings={})
+    assert "| 30.0 |  | 69.2 [1] |" in text
+    assert "recipe" not in facts
+    text, facts = page(origin=None, settings={})
+    assert "69.2" not in text
+    assert "published" not in facts
+
+
 def test_the_page_says_what_each_graph_costs(copy: Path) -> None:
     """The keys are those that `zoo export` writes to onnx/parity.json."""
     (copy / "onnx" / "model_int8.onnx").write_bytes(b"0" * 1_200_000)

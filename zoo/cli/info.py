@@ -31,7 +31,7 @@ def _run(args: Namespace) -> int:
         print(f"\nmeasured on {_subject(result)}")
         print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
     if model.published:
-        print("\npublished")
+        print(f"\npublished{_changed(model)}")
         print_table(("data set", "metric", "value", "dim", "source"), _published(model), numbers=("value", "dim"))
     for line in _advice(model):
         print(line)
@@ -50,12 +50,24 @@ def _facts(model: ModelInfo) -> dict[str, str]:
         return {
             **facts,
             **_card(model.card),
+            **_recipe(model),
             **files,
             "folder": str(model.folder),
             "size": f"{(model.size or 0) / 1e6:.2f} MB",
         }
     told = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
     return {**facts, **told, "paper's R@1": _papers_recall(model)}
+
+
+def _recipe(model: ModelInfo) -> dict[str, str]:
+    origin = model.origin
+    return {"recipe": f"{origin.recipe}{f', {origin.words}' if origin.words else ''}"} if origin.recipe else {}
+
+
+def _changed(model: ModelInfo) -> str:
+    """What a reader of the paper's numbers must know of this model."""
+    words = model.origin.words
+    return f" for {model.origin.recipe} (of this model, {words})" if words else ""
 
 
 def _papers_recall(model: ModelInfo) -> str:

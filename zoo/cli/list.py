@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zoo.catalogue import ModelInfo
 
 FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
+CHANGED = "*"
 COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
 
 
@@ -31,6 +32,8 @@ def _run(args: Namespace) -> int:
         print_json([_row(model) for model in models])
     elif models:
         print_table(COLUMNS, [_cells(model) for model in models], numbers=("dim", "size", "paper's R@1", "R@1"))
+        if any(map(_is_changed, models)):
+            print(f"{CHANGED} is for the recipe; this model was trained with changes to it: zoo info NAME")
     else:
         print("zoo: no model matches; without filters all are listed: zoo list", file=sys.stderr)
     for why in damaged().values():
@@ -41,7 +44,8 @@ def _run(args: Namespace) -> int:
 def _row(model: ModelInfo) -> dict[str, Any]:
     row = {fact: getattr(model, fact) for fact in FACTS}
     measured = {"published_recall_at_1": _published(model), "recall_at_1": _recall_at_1(model)}
-    return {**row, "size": model.size, "parameters": model.parameters, **measured}
+    changed = {"changed": dict(model.origin.changed)}
+    return {**row, "size": model.size, "parameters": model.parameters, **measured, **changed}
 
 
 def _cells(model: ModelInfo) -> list[str]:
@@ -50,7 +54,8 @@ def _cells(model: ModelInfo) -> list[str]:
     row = {**_row(model), "status": STATUSES[model.status]}
     return [_cell(row[fact]) for fact in FACTS] + [
         _size(row),
-        *map(_cell, (row["published_recall_at_1"], row["recall_at_1"])),
+        _cell(row["published_recall_at_1"]) + (CHANGED if _is_changed(model) else ""),
+        _cell(row["recall_at_1"]),
     ]
 
 
@@ -58,6 +63,10 @@ def _published(model: ModelInfo) -> float | None:
     """The first R@1 that a paper prints for it on its own data set."""
     own = [s["value"] for s in model.published if (s["metric"], s["dataset"]) == ("recall_at_1", model.dataset)]
     return own[0] if own else None
+
+
+def _is_changed(model: ModelInfo) -> bool:
+    return bool(model.origin.changed) and _published(model) is not None
 
 
 def _recall_at_1(model: ModelInfo) -> float | None:

@@ -1,0 +1,89 @@
+"""Which recipe a model was made by is recorded with what was changed, so that papers' numbers go to the right one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.training.toys import noise
+from training import api
+from training.ensembles import concatenate
+from training.origin import changes, origin_facts
+from training.recipe import Recipe
+from training.recipes import RECIPES
+from training.resolving import resolve
+from zoo.cli.main import main
+from zoo.datasets.dataset import Dataset
+from zoo.origins import read_origin
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("diva-r50-cub", [], {}),
+        ("diva-r50-cub", ["schedule.epochs=1"], {"schedule.epochs": 1}),
+        ("diva-r50-cub", ["schedule.epochs=200"], {}),  # as the paper has it
+        ("diva-r50-cub", ["optimizer.lr=2e-5", "batch.size=56"], {"optimizer.lr": 2e-5, "batch.size": 56}),
+        ("margin-r50-cub", ["objective.loss_args.beta=0.6"], {"objective.loss_args.beta": 0.6}),
+        ("margin-r50-cub", ["objective.miner=random"], {"objective.miner": "random"}),
+        ("diva-r50-cub", ["backbone.pretrained=w"], {"backbone.pretrained": "w"}),
+        ("diva-ensemble-r50-cub", ["schedule.epochs=1"], {"schedule.epochs": 1}),
+    ],
+)
+def test_what_was_set_is_found_in_the_recipe(name: str, settings: list[str], expected: dict[str, Any]) -> None:
+    for seed, rename in ((None, None), (3, "mine")):
+        facts = origin_facts(resolve(name, settings, seed, rename), name)
+        assert facts == {"origin": name, "settings": expected}
+
+
+def test_what_no_recipe_made_has_no_origin() -> None:
+    recipe = RECIPES["margin-conv4-glyphs"]()
+    assert isinstance(recipe, Recipe)
+    kept = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, features="f.safetensors"))
+    for made in (kept, dataclasses.replace(recipe, name="toy")):
+        assert origin_facts(made) == {"origin": None, "settings": {}}
+
+
+def test_members_that_differ_are_named_by_number() -> None:
+    pair = RECIPES["group2-ibn-cub"]()
+    assert not isinstance(pair, Recipe)
+    first, second = pair.members
+    other = dataclasses.replace(pair, members=(first, dataclasses.replace(second, precision="fp32")))
+    assert changes(other, pair) == {"members.1.precision": "fp32"}
+    assert changes(dataclasses.replace(pair, members=(*pair.members, first)), pair) == {"members": 3}
+
+
+def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squares = dataclasses.replace(noise(side=36), golden=[np.full((32, 32, 3), 9, np.uint8)])
+    monkeypatch.setattr(api.training_data, "load", lambda *_: squares)
+    quick = ("schedule.epochs=1", "schedule.steps=1", "batch.size=8")
+    settings = [part for setting in quick for part in ("--set", setting)]
+    assert main(["train", "margin-conv4-glyphs", *settings, "--as", "mine-seed1", "--seed", "1", "--quiet"]) == 0
+    record = json.loads((own_zoo / "models" / "mine-seed1" / "recipe.json").read_text())
+    expected = {"batch.size": 8, "schedule.epochs": 1, "schedule.steps": 1}
+    assert (record["origin"], record["settings"]) == ("margin-conv4-glyphs", expected)
+    origin = zoo.info("mine-seed1").origin
+    assert origin == read_origin(own_zoo / "models" / "mine-seed1", "mine-seed1")
+    assert (origin.recipe, origin.changed) == ("margin-conv4-glyphs", expected)
+
+
+def test_other_pictures_and_models_joined_by_hand_are_no_recipes(own_zoo: Path) -> None:
+    recipe = resolve(
+        "margin-conv4-glyphs", ["schedule.epochs=1", "schedule.steps=1", "batch.size=8", "data.validation=0"]
+    )
+    assert isinstance(recipe, Recipe)
+    images = list(np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), np.uint8))
+    pictures = Dataset("mine", "train", images, np.arange(16) % 4, tuple("abcd"), list("0123456789abcdef"))
+    for seed in range(2):
+        made = dataclasses.replace(recipe, name=f"margin{seed}", seed=seed)
+        api.train_model(made, progress=False, dataset=pictures, origin="margin-conv4-glyphs")
+    models = own_zoo / "models"
+    concatenate([models / "margin0", models / "margin1"], models / "margin2-conv4-glyphs", "margin2-conv4-glyphs")
+    for name in ("margin0", "margin2-conv4-glyphs"):
+        assert read_origin(models / name, name).recipe is None
