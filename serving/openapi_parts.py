@@ -76,10 +76,20 @@ REFUSALS = {
     "429": refusal("too many requests at once, or in a second"),
     "504": refusal("no answer in time"),
 }
-CHANGED = {"503": refusal("the gallery was given another model, which cannot be loaded; try again later")}
+CHANGED = {
+    "503": refusal(
+        "the gallery was given another model, which cannot be loaded (model_changed), or the database of its vectors "
+        "does not answer (index_unavailable); try again later"
+    )
+}
 """Of whatever has to do with embeddings."""
 WRITING = {
     "401": refusal("no write key, or a wrong one"),
     "403": refusal("a service without a write key, or a read key"),
     "429": REFUSALS["429"],
+    "503": refusal(
+        "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
+        "else as for searches (model_changed, index_unavailable)"
+    ),
+    "507": refusal("a disk that is full, or does not take what is written"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serving import feedback
-from serving.openapi_parts import CHANGED, REFUSALS, WRITING, answer, images, item_id, parameter, refusal, text
+from serving.openapi_parts import REFUSALS, WRITING, answer, images, item_id, parameter, refusal, text
 from serving.openapi_schemas import Json, object_of, ref
 
 _VERDICT: Json = {"type": "string", "enum": list(feedback.VERDICTS)}
@@ -11,14 +11,17 @@ _VERDICT: Json = {"type": "string", "enum": list(feedback.VERDICTS)}
 
 def evaluate() -> Json:
     return {
-        "summary": "Measure R@1 and MAP@R of the labelled items, exactly and through the index, and calibrate p_same",
-        "description": "reliability: in each tenth of p_same the mean of what was promised and the share that was so, "
+        "summary": "Measure R@1, R@5, R@10 and MAP@R of the labelled items, exactly and through the index, and "
+        "calibrate p_same",
+        "description": "It may take minutes, and is done once at a time. served_model: the least cosine of stored "
+        "embeddings to those that the served runtime and precision make today, of some items whose image files are "
+        "still there. reliability: in each tenth of p_same the mean of what was promised and the share that was so, "
         "of pairs of classes that it was not fitted to. marks: how many results were marked, the part that is right "
         "and those that contradict the labels. Needs a write key.",
         "responses": {
             "200": answer("The measurement", {"type": "object"}),
             **WRITING,
-            **CHANGED,
+            "409": refusal("the gallery is being evaluated"),
             "422": refusal("labels that nothing can be measured by"),
         },
     }
@@ -44,9 +47,8 @@ def add() -> Json:
         "responses": {
             "200": answer("All were there already", ref("Added")),
             "201": answer("Added", ref("Added")),
-            **WRITING,
             **REFUSALS,
-            **CHANGED,
+            **WRITING,
         },
     }
 
@@ -81,7 +83,6 @@ def mark() -> Json:
             "200": answer("It takes the place of an older mark", ref("Mark")),
             "201": answer("Marked", ref("Mark")),
             **WRITING,
-            **CHANGED,
             "404": refusal("no such item"),
             "409": refusal("an embedding of another model than the gallery has now; embed the image again"),
             "422": refusal("a body that is not understood, or an image marked as a result of itself"),
@@ -96,7 +97,6 @@ def take_back() -> Json:
         "responses": {
             "200": answer("It is gone", object_of({"removed": {"type": "integer"}})),
             **WRITING,
-            **CHANGED,
             "404": refusal("no such mark"),
         },
     }

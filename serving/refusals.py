@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -11,9 +12,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 
+from serving.journal import REQUEST_ID
 from serving.metrics import CURRENT, REFUSED
+from serving.storage import storage_refusal
 from zoo.errors import (
     EvaluationError,
+    GalleryError,
     ImageError,
     ImageTooLargeError,
     ItemNotFoundError,
@@ -22,6 +26,8 @@ from zoo.errors import (
     TextError,
     UsageError,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
@@ -59,6 +65,8 @@ def _refusal(error: Exception) -> RefusedError:
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), error.detail, error.headers or {})
     known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), None)
+    if known is None and (storage := storage_refusal(error)):
+        return RefusedError(*storage)
     if known is None:
         # The reason is in the server's log; it may name paths that are nobody's business.
         message = "The service failed on this request; its log says why."
@@ -74,6 +82,15 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
     return answer
 
 
+async def _handle_storage(request: Request, error: Exception) -> JSONResponse:
+    """Of what may be a full disk, or a failure of the service: that goes on to the handler of all, and into the log."""
+    refusal = _refusal(error)
+    if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise error
+    logger.warning("request %s got %d %s: %s", request.scope.get(REQUEST_ID), refusal.status, refusal.code, error)
+    return respond(refusal)
+
+
 def _methods(request: Request) -> set[str]:
     met = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return {method for route in met for method in getattr(route, "methods", None) or ()}
@@ -84,7 +101,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
 
 
-_ERRORS: dict[type, tuple[HTTPStatus, str]] = {
+_ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     ImageTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "image_too_large"),
     ImageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "unreadable_image"),
     NoTextTowerError: (HTTPStatus.UNPROCESSABLE_ENTITY, "no_text_tower"),
@@ -97,5 +114,8 @@ _ERRORS: dict[type, tuple[HTTPStatus, str]] = {
     ClientDisconnect: (HTTPStatus.BAD_REQUEST, "client_disconnected"),
 }
 
-HANDLERS = dict.fromkeys((RefusedError, HTTPException, *_ERRORS, Exception), _handle)
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[JSONResponse]]] = {
+    **dict.fromkeys((RefusedError, HTTPException, *_ERRORS, Exception), _handle),
+    **dict.fromkeys((GalleryError, OSError), _handle_storage),
+}
 """For Starlette's `exception_handlers`."""

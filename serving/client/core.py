@@ -21,6 +21,10 @@ CONNECT_SECONDS = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _LATER = (429, 503)
+_NOT_BEGUN = ("storage_busy",)
+"""Codes of a 503 that came before anything was changed."""
+_LASTING = ("read_only_storage",)
+"""Codes of a 503 that no client can wait for."""
 
 T = TypeVar("T")
 Outcome = httpx.Response | httpx.HTTPError
@@ -89,7 +93,7 @@ class Core:
         if isinstance(outcome, httpx.HTTPError):
             again = isinstance(outcome, _NOT_SENT) or (call.repeatable and isinstance(outcome, _CUT_OFF))
             return _backed_off(tried) if again else None
-        if outcome.status_code not in _LATER or (outcome.status_code != 429 and not call.repeatable):
+        if not _passes(call, outcome):
             return None
         asked = outcome.headers.get("retry-after", "")
         seconds = float(asked) if re.fullmatch(r"[0-9]{1,6}", asked) else _backed_off(tried)
@@ -107,6 +111,14 @@ class Core:
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, httpx.HTTPError):
             pass
         raise ServiceError(f"{self.url} answers, but not as the search service does. Is it another one?")
+
+
+def _passes(call: Call[T], response: httpx.Response) -> bool:
+    """Whether what refused the call may be over when it is tried again, and the call may be."""
+    if response.status_code not in _LATER:
+        return False
+    code = _error_in(_json_of(response)).get("code")
+    return code not in _LASTING and (call.repeatable or response.status_code == 429 or code in _NOT_BEGUN)
 
 
 def _is_answer(call: Call[T], response: httpx.Response) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from serving.gallery.milvus_address import Address
 from serving.gallery.milvus_file import opening
-from zoo.errors import GalleryError, missing
+from zoo.errors import BackendError, GalleryError, missing
 
 TOKEN = "ZOO_MILVUS_TOKEN"
 """The environment variable with what a server wants to see: user:password, or a key."""
@@ -32,7 +32,7 @@ class Held:
 
 
 class Collection:
-    """Vectors by id. Whatever Milvus refuses, or that it cannot be reached, is a `GalleryError`; an embedded one that
+    """Vectors by id. Whatever Milvus refuses, or that it cannot be reached, is a `BackendError`; an embedded one that
     another process has open is a `UsageError`.
     """
 
@@ -132,7 +132,7 @@ class Collection:
             return call(*args, **values)
         except Exception as error:  # pymilvus's own, grpc's and, of an embedded one, the operating system's
             reason = str(getattr(error, "message", "") or error) or type(error).__name__
-            raise GalleryError(f"Milvus at {self.address.text} failed: {reason[:300]}") from None
+            raise BackendError(f"Milvus at {self.address.text} failed: {reason[:300]}") from None
 
 
 def _as_properties(held: Held) -> dict[str, str]:

@@ -47,10 +47,15 @@ def test_an_id_of_the_clients_is_kept_where_it_is_plain():
     assert len(lines) == 5
 
 
-def test_failures_are_lines_too():
+def test_failures_are_lines_too_and_the_log_says_why_of_which_request(caplog: pytest.LogCaptureFixture):
     lines: list[str] = []
-    client(lines).get("/things/0")
+    failed = client(lines).get("/things/0", headers={"Authorization": "Bearer key-of-somebody"})
+    (record,) = caplog.records
+    assert failed.headers["x-request-id"] in record.getMessage()
+    assert "RuntimeError" in caplog.text
+    assert "somebody" not in caplog.text
     client(lines).get("/nowhere")
+    assert len(caplog.records) == 1
     assert [(json.loads(line)["status"], json.loads(line)["route"]) for line in lines] == [
         (500, "/things/{id}"),
         (404, "other"),

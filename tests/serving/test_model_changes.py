@@ -88,6 +88,8 @@ def test_the_specification_says_where_the_model_is_needed() -> None:
         "post /feedback",
         "delete /feedback/{id}",
         "post /items",
+        "patch /items/{id}",
+        "delete /items/{id}",
         "get /model",
         "get /stats",
         "get /map",
