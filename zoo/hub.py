@@ -13,6 +13,7 @@ from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundEr
 from zoo.files import write_bytes
 from zoo.hub_cache import drop_altered
 from zoo.hub_errors import explain
+from zoo.hub_transfer import over_http, remove_leftovers
 from zoo.hub_tries import AlteredError, patiently
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -36,7 +37,8 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
     cache is taken as it is; a branch or tag is looked up on the Hub each time, and in the cache where that cannot be
     asked. Only the files of a model folder are fetched, all of one commit, and compared with the hashes that the Hub
     announced. A connection that breaks off within a file is taken up at that byte during this call; a later call keeps
-    the files that are whole and fetches the others from their beginning.
+    the files that are whole and fetches the others from their beginning, and removes what of them a process that was
+    killed has left. Large files come over HTTP, not by Xet, unless HF_HUB_DISABLE_XET says otherwise.
 
     Raises `ModelNotFoundError` where the Hub has no such repository or revision, `NoModelFolderError` where it is none
     of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
@@ -96,11 +98,14 @@ def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
 
 def _download(repo_id: str, revision: str | None) -> Path:
     try:
-        return patiently(lambda: _download_once(repo_id, revision))
+        with over_http():
+            folder = patiently(lambda: _download_once(repo_id, revision))
     except ZooError:
         raise
     except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
         raise _located(error, repo_id, revision) from None
+    remove_leftovers(repo_id)
+    return folder
 
 
 def _download_once(repo_id: str, revision: str | None) -> Path:

@@ -17,6 +17,7 @@ from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
 from zoo.hub_errors import deepest, explain
+from zoo.hub_transfer import over_http, remove_leftovers
 from zoo.hub_tries import patiently
 from zoo.paths import expand
 
@@ -128,11 +129,14 @@ def fetch(repository: str, revision: str | None, file: str, instead: str = INSTE
     if not file.endswith((".safetensors", ".json")):
         raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {instead}")
     try:
-        return Path(patiently(lambda: hf_hub_download(repository, file, revision=revision)))
+        with over_http():
+            path = Path(patiently(lambda: hf_hub_download(repository, file, revision=revision)))
     except HFValidationError:
         raise RecipeError(f"{repository!r} is no valid name of a Hub repository.") from None
     except Exception as error:  # the client's own errors, the HTTP library's, a full disk, an answer none of the Hub's
         raise HubError(_why(error, repository, revision, file, instead)) from None
+    remove_leftovers(repository)
+    return path
 
 
 def _why(error: Exception, repository: str, revision: str | None, file: str, instead: str) -> str:

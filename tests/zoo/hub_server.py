@@ -184,6 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.content(data, {"X-Repo-Commit": sha, "ETag": f'"{git_sha1(data)}"'})
         self.hub.objects[sha256(data)] = data
         linked = {"X-Linked-Etag": f'"{sha256(data)}"', "X-Linked-Size": str(len(data)), "X-Repo-Commit": sha}
+        if self.hub.xet:
+            route = f"{self.hub.url}/api/models/{name}/xet-read-token/{sha}"
+            linked |= {"X-Xet-Hash": sha256(data), "Link": f'<{route}>; rel="xet-auth"'}
         # Large files lie on another host, to which no token may go.
         cdn = self.hub.url.replace("127.0.0.1", "localhost")
         return self.reply(302, b"", {**linked, "Location": f"{cdn}/cdn/{sha256(data)}/{file}"})

@@ -76,6 +76,7 @@ class Hub:
     """`token` may write and read what is private, `reader` may read what is public.
 
     objects: what came by LFS, by SHA-256; xorbs: what came by Xet, chunks of several files, which are not taken apart.
+    xet: large files are offered by Xet too, as the real Hub does; who asks for its token is refused.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Hub:
     objects: dict[str, bytes] = field(default_factory=dict)
     xorbs: dict[str, bytes] = field(default_factory=dict)
     pull_requests: list[dict[str, bytes]] = field(default_factory=list)
+    xet: bool = False
     url: str = ""
     lock: Any = field(default_factory=Lock)
 
@@ -101,14 +103,20 @@ class Hub:
     def fault(self, method: str, path: str) -> Fault | None:
         with self.lock:
             for fault in self.faults:
-                if fault.path in path and fault.method == method and fault.times:
+                if fault.path in path and fault.method == method and fault.times and not is_redirect(method, path):
                     fault.times -= 1
                     return fault
         return None
 
     def ranges(self, file: str) -> list[str | None]:
         """The byte ranges that were asked of a file, in turn; None for the whole."""
-        return [r.range for r in self.requests if r.method == "GET" and r.path.endswith(f"/{file}")]
+        gets = [r for r in self.requests if r.method == "GET" and not is_redirect("GET", r.path)]
+        return [r.range for r in gets if r.path.endswith(f"/{file}")]
+
+
+def is_redirect(method: str, path: str) -> bool:
+    """Whether what is asked for lies elsewhere, where it is asked for again."""
+    return method == "GET" and "/resolve/" in path and is_lfs(path)
 
 
 def is_lfs(path: str) -> bool:
