@@ -92,11 +92,12 @@ class Embedder:
         licence: str | None = None,
         message: str | None = None,
         force: bool = False,
+        revision: str | None = None,
     ) -> Publication:
         """Put the model's folder into the Hub's repository `org/name`, checked first; as `zoo.push` does, see there."""
         from zoo.publish import push
 
-        return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force)
+        return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force, revision=revision)
 
     def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
         total = len(images) if isinstance(images, Sized) else None

@@ -31,6 +31,7 @@ def push(
     message: str | None = None,
     dry_run: bool = False,
     force: bool = False,
+    revision: str | None = None,
 ) -> Publication:
     """Put a model, by name or path, into the Hub's repository `org/name`; a bare name goes under `ZOO_HUB_ORG`.
 
@@ -39,14 +40,17 @@ def push(
     as one commit on top of what the repository held when it was looked at; should somebody push meanwhile, nothing is
     changed. Files of a model folder that are on the Hub and no longer here are removed in it, except in a pull request.
 
-    private: whether a repository that has to be made is private (default: the organisation's habit). branch: made where
-    there is none (default: main). create_pr: as a pull request to a repository that is there. licence: in place of the
-    card's. dry_run: check and put together, and send nothing. force: also with ONNX graphs that were exported though
-    they are below the floor of `zoo export`; the README says so.
+    private: whether a repository that has to be made is private (default: the organisation's habit). branch, or
+    revision, as loading calls it: made where there is none (default: main). create_pr: as a pull request to a
+    repository that is there. licence: in place of the card's. dry_run: check and put together, and send nothing.
+    force: also with ONNX graphs that were exported though they are below the floor of `zoo export`; the README says so.
 
     The login is huggingface_hub's own: `hf auth login` or HF_TOKEN. Raises `ModelNotFoundError`, `ModelFolderError`,
     `UsageError` and, from the Hub, `HubError` or `ModelNotFoundError`.
     """
+    if branch and revision and branch != revision:
+        raise UsageError(f"branch and revision are one thing, and they name two: {branch!r} and {revision!r}.")
+    branch = branch or revision
     if create_pr and branch:
         raise UsageError("a pull request goes to the main branch; give either a branch or a pull request.")
     if create_pr and private is not None:

@@ -73,7 +73,8 @@ def test_what_was_pushed_loads_and_embeds_as_before(
     images, golden = read_golden(MODEL)
     fetched = zoo.load("org/toy", runtime="onnx")
     np.testing.assert_allclose(fetched.embed(images), golden, atol=1e-5)
-    fetched.push_to_hub("other/toy")  # from the cache, where files are links
+    assert fetched.push_to_hub("other/toy", revision="v2").revision == "v2"
+    fetched.push_to_hub("other/toy", branch="main", revision="main")  # from the cache, where files are links
     passed_on = hub.repositories["other/toy"].files()
     assert all(passed_on[name] == files[name] for name in SENT)
     assert 'zoo.load("other/toy")' in passed_on["README.md"].decode()
@@ -122,7 +123,7 @@ def test_a_branch_and_a_pull_request_leave_main_alone(hub: Hub, copy: Path) -> N
     branch = zoo.push(copy, "org/toy", branch="v2", licence="cc-by-nc-4.0")
     assert json.loads(repository.files("v2")["card.json"])["licence"] == "cc-by-nc-4.0"
     assert repository.branches == {"main": main_commit, "v2": branch.commit}
-    zoo.push(copy, "org/toy", branch="v2", licence="mit")
+    zoo.push(copy, "org/toy", revision="v2", licence="mit")
     assert zoo.load("org/toy", runtime="onnx", revision="v2").card.licence == "mit"
     proposed = zoo.push(copy, "org/toy", create_pr=True, licence="mit")
     assert proposed.pull_request == f"{hub.url}/org/toy/discussions/1"
@@ -135,6 +136,8 @@ def test_a_branch_and_a_pull_request_leave_main_alone(hub: Hub, copy: Path) -> N
     ("arguments", "says"),
     [
         ({"create_pr": True, "branch": "v2"}, "either a branch or a pull request"),
+        ({"create_pr": True, "revision": "v2"}, "either a branch or a pull request"),
+        ({"branch": "v2", "revision": "v3"}, "they name two: 'v2' and 'v3'"),
         ({"create_pr": True, "private": True}, "is there"),
         ({"repo_id": "a/b/c"}, "no valid name"),
     ],
