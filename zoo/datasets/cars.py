@@ -25,6 +25,8 @@ SOURCE = Published(
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (or, where that is gone, a mirror of the same files)",
     folders=("cars196", "stanford_cars"),
     marks=("cars_annos.mat", "car_ims", "devkit/cars_train_annos.mat"),
+    archives=("car_ims.tgz", "car_devkit.tgz", "cars_train.tgz", "cars_test.tgz"),
+    unfetched="It is not fetched for you: its authors no longer offer the files, and gave no licence to pass them on.",
 )
 EXPECTED = {"train": Counts(8_054, 98), "test": Counts(8_131, 98)}
 
@@ -93,7 +95,7 @@ def _read(path: Path, variable: str) -> np.ndarray:
     except ImportError:
         raise missing("SciPy", "cars") from None
     if not path.is_file():
-        raise SOURCE.spoilt(f"{path} is missing.")
+        raise SOURCE.spoilt(f"{path} is missing.", path)
     try:
         found: Any = loadmat(path, squeeze_me=True, variable_names=[variable])[variable]
     except Exception as error:  # SciPy's reader raises nearly anything on damaged data

@@ -2,6 +2,9 @@
 
 Only the 50,000 images that classification trains on are used, split by class, so that test classes are never seen in
 training: of the classes in alphabetical order, the first 50 train and the other 50 test.
+
+They are read from a zip file of PNG files or from the authors' binary archive, whichever is there. Nothing is fetched:
+nobody publishes the former, and the authors' page gives no licence.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
+from zoo.datasets.cifar100_binary import ARCHIVE, FOLDER, MD5, URL, read
 from zoo.datasets.dataset import Dataset
 from zoo.datasets.published import Counts
 from zoo.errors import DatasetError
 from zoo.files import sha256_of
+from zoo.images import ImageLike
 from zoo.paths import data_roots
 
 FILE = "cifar100-train.zip"
@@ -26,25 +31,43 @@ _PICKLED = ("cifar-100-python", "cifar-100-python.tar.gz")
 
 
 def load(
-    split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = EXPECTED, sha256: str = SHA256
+    split: str,
+    data: str | Path | None = None,
+    expected: Mapping[str, Counts] = EXPECTED,
+    sha256: str = SHA256,
+    md5: str = MD5,
 ) -> Dataset:
     """One split of `cifar100-train.zip`, which holds `<class>/<file>.png`: the bytes of 32 x 32 RGB PNG files.
 
-    Classes and, within them, images are in alphabetical order. Nothing is downloaded: nobody publishes this file. The
-    official archive is a pickle, which is never opened. Raises `DatasetError` if the file is nowhere or another one.
+    Else of `cifar-100-binary.tar.gz` or its folder `cifar-100-binary`: uint8 arrays [32, 32, 3], called "apple/00042"
+    by their record. Classes and, within them, images are in the order of their names. The official archive for Python
+    is a pickle, which is never opened. Raises `DatasetError` if the file is nowhere or another one.
     """
     path = _find(data)
-    found = sha256_of(path)
-    if found != sha256:
-        raise DatasetError(f"{path} is not the {FILE} that is known: its sha256 is {found}, expected {sha256}.")
-    names, images = _read(path, split, expected["train"].classes)
+    if path.name == FILE:
+        found = sha256_of(path)
+        if found != sha256:
+            raise DatasetError(f"{path} is not the {FILE} that is known: its sha256 is {found}, expected {sha256}.")
+        names, images = _read(path, split, expected["train"].classes)
+    else:
+        names, images = _read_binary(path, split, expected["train"].classes, md5)
     classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
     if (counts := Counts(len(images), len(classes))) != expected[split]:
         raise DatasetError(f"{path} holds {counts} for {split}; expected {expected[split]}.")
     return Dataset("cifar100", split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
 
 
-def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[bytes]]:
+def _read_binary(path: Path, split: str, trains: int, md5: str) -> tuple[list[str], list[ImageLike]]:
+    """As `_read`, from the authors' archive."""
+    pixels, labels, classes = read(path, md5)
+    named = sorted(classes)
+    chosen = set(named[:trains] if split == "train" else named[trains:])
+    rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in chosen]
+    names = {f"{classes[labels[i]]}/{i:05d}": i for i in rows}
+    return sorted(names), [np.ascontiguousarray(pixels[names[name]]) for name in sorted(names)]
+
+
+def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[ImageLike]]:
     """The names and bytes of the split's images; `trains` of the classes are for training."""
     try:
         # About 2 KB an image: all of them are read at once, and no open file is shared between threads.
@@ -61,12 +84,14 @@ def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[bytes]]:
 def _find(data: str | Path | None) -> Path:
     roots = data_roots(data)
     for root in roots:
-        if (root / FILE).is_file():
-            return root / FILE
+        for found in (root / FILE, root / FOLDER, root / ARCHIVE):
+            if found.exists():
+                return found
     pickled = [str(root / name) for root in roots for name in _PICKLED if (root / name).exists()]
     refused = f" {pickled[0]} is a pickle, which could run any code and isn't opened." if pickled else ""
     raise DatasetError(
-        f"{FILE} is not in {' or '.join(map(str, roots))}.{refused} It is a zip file of CIFAR-100's 50,000 training "
-        f"images as PNG, <class>/<file>.png, sha256 {SHA256}. Put it into a folder that you name with --data or "
-        "ZOO_DATA."
+        f"neither {FILE} nor {ARCHIVE} is in {' or '.join(map(str, roots))}.{refused} Get the latter from {URL} and "
+        "put it, packed or extracted, into a folder that you name with --data or ZOO_DATA; it is not fetched for you, "
+        f"as its page gives no licence. {FILE} holds CIFAR-100's 50,000 training images as PNG, <class>/<file>.png, "
+        f"sha256 {SHA256}."
     )

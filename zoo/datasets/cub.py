@@ -19,6 +19,8 @@ SOURCE = Published(
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
     folders=("CUB_200_2011",),
     marks=("images.txt",),
+    archives=("CUB_200_2011.tgz",),
+    unfetched="It is not fetched for you: its photographs are others' own, for research that is not commercial alone.",
 )
 EXPECTED = {"train": Counts(5_864, 100), "test": Counts(5_924, 100)}
 

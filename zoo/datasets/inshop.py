@@ -19,6 +19,8 @@ SOURCE = Published(
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     folders=("inshop", "In-shop Clothes Retrieval Benchmark"),
     marks=("Eval/list_eval_partition.txt", "list_eval_partition.txt"),
+    archives=("Img/img.zip", "img.zip"),
+    unfetched="It is not fetched for you: its authors give it to whoever accepts their terms, from a drive with login.",
 )
 EXPECTED = {
     "train": Counts(25_882, 3_997),

@@ -44,7 +44,7 @@ def read_rows(source: Published, path: Path, kinds: Sequence[Callable[[str], Any
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise source.spoilt(f"{path} is missing.") from None
+        raise source.spoilt(f"{path} is missing.", path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise source.spoilt(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.") from None
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if number > header and line.strip()]
@@ -111,7 +111,8 @@ def _check_files(source: Published, listing: Listing) -> None:
         more = " and others" if len(lacking) > _NAMED else ""
         raise source.spoilt(
             f"{listing.base} lacks {len(lacking):,} of the {len(listing.names):,} files that {listing.path} lists: "
-            f"{', '.join(lacking[:_NAMED])}{more}. It may have been extracted only in part."
+            f"{', '.join(lacking[:_NAMED])}{more}. It may have been extracted only in part.",
+            listing.base,
         )
 
 

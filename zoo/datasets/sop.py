@@ -19,6 +19,8 @@ SOURCE = Published(
     home="https://cvgl.stanford.edu/projects/lifted_struct/",
     folders=("Stanford_Online_Products",),
     marks=("Ebay_train.txt", "Ebay_test.txt"),
+    archives=("Stanford_Online_Products.zip",),
+    unfetched="It is not fetched for you: its pictures are sellers' own, and its authors gave no licence for them.",
 )
 EXPECTED = {"train": Counts(59_551, 11_318), "test": Counts(60_502, 11_316)}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
 import pytest
 
-from zoo.datasets import cifar100, load
+from zoo.datasets import cifar100, cifar100_binary, load
 from zoo.datasets.published import Counts
 from zoo.errors import DatasetError
 from zoo.files import sha256_of
@@ -77,6 +80,74 @@ def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
         cifar100.load("test", tmp_path, sha256=sha256_of(tmp_path / cifar100.FILE))
 
 
+def write_archive(folder: Path, labels: list[int], names: str, cut: int = 0) -> tuple[Path, np.ndarray]:
+    """The authors' layout: red, green and blue planes after a coarse and a fine label; the archive and its pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (len(labels), 32, 32, 3), np.uint8)
+    records = bytearray()
+    for image, label in zip(pixels, labels, strict=True):
+        records += bytes([99, label])
+        for plane in range(3):
+            for row in range(32):
+                records += bytes(image[row, :, plane].tolist())
+    inside = folder / cifar100_binary.FOLDER
+    inside.mkdir()
+    (inside / "train.bin").write_bytes(bytes(records)[: len(records) - cut])
+    (inside / "fine_label_names.txt").write_text(names)
+    with tarfile.open(folder / cifar100_binary.ARCHIVE, "w:gz") as archive:
+        archive.add(inside, cifar100_binary.FOLDER)
+    return folder / cifar100_binary.ARCHIVE, pixels
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_official_archive_is_read_packed_or_extracted(tmp_path: Path, packed: bool) -> None:
+    archive, pixels = write_archive(tmp_path, [2, 0, 1, 2, 0, 1], "apple\nbee\ncat\n\n")
+    digest = hashlib.md5(archive.read_bytes()).hexdigest()
+    if packed:
+        shutil.rmtree(tmp_path / cifar100_binary.FOLDER)
+    else:
+        archive.unlink()
+    train, test = (cifar100.load(split, tmp_path, EXPECTED, md5=digest) for split in ("train", "test"))
+    assert (train.classes, train.labels.tolist()) == (("apple", "bee"), [0, 0, 1, 1])
+    assert list(train.sources) == ["apple/00001", "apple/00004", "bee/00002", "bee/00005"]
+    assert (test.classes, list(test.sources)) == (("cat",), ["cat/00000", "cat/00003"])
+    for split, rows in ((train, [1, 4, 2, 5]), (test, [0, 3])):
+        for image, row in zip(split.images, rows, strict=True):
+            assert np.array_equal(image, pixels[row])
+            assert np.array_equal(np.asarray(open_image(image)), pixels[row])
+
+
+def test_a_spoilt_official_archive_is_refused(tmp_path: Path) -> None:
+    def refused(says: str, md5: str = cifar100_binary.MD5) -> None:
+        with pytest.raises(
+            DatasetError, match=says + r".* Get cifar-100-binary\.tar\.gz again from https://www\.cs\.tor"
+        ):
+            cifar100.load("train", tmp_path, EXPECTED, md5=md5)
+
+    archive, _ = write_archive(tmp_path, [0, 3], "apple\nbee\n", cut=5)
+    inside = tmp_path / cifar100_binary.FOLDER
+    refused(r"train\.bin holds 6,143 bytes, which are no whole records of 3,074")
+    with (inside / "train.bin").open("ab") as file:
+        file.write(bytes(5))
+    refused(r"train\.bin has class 3, but fine_label_names\.txt names 2 classes")
+    (inside / "fine_label_names.txt").unlink()
+    refused(r"fine_label_names\.txt is missing")
+    shutil.rmtree(inside)
+    refused(r"it is not the published archive: its md5 is [0-9a-f]{32}, expected 03b5dce0")
+    archive.write_bytes(archive.read_bytes()[:40])
+    refused("it cannot be read", hashlib.md5(archive.read_bytes()).hexdigest())
+    with tarfile.open(archive, "w:gz"):
+        pass
+    refused(r"train\.bin is missing", hashlib.md5(archive.read_bytes()).hexdigest())
+
+
+def test_the_zip_and_the_official_archive_hold_the_same_counts(tmp_path: Path) -> None:
+    write_archive(tmp_path, [0, 1], "apple\nbee\n")
+    with pytest.raises(
+        DatasetError, match="holds 2 images of 2 classes for train; expected 25,000 images of 50 classes"
+    ):
+        load("cifar100", "train", tmp_path)
+
+
 def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +155,8 @@ def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
     with pytest.raises(DatasetError) as error:
         load("cifar100")
     for part in (str(tmp_path), str(own_zoo), cifar100.FILE, "50,000", "<class>/<file>.png", "--data", "ZOO_DATA"):
+        assert part in str(error.value)
+    for part in (cifar100_binary.URL, "packed or extracted", "its page gives no licence"):
         assert part in str(error.value)
     assert "pickle" not in str(error.value)
 
