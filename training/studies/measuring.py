@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ class Splits:
     root: str | Path | None
     known: dict[tuple[str, str], Dataset] = field(default_factory=dict)
     pixels: dict[tuple[str, str, Preprocessing], np.ndarray] = field(default_factory=dict)
+    digests: dict[tuple[str, str, Preprocessing], str] = field(default_factory=dict)
 
     def dataset(self, name: str, split: str) -> Dataset:
         if (name, split) not in self.known:
@@ -48,6 +50,16 @@ class Splits:
             dataset = self.dataset(name, split)
             self.pixels[name, split, how] = decode(dataset, np.arange(len(dataset)), Squares(how), split).pixels
         return self.pixels[name, split, how]
+
+    def digest(self, name: str, split: str, how: Preprocessing) -> str:
+        """Eight hexadecimal digits that differ for other pixels or labels of a split."""
+        if (name, split, how) not in self.digests:
+            total = hashlib.sha256()
+            for array in (self.images(name, split, how), self.dataset(name, split).labels):
+                total.update(f"{array.dtype} {array.shape}".encode())
+                total.update(np.ascontiguousarray(array).data)
+            self.digests[name, split, how] = total.hexdigest()[:8]
+        return self.digests[name, split, how]
 
 
 def embed(networks: Sequence[Network], recipes: Sequence[Recipe], study: Study, splits: Splits, device: Any) -> Rows:
@@ -70,7 +82,8 @@ def measure(rows: Rows, study: Study, splits: Splits, dataset: str) -> list[dict
     found = []
     for (split, view), embedded in rows.items():
         data, groups = splits.dataset(dataset, split), study.groups(split)
-        outcome = evaluate(embedded, data, metrics=("retrieval", *(name for name in groups if name != "factors")))
+        named = ("retrieval", *(name for name in groups if name != "factors"))
+        outcome = evaluate(embedded, data, metrics=named)
         facts = {**outcome.to_json(), "view": view}
         if "factors" in groups:
             facts["metrics"] = {**facts["metrics"], **factor_metrics(embedded, data)}

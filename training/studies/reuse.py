@@ -8,6 +8,7 @@ from typing import Any
 
 from training.studies.plan import RESULT, Plan, Run, read
 from training.studies.results import holds
+from training.studies.same_images import images_of, known_images, learn
 from training.studies.single import claimed
 from training.studies.study import Study
 from zoo.errors import UsageError
@@ -18,20 +19,22 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
     """Take over results from the study in the folder `other`, for runs that have none; how many.
 
     A result serves a run of exactly the same recipes, seed and selection included, where it holds all that this study
-    measures. It keeps its date, versions and hardware, and says where it is from. That both read the same images is
-    for the user to know. Raises `UsageError` where `other` has no finished run.
+    measures. It keeps its date, versions and hardware, and says where it is from. Raises `UsageError` where `other` has
+    no finished run, and `TrainingError` where a result comes from other images than the finished runs of this study.
     """
     found = [(path, read(path)) for path in sorted((other / "runs").glob(f"*/*/{RESULT}"))]
     if not found:
         raise UsageError(f"{other} holds no finished runs of a study.")
     known = {tuple(result["recipes"]): (path, result) for path, result in found}
-    taken = 0
+    runs, taken = list(runs), 0
+    images = known_images(plan.runs(runs[0].folder.parents[2])) if runs else {}
     for run in runs:
         path, result = known.get(tuple(run.digests), (None, None))
         if path is None or result is None or run.finished or not serves(plan.study, result):
             continue
         with claimed(run.folder) as ours:
             if ours and not run.finished:
+                learn(run, images_of(run, result), images)
                 write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
                 taken += 1
     return taken

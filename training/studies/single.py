@@ -21,6 +21,7 @@ from training.recipe import Recipe
 from training.run import Place
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, RESULT, Plan, Run
+from training.studies.same_images import Images, images_of, known_images, learn, trained_on
 from zoo.errors import ZooError
 from zoo.files import write_json
 
@@ -39,8 +40,7 @@ class Workplace:
 
     def data(self, recipe: Recipe) -> TrainingData:
         """The training data of the recipe; those of the last recipe are kept."""
-        held_out = recipe.seed if recipe.data.validation else None
-        key = (recipe.data, recipe.preprocessing, held_out)
+        key = trained_on(recipe)
         if key not in self.loaded:
             self.loaded = {key: training_data.load(recipe, self.splits.root)}
         return self.loaded[key]
@@ -66,11 +66,13 @@ def claimed(folder: Path) -> Iterator[bool]:
 def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     """Train the run's recipes, going on from their checkpoints, measure, and write result.json; what it holds.
 
-    The test split is read when training has ended. A failure is written down and raised.
+    The test split is read when training has ended. A failure is written down and raised, other images than those of the
+    study's finished runs among them.
     """
     started = time.perf_counter()
     try:
         result = _perform(run, plan, work)
+        _check_images(run, plan, images_of(run, result))
     except ZooError as error:
         write_json(run.folder / FAILURE, {"error": type(error).__name__, "message": str(error)})
         raise
@@ -86,24 +88,32 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     for recipe in run.recipes:
         data = work.data(recipe)
         digests.append(data.digest)
+        _check_images(run, plan, {trained_on(recipe): data.digest})
         # Of other images it would be another run: it must not go on from this one's checkpoint.
         scratch = run.folder / f"{recipe.digest}-{data.digest}"
         trained.append(train(recipe, data, scratch, work.place, progress=False))
     networks = [each.network for each in trained]
     rows = embed(networks, run.recipes, plan.study, work.splits, work.place.device)
+    first = run.recipes[0]
     return {
         "arm": run.arm.label,
         "seed": run.seed,
         "selection": run.selection,
         "recipes": run.digests,
         "data": digests,
-        "dataset": run.recipes[0].data.dataset,
-        "evaluations": measure(rows, plan.study, work.splits, run.recipes[0].data.dataset),
+        "measured": {split: work.splits.digest(first.data.dataset, split, first.preprocessing) for split, _ in rows},
+        "dataset": first.data.dataset,
+        "evaluations": measure(rows, plan.study, work.splits, first.data.dataset),
         "training": [_facts(each) for each in trained],
         "device": str(work.place.device),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **work.made_with,
     }
+
+
+def _check_images(run: Run, plan: Plan, found: Images) -> None:
+    """Raise `TrainingError` where a finished run of the same folder has found other images."""
+    learn(run, found, known_images(plan.runs(run.folder.parents[2])))
 
 
 def _facts(trained: Trained) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import training.loop
 from tests.training.studies import toys
@@ -21,6 +22,7 @@ from training.studies import measuring, single, table
 from training.studies.plan import FAILURE, RESULT, Plan, chosen, read_plan, write_plan
 from training.studies.reuse import adopt
 from training.studies.runner import Tally, run_all
+from training.studies.same_images import known_images
 from training.studies.single import claimed, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
@@ -271,6 +273,48 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert adopt(more, more.runs(tmp_path / "three"), tmp_path / "one") == 0
     with pytest.raises(UsageError, match="holds no finished runs"):
         adopt(other, runs, tmp_path)
+
+
+@pytest.fixture
+def other_data(tmp_path: Path) -> Path:
+    """The same names and classes as `data`, with other pixels."""
+    folder = toys.images(tmp_path / "others")
+    for path in folder.rglob("*.png"):
+        Image.effect_noise((20, 20), 60).convert("RGB").save(path)
+    return folder
+
+
+@pytest.mark.parametrize("selection", ["last", "validation"])
+def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_data: Path, selection: str) -> None:
+    folder, settings = tmp_path / "study", ("data.validation=0.25",)
+    plan = write_plan(toys.plan(data, 2, (selection,), settings), folder)
+    work = workplace(torch.device("cpu"), plan.data)
+    run_all(plan, plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
+    changed = write_plan(toys.plan(other_data, 2, (selection,), settings), folder)
+    tally = go(changed, folder)
+    assert (len(tally.before), len(tally.done), len(tally.failed)) == (2, 0, 2)
+    assert "margin, seed 1" in tally.failed[0][1]
+    assert "comes from other images than margin, seed 0" in tally.failed[0][1]
+    assert len(go(dataclasses.replace(changed, data=str(data)), folder).done) == 2
+
+
+def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, other_data: Path) -> None:
+    here, there = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
+    go(there, tmp_path / "there")
+    first = here.runs(tmp_path / "here")
+    run_all(here, first[:1], workplace(torch.device("cpu"), here.data), [].append)
+    with pytest.raises(TrainingError, match="contrastive, seed 0 comes from other images than margin, seed 0"):
+        adopt(here, first, tmp_path / "there")
+    assert not first[1].finished
+
+
+def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data: Path) -> None:
+    plan = toys.plan(data, seeds=1)
+    go(plan, tmp_path)
+    result = plan.runs(tmp_path)[1].folder / RESULT
+    result.write_text(json.dumps({**json.loads(result.read_text()), "data": ["00000000"]}))
+    with pytest.raises(TrainingError, match="from other images than"):
+        known_images(plan.runs(tmp_path))
 
 
 def test_copies_are_trained_each_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:
