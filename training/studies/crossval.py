@@ -15,6 +15,7 @@ from training.run import embed
 from training.studies.folds import folds, without
 from training.studies.plan import RESULT, read
 from training.studies.single import Workplace
+from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import write_json
 
@@ -75,6 +76,7 @@ def _fold(
     if use is None and (place / RESULT).exists():
         return read(place / RESULT)
     data = work.data(recipe)
+    digest = _same(data.digest, place)
     split = work.splits.dataset(recipe.data.dataset, "train")
     pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), how.folds)[number]
@@ -85,12 +87,24 @@ def _fold(
     record = trained.log[trained.best_epoch - 1]
     scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
     result = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
-    write_json(place / RESULT, {**result, "seconds": trained.seconds})
+    write_json(place / RESULT, {**result, "data": digest, "seconds": trained.seconds, **work.made_with})
     if use is None:
         _tidy(place)
     else:
         use(trained)
     return result
+
+
+def _same(digest: str, place: Path) -> str:
+    """The digest of the training data; `UsageError`, which is no failure of a trial, where other folds had others."""
+    results = map(read, sorted(place.parents[1].glob(f"*/fold-*/{RESULT}")))
+    other = next((result["data"] for result in results if "data" in result), digest)
+    if other != digest:
+        raise UsageError(
+            f"the images are others than those that {place.parents[1]} was searched with: their digests are {digest} "
+            f"and {other}. Name the data that the search was begun with (--data), or begin anew in another folder."
+        )
+    return digest
 
 
 def _tidy(folder: Path) -> None:

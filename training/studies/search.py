@@ -21,6 +21,7 @@ from training.studies.crossval import Validation, rerun, validate
 from training.studies.plan import read
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
+from zoo.comparison.runs import agree
 from zoo.errors import EvaluationError, RecipeError, TrainingError, UsageError, ZooError, missing
 from zoo.files import locked, write_json
 
@@ -52,7 +53,7 @@ class Search:
         if min(self.trials, self.reruns, self.patience) < 1:
             raise UsageError("trials, reruns and patience are 1 or more.")
         for loss in self.losses:
-            self.recipe(space_of(loss), {parameter.key: parameter.low for parameter in space_of(loss).parameters})
+            self.recipe(space_of(loss), _lowest(space_of(loss)))
 
     @property
     def how(self) -> Validation:
@@ -70,28 +71,54 @@ class Search:
 def begin(search: Search, folder: Path) -> Search:
     """Write the plan, or find it there: trials and reruns may be more than before, nothing else may differ.
 
-    Raises `TrainingError` where the folder holds another search.
+    What the search was begun with stays as it was written then; each fold's result has its own. Raises `TrainingError`
+    where the folder holds another search, or one whose recipes have changed since.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
+        facts = {**provenance(), "recipes": _recipes(search)}
         if (folder / PLAN).exists():
-            old = read_search(folder)
+            old, facts = read_search(folder), read(folder / PLAN)
             fewer = dataclasses.replace(search, trials=old.trials, reruns=old.reruns, data=old.data)
             if fewer != old:
                 raise TrainingError(f"{folder} holds another search: {old}. Name another --out.")
             more = max(search.trials, old.trials), max(search.reruns, old.reruns)
             search = dataclasses.replace(search, trials=more[0], reruns=more[1])
-        write_json(folder / PLAN, {"search": dataclasses.asdict(search), **provenance()})
+        write_json(folder / PLAN, {**facts, "search": dataclasses.asdict(search)})
     return search
 
 
 def read_search(folder: Path) -> Search:
-    """The plan in a folder. Raises `TrainingError` where it is none."""
+    """The plan in a folder. Raises `TrainingError` where it is none, or its recipes have changed since."""
+    raw = read(folder / PLAN)
     try:
-        facts: dict[str, Any] = read(folder / PLAN)["search"]
-        return Search(**{**facts, "losses": tuple(facts["losses"]), "settings": tuple(facts["settings"])})
+        facts: dict[str, Any] = raw["search"]
+        search = Search(**{**facts, "losses": tuple(facts["losses"]), "settings": tuple(facts["settings"])})
     except (KeyError, TypeError) as error:
         raise TrainingError(f"{folder / PLAN} is no plan of a search ({error}); begin anew elsewhere.") from None
+    _check_recipes(search, raw, folder)
+    return search
+
+
+def _recipes(search: Search) -> dict[str, Any]:
+    """By loss: the recipe of a trial in which every value is at its lower bound."""
+    spaces = [space_of(loss) for loss in search.losses]
+    return {space.name: search.recipe(space, _lowest(space)).to_json() for space in spaces}
+
+
+def _lowest(space: Space) -> dict[str, float]:
+    return {parameter.key: parameter.low for parameter in space.parameters}
+
+
+def _check_recipes(search: Search, raw: dict[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` where a loss's recipe is not what it was: trials of both would be compared."""
+    planned = raw.get("recipes", {})
+    for loss, recipe in _recipes(search).items():
+        if loss in planned and not agree(planned[loss], json.loads(json.dumps(recipe))):
+            raise TrainingError(
+                f"the recipe of {loss} has changed since {folder} was begun (with commit {raw.get('commit')}). "
+                "Go on with that version, or begin anew in another folder."
+            )
 
 
 def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None]) -> None:

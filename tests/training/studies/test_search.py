@@ -143,7 +143,7 @@ def test_a_killed_search_goes_on_and_is_reported(
         assert best.value == max(trial.value for trial in study.trials)
     report = report_of(small, folder)
     write_report(small, report, folder)
-    assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())] == [2, 2]
+    assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())["losses"]] == [2, 2]
     told = as_markdown(small, report, folder)
     assert "| contrastive |" in told
     assert f"Trials ran from {report[0]['began']} to {report[1]['ended']}. Made with: " in told
@@ -244,6 +244,52 @@ def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: 
     (tmp_path / "search.json").write_text("{}")
     with pytest.raises(TrainingError, match="is no plan of a search"):
         read_search(tmp_path)
+
+
+def test_what_a_search_was_begun_with_stays_and_each_fold_has_its_own(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "provenance", lambda: {"commit": "first"})
+    begin(small, tmp_path)
+    monkeypatch.setattr(search, "provenance", lambda: {"commit": "second"})
+    begin(dataclasses.replace(small, trials=5), tmp_path)
+    kept = json.loads((tmp_path / "search.json").read_text())
+    assert (kept["commit"], kept["search"]["trials"]) == ("first", 5)
+    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    work = workplace(torch.device("cpu"), one.data)
+    work.made_with = {"commit": "third"}
+    search.run(one, tmp_path, work, [].append)
+    folds_written = [json.loads(path.read_text()) for path in tmp_path.glob("ntxent/*/fold-*/result.json")]
+    assert [each["commit"] for each in folds_written] == ["third"] * 4
+
+
+def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: Search) -> None:
+    begin(small, tmp_path)
+    kept = json.loads((tmp_path / "search.json").read_text())
+    kept["recipes"]["ntxent"]["batch"]["per_class"] = 3
+    (tmp_path / "search.json").write_text(json.dumps(kept))
+    with pytest.raises(TrainingError, match="the recipe of ntxent has changed since"):
+        begin(small, tmp_path)
+    with pytest.raises(TrainingError, match="the recipe of ntxent has changed since"):
+        read_search(tmp_path)
+    del kept["recipes"]  # as a version that kept none wrote it
+    (tmp_path / "search.json").write_text(json.dumps(kept))
+    assert begin(small, tmp_path) == small
+
+
+def test_trials_from_other_images_are_refused(tmp_path: Path, small: Search) -> None:
+    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    begin(one, tmp_path)
+    go(one, tmp_path, [])
+    others = toys.images(tmp_path / "others", classes=9)
+    for path in others.rglob("0.png"):
+        path.write_bytes(path.with_name("1.png").read_bytes())
+    more = begin(dataclasses.replace(one, trials=2, data=str(others)), tmp_path)
+    with pytest.raises(UsageError, match=r"the images are others than those that .*ntxent was searched with"):
+        go(more, tmp_path, [])
+    lines: list[str] = []
+    go(dataclasses.replace(more, data=one.data), tmp_path, lines)
+    assert "ntxent, trial 2 of 2: validation MAP@R" in lines[0]
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
