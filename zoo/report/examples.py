@@ -40,11 +40,20 @@ def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: in
 
 def search(rows: np.ndarray, dataset: Dataset) -> list[Example]:
     """Every search of the data set."""
+    queries, similarities, found = neighbours(rows, dataset, NEIGHBOURS)
+    hits = dataset.labels[found] == dataset.labels[queries, None]
+    return [Example(int(q), *facts) for q, *facts in zip(queries, found, similarities, hits, strict=True)]
+
+
+def neighbours(rows: np.ndarray, dataset: Dataset, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Who searches, int64 [q], and the `k` nearest of each: similarities float32 [q, k] and who they are, int64 [q, k].
+
+    Each row of `rows`, float32 [n, d], searches all others; where the data set has the factor `query`, its queries
+    search its gallery. k is cut to what there is.
+    """
     asks = dataset.factors.get("query")
     everything = np.arange(len(rows))
     queries, gallery = (everything, everything) if asks is None else (everything[asks > 0], everything[asks == 0])
-    k = min(NEIGHBOURS, len(gallery) - (asks is None))
+    k = min(k, len(gallery) - (asks is None))
     similarities, found = nearest_neighbours(rows[queries], rows[gallery], k, exclude_self=asks is None)
-    found = gallery[found]
-    hits = dataset.labels[found] == dataset.labels[queries, None]
-    return [Example(int(q), *facts) for q, *facts in zip(queries, found, similarities, hits, strict=True)]
+    return queries, similarities, gallery[found]

@@ -15,6 +15,8 @@ from zoo.errors import missing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from zoo.evaluation.calibration import Bin
+
 COLOURS = (
     *("#4a7bdc", "#d9622b", "#2b9348", "#a463bd", "#d6417b"),
     *("#0f9aa5", "#a37b00", "#8d6e63", "#e53935", "#7690a0"),
@@ -87,6 +89,17 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], across: str = "e
         axes.xaxis.set_major_locator(MaxNLocator(integer=across == "epoch"))
         axes.set_xlabel(across)
         axes.set_ylabel(up)
+    return out.getvalue()
+
+
+def reliability(bins: Sequence[Bin]) -> bytes:
+    """An SVG of what was promised against what was so, a dot a bin, its area by the bin's size."""
+    promised, observed, counts = np.array([(one.probability, one.share, one.count) for one in bins]).T
+    with _figure("svg") as (axes, out):
+        axes.plot((0, 1), (0, 1), color="#8a94a3", linestyle="--", linewidth=1)
+        axes.plot(promised, observed, color=COLOURS[0], linewidth=1)
+        axes.scatter(promised, observed, s=10 + 110 * counts / counts.max(), color=COLOURS[0], linewidths=0)
+        axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="promised p_same", ylabel="share of the query's class")
     return out.getvalue()
 
 

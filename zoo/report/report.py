@@ -15,6 +15,7 @@ from zoo.evaluation import Evaluation, evaluate
 from zoo.evaluation.structure import spectral_decay
 from zoo.images import ImageLike, open_image
 from zoo.report import pictures, projection
+from zoo.report.certainty import certainty
 from zoo.report.examples import Example, choose_examples
 from zoo.report.history import recall_by_epoch
 from zoo.report.page import Section, legend, page, paragraph, picture, table, thumbnail
@@ -53,6 +54,7 @@ def sections(
         _examples(choose_examples(rows, dataset), dataset),
         _map(rows, dataset, mapping),
         _spectrum(rows, dataset.split),
+        certainty(rows, dataset),
         *_history(model),
     ]
 

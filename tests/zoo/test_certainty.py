@@ -1,0 +1,115 @@
+"""The reliability of p_same in a model's report, against loops, scikit-learn's logistic curve and a hand-made case."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from zoo.datasets.dataset import Dataset
+from zoo.evaluation.calibration import Bin
+from zoo.report.certainty import NEIGHBOURS, certainty, held_out_bins
+from zoo.report.pictures import reliability
+
+
+def dataset_of(labels: np.ndarray, **factors: np.ndarray) -> Dataset:
+    n, images = len(labels), [np.zeros((4, 4, 3), np.uint8)] * len(labels)
+    classes = tuple(f"class {number}" for number in range(int(labels.max()) + 1))
+    return Dataset("d", "test", images, labels, classes, [str(number) for number in range(n)], factors)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[np.ndarray, np.ndarray]:
+    """Eight classes that overlap: rows float32 [160, 6] and labels."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(8), 20)
+    rows = rng.normal(size=(8, 6))[labels] + 0.9 * rng.normal(size=(160, 6))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def pairs_by_loops(rows: np.ndarray, labels: np.ndarray) -> list[list[tuple[float, bool]]]:
+    """For each row the cosine of its ten nearest others, and whether they share its class."""
+    out = []
+    for i, row in enumerate(rows.astype(np.float64)):
+        others = [(float(row @ rows[j].astype(np.float64)), labels[i] == labels[j]) for j in range(len(rows)) if j != i]
+        out.append(sorted(others, key=lambda pair: -pair[0])[:NEIGHBOURS])
+    return out
+
+
+def curve(pairs: list[tuple[float, bool]]) -> LogisticRegression:
+    """Platt's: targets a little off 0 and 1, as weights of the two outcomes."""
+    similar, same = np.array([p[0] for p in pairs])[:, None], np.array([p[1] for p in pairs])
+    targets = np.where(same, (same.sum() + 1) / (same.sum() + 2), 1 / ((~same).sum() + 2))
+    model = LogisticRegression(C=1e9, tol=1e-10, max_iter=10_000)
+    twice = np.concatenate([np.ones(len(same)), np.zeros(len(same))])
+    return model.fit(np.concatenate([similar, similar]), twice, np.concatenate([targets, 1 - targets]))
+
+
+@pytest.fixture(scope="module")
+def expected(case: tuple[np.ndarray, np.ndarray]) -> list[Bin]:
+    rows, labels = case
+    searches, tenths = pairs_by_loops(rows, labels), [[] for _ in range(10)]
+    for half in (0, 1):
+        fitted = curve([pair for one, label in zip(searches, labels, strict=True) if label % 2 == half for pair in one])
+        for one, label in zip(searches, labels, strict=True):
+            for similarity, same in one if label % 2 != half else ():
+                chance = float(fitted.predict_proba([[similarity]])[0, 1])
+                tenths[int(10 * chance)].append((chance, same))
+    told = [(np.mean([p for p, _ in some]), np.mean([s for _, s in some]), len(some)) for some in tenths if some]
+    return [Bin(float(chance), float(share), count) for chance, share, count in told]
+
+
+def test_the_diagram_is_that_of_loops_and_of_scikit_learns_curve(
+    case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
+) -> None:
+    found = held_out_bins(case[0], dataset_of(case[1]))
+    assert len(found) > 5
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.count == theirs.count
+        assert (ours.probability, ours.share) == pytest.approx((theirs.probability, theirs.share), abs=1e-3)
+
+
+def test_the_section_says_promised_observed_and_the_error(
+    case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
+) -> None:
+    section = certainty(case[0], dataset_of(case[1]))
+    cells = [float(cell) for cell in re.findall(r'<td class="number">([\d.,]+)</td>', section.body)]
+    wanted = [value for one in expected for value in (one.probability, one.share, one.count)]
+    assert cells == pytest.approx(wanted, abs=2e-3)
+    error = sum(one.count * abs(one.probability - one.share) for one in expected) / (160 * NEIGHBOURS)
+    (told,) = re.findall(r"calibration error ([\d.]+)\.", section.body)
+    assert float(told) == pytest.approx(error, abs=2e-3)
+    assert "1,600 neighbours" in section.body
+    assert section.body.count("data:image/svg+xml") == 1
+
+
+def test_by_hand() -> None:
+    """Four classes of three on the axes, exactly apart: near neighbours are of the class, and none of the others."""
+    labels = np.repeat(np.arange(4), 3)
+    found = held_out_bins(np.eye(4, dtype=np.float32)[labels], dataset_of(labels))
+    # Of ten neighbours of each of the twelve two are at cosine 1, and eight, of other classes, at cosine 0. Platt's
+    # targets for the six queries of a half: 13 / 14 for the 12 of the class, 1 / 50 for the 48 others.
+    assert [(one.share, one.count) for one in found] == [(0.0, 96), (1.0, 24)]
+    assert [one.probability for one in found] == pytest.approx([1 / 50, 13 / 14], abs=1e-4)
+
+
+def test_only_queries_search_where_there_are_some(case: tuple[np.ndarray, np.ndarray]) -> None:
+    rows, labels = case
+    asks = (np.arange(160) % 4 == 0).astype(np.int64)
+    assert sum(one.count for one in held_out_bins(rows, dataset_of(labels, query=asks))) == 40 * NEIGHBOURS
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_too_few_classes_are_said(case: tuple[np.ndarray, np.ndarray], classes: int) -> None:
+    rows, labels = case
+    section = certainty(rows[labels < classes], dataset_of(labels[labels < classes]))
+    assert "at least four classes" in section.body
+    assert "<img" not in section.body
+
+
+def test_equal_diagrams_are_equal_bytes() -> None:
+    bins = [Bin(0.1, 0.2, 10), Bin(0.9, 0.8, 1)]
+    assert reliability(bins) == reliability(bins)
+    assert reliability(bins).startswith(b"<?xml")
