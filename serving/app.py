@@ -61,7 +61,7 @@ def create_app(
     at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
     in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
-    answered = AnswerDeadline(inside, configuration.answer_seconds)
+    answered = AnswerDeadline(inside, configuration.answer_seconds, _takes_minutes)
     limited = ConcurrencyLimit(answered, share.concurrency)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
@@ -101,6 +101,11 @@ class _Either:
 def _keys_of(scope: Scope) -> Keys | None:
     collection = scope[SCOPE]
     return collection.keys if collection else None
+
+
+def _takes_minutes(scope: Scope) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return bool(scope["method"] == "POST" and path == "/evaluate")
 
 
 async def _openapi(request: Request) -> Response:

@@ -74,7 +74,9 @@ class Configuration:
     )
     burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")
     body_seconds: float = _number(30.0, 0.1, "seconds within which a request must be all here")
-    answer_seconds: float = _number(60.0, 0.1, "seconds after which a request that has no answer yet gets 504")
+    answer_seconds: float = _number(
+        60.0, 0.1, "seconds after which a request that has no answer yet gets 504; POST /evaluate may take longer"
+    )
     hang_seconds: float = _number(
         30.0, 0.1, "seconds without an answer to /livez after which one of several workers is killed and started anew"
     )

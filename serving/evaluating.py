@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from anyio import to_thread
@@ -16,6 +20,9 @@ from serving import feedback
 from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of, told
 from serving.collection import collection_of
 from serving.gallery import Gallery
+from serving.gallery.binding import MODEL
+from serving.refusals import RefusedError
+from serving.reproducing import reproduced
 from serving.searcher import Searcher
 from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
@@ -25,7 +32,9 @@ FACT = "evaluation"
 
 
 async def measure(request: Request) -> Response:
-    """R@1 and MAP@R, exactly and through the index, its recall, a new calibration: kept for GET; what the marks say."""
+    """R@K and MAP@R, exactly and through the index, its recall, what the served model makes of the images today, a new
+    calibration: kept for GET; what the marks say.
+    """
     collection = collection_of(request)
     return JSONResponse(await to_thread.run_sync(collection.steadily, partial(_measured, collection.path)))
 
@@ -36,7 +45,20 @@ async def last(request: Request) -> Response:
 
 
 def _measured(path: str, searcher: Searcher) -> dict[str, Any]:
-    return {**evaluate(searcher.gallery), "marks": feedback.report(searcher.gallery, path)}
+    with _alone(searcher.gallery):
+        return {**evaluate(searcher.gallery, reproduced(searcher)), "marks": feedback.report(searcher.gallery, path)}
+
+
+@contextmanager
+def _alone(gallery: Gallery) -> Iterator[None]:
+    """One evaluation of a gallery at a time, of all processes. Raises `RefusedError` (409) where there is one."""
+    with (gallery.path / MODEL).open("rb") as file:  # is only read, so that a gallery is locked that nobody may write
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = "This gallery is being evaluated. GET /evaluate has the outcome once that is done."
+            raise RefusedError(HTTPStatus.CONFLICT, "being_evaluated", message) from None
+        yield
 
 
 def _kept(path: str, searcher: Searcher) -> dict[str, Any]:
@@ -50,8 +72,8 @@ def _kept(path: str, searcher: Searcher) -> dict[str, Any]:
     return {**found, "marks": marks, "changed_since": gallery.change() != found["change"]}
 
 
-def evaluate(gallery: Gallery) -> dict[str, Any]:
-    """The measurement, kept with the gallery.
+def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The measurement, kept with the gallery; served_model: what `reproduced` says of it.
 
     Raises `EvaluationError` where no two items share a label, and no result was marked either.
     """
@@ -63,6 +85,7 @@ def evaluate(gallery: Gallery) -> dict[str, Any]:
         "items": stats.items,
         "change": stats.change,
         "index_recall_at_10": gallery.recall(SERVED_K),
+        "served_model": served_model,
         "steps": steps,
         "not_measured": not_measured,
         "calibration": told(calibration),

@@ -111,14 +111,15 @@ class BodyDeadline:
 class AnswerDeadline:
     """ASGI middleware: a request without an answer after `seconds` gets 504.
 
-    What works on it cannot be stopped and keeps its place until it is done; its answer is dropped.
+    What works on it cannot be stopped and keeps its place until it is done; its answer is dropped. exempt: whether a
+    request may take as long as it takes.
     """
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self.app, self.seconds = app, seconds
+    def __init__(self, app: ASGIApp, seconds: float, exempt: Callable[[Scope], bool] = lambda scope: False) -> None:
+        self.app, self.seconds, self.exempt = app, seconds, exempt
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or self.exempt(scope):
             await self.app(scope, receive, send)
             return
         answered, refusal = False, None

@@ -31,8 +31,14 @@ from zoo.onnx_runtime import FILES
 from zoo.registry import find
 
 METRICS = ("recall_at_1", "map_at_r")
+"""By which models are compared."""
+DEPTHS = (1, 5, 10)
+"""The K of the R@K that are told."""
+_NAMES = (*(f"recall_at_{k}" for k in DEPTHS), "map_at_r")
 SERVED_K = 10
-"""The k that a search has by default: R@1 is that of its first result."""
+"""The k that a search has by default: R@K is that of its first results."""
+AT_ONCE = 2**20
+"""So many neighbours are looked at in one go, each of some 100 bytes: a label of many items has as many to be found."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,10 @@ def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int 
     """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
     for embedder in _variants(find(model), with_torch):
         rows = embedder.embed(dataset.images, batch_size)
-        yield Step(
-            f"{embedder.runtime} {embedder.precision}",
-            "data set",
-            per_query(**searched(rows, dataset.labels, dataset), k=(1,)),
-        )
+        asked = searched(rows, dataset.labels, dataset)
+        others = len(asked["embeddings"]) - ("queries" not in asked)
+        measured = per_query(**asked, k=_depths(others))
+        yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
 
 
 def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
@@ -118,10 +123,19 @@ class Labelled:
 
     def measured(self, asks: np.ndarray, exact: bool) -> PerQuery:
         """The metrics of rows that have relatives, each left out of its own neighbours."""
+        depth = int(self.relatives[asks].max())
+        size = max(1, AT_ONCE // (depth + 1))
+        pieces = [self._values(asks[start : start + size], depth, exact) for start in range(0, len(asks), size)]
+        values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        return PerQuery(values, asks, self.codes[asks], 0)
+
+    def _values(self, asks: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
+        """Each metric of some of the rows, float64 [q]: R@K of what a search gives, the others `depth` deep."""
         relatives = self.relatives[asks]
-        nearest, deep = (self._hits(asks, depth, exact) for depth in (SERVED_K, int(relatives.max())))
-        first, values = measure_hits(nearest, relatives, (1,)), measure_hits(deep, relatives, (1,))
-        return PerQuery({**values, "recall_at_1": first["recall_at_1"]}, asks, self.codes[asks], 0)
+        nearest, deep = (self._hits(asks, k, exact) for k in (SERVED_K, depth))
+        first = measure_hits(nearest, relatives, _depths(len(self.ids) - 1))
+        recalls = {name: values for name, values in first.items() if name.startswith("recall_at_")}
+        return {**measure_hits(deep, relatives, (1,)), **recalls}
 
     def _hits(self, asks: np.ndarray, depth: int, exact: bool) -> np.ndarray:
         """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
@@ -149,9 +163,10 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
     queries, classes resampled as in `zoo.evaluation.bootstrap_intervals`.
     """
     rows: list[dict[str, Any]] = []
+    told = [name for name in _NAMES if all(name in step.measured.values for step in steps)]
     for number, step in enumerate(steps):
         before = [one for one in steps[:number] if joined or one.of == step.of]
-        values = {name: step.measured.values[name] for name in METRICS}
+        values = {name: step.measured.values[name] for name in told}
         rows.append(
             {
                 "step": step.name,
@@ -159,8 +174,8 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
                 "queries": len(step.measured.rows),
                 "metrics": {name: float(value.mean()) for name, value in values.items()},
                 "intervals": _intervals(values, step.measured.classes),
-                "loss": _loss(before[-1], step) if before else None,
-                "loss_in_all": _loss(before[0], step) if before else None,
+                "loss": _loss(before[-1], step, told) if before else None,
+                "loss_in_all": _loss(before[0], step, told) if before else None,
             }
         )
     return rows
@@ -220,8 +235,13 @@ def _content(image: ImageLike) -> str | None:
     return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else None
 
 
-def _loss(before: Step, after: Step) -> dict[str, Any]:
-    values = {name: before.measured.values[name] - after.measured.values[name] for name in METRICS}
+def _depths(others: int) -> tuple[int, ...]:
+    """Those of `DEPTHS` that so many neighbours can fill."""
+    return tuple(k for k in DEPTHS if k <= others)
+
+
+def _loss(before: Step, after: Step, names: Sequence[str]) -> dict[str, Any]:
+    values = {name: before.measured.values[name] - after.measured.values[name] for name in names}
     return {
         "since": before.name,
         **{name: float(value.mean()) for name, value in values.items()},

@@ -198,7 +198,7 @@ class Collection(_Read):
 
 @dataclass(frozen=True)
 class Evaluation(_Read):
-    """The labelled gallery measured through what is served.
+    """The labelled gallery measured through what is served; `served_model`: how near it comes to what is stored.
 
     `steps`: one each for exact search and the index, with their metrics; `not_measured`, `not_calibrated`: why there
     are none, or no calibration came of it. `reliability`: in tenths of p_same what was promised and what was so, of
@@ -217,3 +217,4 @@ class Evaluation(_Read):
     reliability: tuple[Mapping[str, Any], ...] = ()
     marks: Mapping[str, Any] | None = None
     marks_left_out: int = 0
+    served_model: Mapping[str, Any] | None = None

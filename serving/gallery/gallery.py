@@ -241,6 +241,10 @@ class Gallery:
         """The items' unit embeddings, float32 [n, dim]. Raises `ItemNotFoundError`."""
         return self._store.embeddings(ids)
 
+    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
+        """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
+        return self._store.from_thumbnails(ids)
+
     def item_of_content(self, content_sha256: str) -> Item | None:
         """The item of the image file with this SHA-256 (hex), if the gallery has it."""
         return self._store.item_of_content(content_sha256)

@@ -230,6 +230,12 @@ class Store:
         rows = [np.frombuffer(found[item_id], "<f4") for item_id in ids]
         return np.stack(rows).astype(np.float32) if rows else np.empty((0, self.dim), np.float32)
 
+    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
+        """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
+        with self._of_this_model():
+            rows = list(self._rows_by_id("item, from_thumbnail", ids, "embeddings", "item"))
+        return {item for item, small in rows if small}
+
     def items(
         self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
     ) -> list[Item]:

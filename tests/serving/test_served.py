@@ -63,7 +63,7 @@ def test_each_step_is_what_the_evaluation_says(served: tuple[Path, Path], pictur
     assert list(steps) == ["onnx fp32", "onnx int8", "gallery, exact", "gallery, flat index"]
     for precision in ("fp32", "int8"):
         rows = load(folder, runtime="onnx", precision=precision).embed(dataset.images)
-        expected = retrieval_metrics(rows, dataset.labels, (1,))
+        expected = retrieval_metrics(rows, dataset.labels, (1, 5, 10))
         for name, value in steps[f"onnx {precision}"]["metrics"].items():
             assert value == pytest.approx(expected[name], abs=1e-12)
     for step in ("gallery, exact", "gallery, flat index"):

@@ -1,0 +1,139 @@
+"""POST /evaluate: over a real connection, beside another one, and in pieces."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from serving import served
+from serving.app import create_app
+from serving.collection import Collection
+from serving.collections import Collections
+from serving.configuration import WRITE_KEYS, Configuration
+from serving.gallery import Gallery
+from serving.gallery.binding import MODEL
+from serving.gallery.builder import index_folder
+from serving.keys import Keys
+from serving.reproducing import reproduced
+from serving.searcher import Searcher
+from serving.served import gallery_steps
+from tests.serving import toys
+from tests.serving.running import answering
+from tests.serving.test_gallery import CARD, new_items
+from tests.serving.test_kinds import clustered
+from tests.serving.test_served import write_int8
+from zoo.evaluation import retrieval_metrics
+from zoo.loading import load
+
+KEY = "w" * 20
+NAMES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_r")
+
+
+@pytest.fixture
+def path(gallery_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+
+
+@pytest.fixture
+def service(path: Path) -> Iterator[httpx.Client]:
+    searcher = Searcher.open(path)
+    one = Collection("", lambda: searcher, Keys.of({WRITE_KEYS: KEY}))
+    app = create_app(Collections([one]), Configuration(answer_seconds=0.1))
+    with answering(app) as url, httpx.Client(base_url=url, timeout=60, headers={"x-api-key": KEY}) as client:
+        yield client
+    searcher.close()
+
+
+def test_it_is_as_the_evaluation_says_and_takes_the_time_that_it_takes(
+    service: httpx.Client, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.evaluating.gallery_steps", _slow)
+    answer = service.post("/evaluate")
+    assert answer.status_code == 200, "not 504 after a tenth of a second"
+    told = answer.json()
+    with Gallery.open(path) as gallery:
+        ids, rows = gallery.vectors()
+        expected = retrieval_metrics(rows, [gallery.labels()[item] for item in ids.tolist()], (1, 5, 10))
+    for step in told["steps"]:
+        assert step["metrics"] == pytest.approx({name: expected[name] for name in NAMES})
+    assert told["served_model"] == {
+        "runtime": "onnx",
+        "precision": "fp32",
+        "device": "cpu",
+        "images": 24,
+        "least_cosine": pytest.approx(1, abs=1e-6),
+        "not_measured": None,
+    }
+    assert service.get("/evaluate").json()["served_model"] == told["served_model"]
+
+
+def _slow(gallery: Gallery) -> list[served.Step]:
+    time.sleep(0.4)
+    return gallery_steps(gallery)
+
+
+def test_one_at_a_time_of_all_processes(service: httpx.Client, path: Path) -> None:
+    with (path / MODEL).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        answer = service.post("/evaluate")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "being_evaluated")
+    assert service.post("/evaluate").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        items = new_items(clustered(1000))
+        gallery.add([replace(item, label="ab"[n % 2]) for n, item in enumerate(items)])
+        gallery.tune(0.5, kinds=[kind])
+        whole = gallery_steps(gallery, 300)
+        asked: list[int] = []
+        neighbours = gallery.neighbours
+
+        def counted(vectors: np.ndarray, k: int, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+            asked.append(len(vectors) * k)
+            return neighbours(vectors, k, exact)
+
+        monkeypatch.setattr(gallery, "neighbours", counted)
+        monkeypatch.setattr(served, "AT_ONCE", 7000)
+        pieces = gallery_steps(gallery, 300)
+    assert 3500 < max(asked) <= 7000
+    assert len(asked) > 40
+    for one, other in zip(whole, pieces, strict=True):
+        assert one.measured.values.keys() == other.measured.values.keys()
+        for name, values in one.measured.values.items():
+            np.testing.assert_array_equal(values, other.measured.values[name])
+
+
+def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there(
+    pictures: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    folder, own = Path(shutil.copytree(model_folder, tmp_path / "m")), Path(shutil.copytree(pictures, tmp_path / "p"))
+    write_int8(folder)
+    index_folder(load(folder, runtime="onnx"), str(folder), own, tmp_path / "g")
+    coarse = load(folder, runtime="onnx", precision="int8")
+    with Gallery.open(tmp_path / "g") as gallery:
+        searcher = Searcher(gallery, coarse)
+        files = [own / item.source for item in gallery.items(limit=100)]
+        stored = gallery.embeddings([item.id for item in gallery.items(limit=100)])
+        cosines = (coarse.embed(files).astype(np.float64) * stored).sum(axis=1)
+        told = reproduced(searcher)
+        assert (told["precision"], told["images"]) == ("int8", 24)
+        assert told["least_cosine"] == pytest.approx(cosines.min(), abs=1e-6)
+        assert cosines.min() < 0.99
+        worst = int(cosines.argmin())
+        files[worst].write_bytes(toys.query(0))
+        assert reproduced(searcher)["images"] == 23, "another file lies there now"
+        assert reproduced(searcher)["least_cosine"] == pytest.approx(np.delete(cosines, worst).min(), abs=1e-6)
+        shutil.rmtree(own)
+        told = reproduced(searcher)
+    assert (told["images"], told["least_cosine"]) == (0, None)
+    assert "none of the items' image files" in told["not_measured"]
