@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import typing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zoo
-from zoo.cards import read_card
+from training.origin import changes
+from training.recipes import RECIPES
+from zoo.cards import Head, read_card
 from zoo.datasets.dataset import Dataset
 from zoo.paths import SHIPPED
 from zoo.registry import find, recipes
@@ -33,6 +38,40 @@ def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Pat
     heads = {"sha256 heads.safetensors"} if read_card(folder).heads else set()
     wanted = {"sha256 model.safetensors", "sha256 onnx/model.onnx", "golden torch fp32", "golden onnx fp32"}
     assert wanted | heads <= set(checks)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_it_was_trained_by_the_recipe_as_it_is_today(folder: Path) -> None:
+    """Key by key. What recipes could not say yet when it was trained has a default that changes nothing."""
+    written = json.loads((folder / "recipe.json").read_text())["recipe"]
+    today = RECIPES[folder.name]()
+    assert changes(_read(type(today), written), today) == {}
+
+
+def _read(kind: Any, values: Any) -> Any:
+    """A dataclass of its JSON; a key that it does not have is an error."""
+    if not dataclasses.is_dataclass(kind):
+        return tuple(values) if isinstance(values, list) else values
+    hints = typing.get_type_hints(kind)
+    return kind(**{key: _heads(value) if key == "heads" else _read(hints[key], value) for key, value in values.items()})
+
+
+def _heads(values: list[dict[str, Any]]) -> tuple[Head, ...]:
+    return tuple(Head(**value) for value in values)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path) -> None:
+    card = read_card(folder)
+    (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "torch"]
+    low, high = result["intervals"]["recall_at_1"]
+    recall, precision = (f"{result['metrics'][metric]:.3f}"[1:] for metric in ("recall_at_1", "map_at_r"))
+    assert f"R@1 {recall} (95 % interval {low:.3f} to {high:.3f}), MAP@R {precision}".replace("0.", ".") in (
+        card.description
+    )
+    assert len(card.description) > 150
+    readme = (SHIPPED.parent.parent / "README.md").read_text(encoding="utf-8")
+    assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in readme
 
 
 @pytest.fixture(scope="module")
