@@ -9,6 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from serving.metrics import WAITING, stage
+
 PATIENCE = 0.25
 """Seconds: far more than a photograph takes, far less than a file that was built to keep a decoder busy."""
 
@@ -27,9 +29,13 @@ class Cores:
         self._calls, self._patience, self._left = CapacityLimiter(count), patience, max(2, count)
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        async with self._calls:
+        with stage("queue"), WAITING.track_inprogress():
+            await self._calls.acquire()
+        try:
             with self._patiently():
                 return await to_thread.run_sync(lambda: call(*args, **kwargs))
+        finally:
+            self._calls.release()
 
     @contextmanager
     def _patiently(self) -> Iterator[None]:

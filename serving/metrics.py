@@ -24,7 +24,8 @@ where it has none, which to Prometheus is no label.
 """
 CURRENT: ContextVar[str] = ContextVar(SCOPE, default="")
 """That name, for what is counted where no request is at hand; threads that work for a request have it too."""
-STAGES = ("read", "decode", "embed", "find", "write")
+STAGES = ("read", "queue", "decode", "embed", "find", "write")
+"""queue: from asking for a core to having one."""
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 REGISTRY = CollectorRegistry()
@@ -37,6 +38,7 @@ LATENCY = Histogram(
 STAGE = Histogram("zoo_stage_seconds", "Time within a request", (SCOPE, "stage"), buckets=_SECONDS, registry=REGISTRY)
 REFUSED = Counter("zoo_refused", "Requests refused by collection and code", (SCOPE, "code"), registry=REGISTRY)
 UNDER_WAY = Gauge("zoo_requests_under_way", "Requests inside now", registry=REGISTRY, multiprocess_mode="livesum")
+WAITING = Gauge("zoo_queue_waiting", "Images that wait for a core", registry=REGISTRY, multiprocess_mode="livesum")
 ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", (SCOPE,), registry=REGISTRY, multiprocess_mode="mostrecent")
 RECALL = Gauge(
     "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never", (SCOPE,),
