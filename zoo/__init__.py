@@ -15,7 +15,7 @@ from zoo.publication import Publication
 from zoo.publish import push
 from zoo.registry import info, list_models
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Embedder",

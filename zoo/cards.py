@@ -20,8 +20,9 @@ SCHEMA = 3
 1: without `needs`. 2: with it. 3: with `text`, for a model that has a text tower.
 """
 
-NEEDS = "0.1.0"
-"""The first dml-zoo that reads `SCHEMA`. Every card says it, so that an older dml-zoo can name what to install."""
+NEEDS = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}
+"""Schema -> the first dml-zoo that reads it. Every card says its own, so that an older dml-zoo can name what to install:
+a new schema takes a new version of the package."""
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 KINDS = {
@@ -130,7 +131,7 @@ class Card:
     sources: tuple[str, ...] = ()
     description: str = ""
     text: Text | None = None
-    needs: str = NEEDS
+    needs: str = NEEDS[SCHEMA]
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -201,16 +202,18 @@ def _upgraded(values: dict[str, Any], schema: int) -> dict[str, Any]:
     for key, since in (("needs", 2), ("text", 3)):
         if schema < since and key in fields:
             raise CardError(f"card has an unknown key {key!r}: schema {schema} had none.")
-    return {**fields, "needs": NEEDS, "schema": SCHEMA}
+    return {**fields, "needs": NEEDS[SCHEMA], "schema": SCHEMA}
 
 
 def _too_new(schema: int, needs: Any) -> str:
     # The text goes into a command that people copy, so it is nothing but a version.
     known = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
-    install = (
-        f"It needs dml-zoo {needs} or newer: pip install 'dml-zoo>={needs}'" if known else "pip install -U dml-zoo"
+    wanted = f"It needs dml-zoo {needs} or newer: " if known else ""
+    install = f"pip install 'dml-zoo>={needs}'" if known else "pip install -U dml-zoo"
+    return (
+        f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {wanted}{install}; a "
+        "version that is on no index yet is the repository's main branch: git pull in a clone of it, pip install ."
     )
-    return f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {install}"
 
 
 def _build(cls: type[Any], values: Any, where: str) -> Any:

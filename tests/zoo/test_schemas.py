@@ -49,9 +49,10 @@ def test_it_is_written_again_in_todays_version(folder: Path, tmp_path: Path) -> 
     ("needs", "says"),
     [
         ("9.2.0", r"needs dml-zoo 9\.2\.0 or newer: pip install 'dml-zoo>=9\.2\.0'"),
-        (None, "Upgrade. pip install -U dml-zoo$"),
-        ("1'; rm -rf ~ #", "Upgrade. pip install -U dml-zoo$"),
-        (["1.0"], "Upgrade. pip install -U dml-zoo$"),
+        ("9.2.0", "on no index yet is the repository's main branch: git pull"),
+        (None, "Upgrade. pip install -U dml-zoo;"),
+        ("1'; rm -rf ~ #", "Upgrade. pip install -U dml-zoo;"),
+        (["1.0"], "Upgrade. pip install -U dml-zoo;"),
     ],
 )
 def test_a_newer_one_is_refused_with_the_version_to_install(needs: object, says: str) -> None:
@@ -74,4 +75,13 @@ def test_cards_need_no_newer_version_than_the_one_that_writes_them() -> None:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(".")[:3]]
 
-    assert numbers(NEEDS) <= numbers(version("dml-zoo")) == numbers(zoo.__version__)
+    assert numbers(NEEDS[SCHEMA]) <= numbers(version("dml-zoo")) == numbers(zoo.__version__)
+
+
+def test_every_schema_has_a_version_of_its_own() -> None:
+    """Else a card would send people who cannot read it to the very version that they have."""
+    assert list(NEEDS) == list(range(1, SCHEMA + 1))
+    versions = [tuple(map(int, needs.split("."))) for needs in NEEDS.values()]
+    assert versions == sorted(set(versions))
+    newest = read_card(FOLDERS[-1])
+    assert (newest.schema, newest.needs) == (SCHEMA, NEEDS[SCHEMA])
