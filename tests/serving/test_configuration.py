@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import re
+from argparse import ArgumentParser
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
+from serving.commands import SERVE
 from serving.configuration import HOSTS, PREFIX, READ_KEYS, WRITE_KEYS, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, MODEL
 from serving.keys import Keys
+from tests.serving.running import ROOT
 from zoo.errors import UsageError
 
 
@@ -60,11 +63,21 @@ def test_every_setting_says_what_it_is():
 
 
 def test_the_page_of_the_docs_has_the_table():
-    text = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
+    text = (ROOT / "docs" / "serving.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `--")]
     told = [
         f"| `--{one.name.replace('_', '-')}` | `{PREFIX}{one.name.upper()}` | {one.default} | {one.metadata['help']} |"
         for one in fields(Configuration)
     ]
     assert rows[: len(told)] == told
-    assert all(name in text for name in (HOSTS, READ_KEYS, WRITE_KEYS, GALLERY, COLLECTIONS, MODEL, "ZOO_DEVICE"))
+    sources = "".join(file.read_text() for file in (ROOT / "serving").rglob("*.py"))
+    variables = set(re.findall(r'"(ZOO_[A-Z_]+[A-Z])"', sources))
+    assert {HOSTS, READ_KEYS, WRITE_KEYS, GALLERY, COLLECTIONS, MODEL, "ZOO_SERVE_KEY"} <= variables
+    flags = {flag for action in _parser()._actions for flag in action.option_strings if flag.startswith("--")}
+    assert [name for name in (*variables, *(flags - {"--help"})) if f"`{name}" not in text] == []
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser()
+    SERVE.configure(parser)
+    return parser
