@@ -28,6 +28,7 @@ from tests.serving.running import ROOT
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "dml-zoo.service"
+HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
 
 
@@ -62,14 +63,28 @@ def test_the_containerfile_is_made_of_instructions_and_of_files_that_there_are()
 
 def test_the_container_serves_as_nobody_in_particular() -> None:
     final = dict(stages()[1])
-    assert final["USER"] == "zoo"
-    assert f"useradd --system --uid 10001 --create-home {final['USER']}" in final["RUN"]
+    assert f"useradd --system --uid {int(final['USER'])} --create-home zoo" in final["RUN"]
     args = serve_arguments(json.loads(final["ENTRYPOINT"]))
     assert (args.galleries, args.host, str(args.port)) == ([final["VOLUME"]], "0.0.0.0", final["EXPOSE"])
     *_, code = json.loads(final["HEALTHCHECK"].partition("CMD ")[2])
     ast.parse(code)
     assert f":{args.port}/readyz" in code
     assert not re.search(r"KEYS\s*=|SECRET|TOKEN", final["ENV"])
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed")
+def test_hadolint_has_nothing_to_say_of_the_containerfile(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [HADOLINT, "--no-color", "--format", "json", DEPLOY / "Containerfile"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.returncode, json.loads(told.stdout)) == (0, [])
+    (tmp_path / "Containerfile").write_text("FROM debian:latest\nRUN cd /tmp && sudo apt install curl\n")
+    bad = subprocess.run([HADOLINT, tmp_path / "Containerfile"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert {"DL3004", "DL3007"} <= set(re.findall(r"DL\d+", bad.stdout)), "it does look"
 
 
 def unit() -> ConfigParser:
