@@ -10,6 +10,7 @@ from string import Template
 from training.recipe import Ensemble, Recipe
 from training.recipes.settings import PAPER_DATASETS
 from training.resolving import resolve
+from training.studies.stand_ins import takes, with_recipes
 from training.studies.study import Arm, Study
 from zoo.errors import RecipeError, UsageError
 
@@ -25,10 +26,10 @@ def recipes_of(
 ) -> tuple[Recipe, ...]:
     """The arm's recipe, or those of an ensemble's members, on a data set; `settings` come last.
 
-    Raises `RecipeError` where the data set has no such recipe or it does not take the settings, and `UsageError` for a
-    data set that is not the study's.
+    A data set without recipes of its own has those of its stand-in. Raises `RecipeError` where there is no such recipe
+    or it does not take the settings, and `UsageError` for a data set that is not the study's.
     """
-    if study.datasets and dataset not in study.datasets:
+    if not takes(study, dataset):
         raise UsageError(f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}.")
     members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
@@ -44,9 +45,10 @@ def _resolved(
 ) -> tuple[Recipe, ...]:
     """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
     words, name = _words(dataset, backbone), recipe_name(recipe, dataset, backbone)
-    dim = resolve(name).dim
-    words |= {"dim": dim, "half": dim // 2, "batch": 112 if dataset in PAPER_DATASETS else 96}
-    made = resolve(name, [*(_fill(setting, words) for setting in own), *settings])
+    dim, owner = resolve(name).dim, with_recipes(dataset)
+    words |= {"dim": dim, "half": dim // 2, "batch": 112 if owner in PAPER_DATASETS else 96}
+    read = [] if owner == dataset else [f"data.dataset={dataset}"]
+    made = resolve(name, [*(_fill(setting, words) for setting in own), *read, *settings])
     return made.members if isinstance(made, Ensemble) else (made,)
 
 
@@ -56,7 +58,8 @@ def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
 
 
 def _words(dataset: str, backbone: str) -> dict[str, object]:
-    return {"dataset": dataset, "backbone": backbone if dataset in PAPER_DATASETS else "conv4"}
+    owner = with_recipes(dataset)
+    return {"dataset": owner, "backbone": backbone if owner in PAPER_DATASETS else "conv4"}
 
 
 def _select(recipe: Recipe, selection: str) -> Recipe:

@@ -20,6 +20,7 @@ from zoo import datasets
 from zoo.cards import Preprocessing
 from zoo.datasets.dataset import Dataset
 from zoo.evaluation import evaluate
+from zoo.evaluation.metrics import DEFAULT_K
 from zoo.network import Network
 
 Rows = Mapping[tuple[str, str], np.ndarray]
@@ -83,7 +84,7 @@ def measure(rows: Rows, study: Study, splits: Splits, dataset: str) -> list[dict
     for (split, view), embedded in rows.items():
         data, groups = splits.dataset(dataset, split), study.groups(split)
         named = ("retrieval", *(name for name in groups if name != "factors"))
-        outcome = evaluate(embedded, data, metrics=named)
+        outcome = evaluate(embedded, data, k=sorted({*DEFAULT_K, *study.recalls(split)}), metrics=named)
         facts = {**outcome.to_json(), "view": view}
         if "factors" in groups:
             facts["metrics"] = {**facts["metrics"], **factor_metrics(embedded, data)}

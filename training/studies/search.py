@@ -21,6 +21,7 @@ from training.studies.crossval import Validation, rerun, validate
 from training.studies.plan import read
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
+from training.studies.stand_ins import with_recipes
 from zoo.comparison.runs import agree
 from zoo.errors import EvaluationError, RecipeError, TrainingError, UsageError, ZooError, missing
 from zoo.files import locked, write_json
@@ -61,8 +62,10 @@ class Search:
 
     def recipe(self, space: Space, values: dict[str, float], seed: int = 0) -> Recipe:
         """The recipe with searched values, on all training classes until a fold is held out."""
-        settings = [*space.fixed(self.dataset), *self.settings, *space.searched(values), "data.validation=0"]
-        made = resolve(space.recipe(self.dataset), settings, seed)
+        owner = with_recipes(self.dataset)
+        read = [] if owner == self.dataset else [f"data.dataset={self.dataset}"]
+        settings = [*space.fixed(owner), *read, *self.settings, *space.searched(values), "data.validation=0"]
+        made = resolve(space.recipe(owner), settings, seed)
         if not isinstance(made, Recipe) or made.schedule.epochs < 1:
             raise RecipeError("what is searched is one model, of at least one epoch.")
         return made

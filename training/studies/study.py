@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from zoo.errors import RecipeError, nearest
 
 NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
-RETRIEVAL = re.compile(r"recall_at_[1248]|precision_at_1|r_precision|map_at_r")
+RECALL = re.compile(r"recall_at_([1-9]\d*)")
+RETRIEVAL = ("precision_at_1", "r_precision", "map_at_r")
 CATEGORIES, MEASURED = ("ink", "background", "inverted", "pattern", "face"), ("angle", "scale")
 """The factors of glyphs: kinds, and what has a size."""
 
@@ -43,8 +44,8 @@ class Measure:
     view: str = EMBEDDING
 
     def __post_init__(self) -> None:
-        known = [metric for group in GROUPS.values() for metric in group]
-        if not RETRIEVAL.fullmatch(self.metric) and self.metric not in known:
+        known = [*RETRIEVAL, *(metric for group in GROUPS.values() for metric in group)]
+        if self.recall_at is None and self.metric not in known:
             raise RecipeError(f"studies know no metric {self.metric!r}.{nearest(self.metric, [*known, 'recall_at_1'])}")
         if self.split not in ("train", "test"):
             raise RecipeError(f"a study measures on train or test, not on {self.split!r}.")
@@ -53,6 +54,12 @@ class Measure:
     def groups(self) -> tuple[str, ...]:
         """The group to ask for, beside retrieval."""
         return tuple(group for group, metrics in GROUPS.items() if self.metric in metrics)
+
+    @property
+    def recall_at(self) -> int | None:
+        """The K of recall_at_K; None for other metrics."""
+        found = RECALL.fullmatch(self.metric)
+        return None if found is None else int(found[1])
 
     def __str__(self) -> str:
         view = "" if self.view == EMBEDDING else f" of {self.view}"
@@ -152,6 +159,10 @@ class Study:
     def groups(self, split: str) -> tuple[str, ...]:
         """The groups of metrics to ask for on a split."""
         return tuple(dict.fromkeys(group for m in self.measures if m.split == split for group in m.groups))
+
+    def recalls(self, split: str) -> tuple[int, ...]:
+        """Every K of recall_at_K that is asked for on a split."""
+        return tuple(dict.fromkeys(m.recall_at for m in self.measures if m.split == split and m.recall_at is not None))
 
     @property
     def views(self) -> list[tuple[str, str]]:

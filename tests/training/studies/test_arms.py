@@ -15,10 +15,17 @@ from training.recipe import Recipe
 from training.run import create_parts
 from training.samplers.create import create_sampler
 from training.studies.arms import recipes_of
+from training.studies.measuring import Splits, measure
 from training.studies.missing import MISSING
-from training.studies.study import Arm, Study
+from training.studies.on_data import on_data
+from training.studies.plan import Plan
+from training.studies.search import Search
+from training.studies.spaces import space_of
+from training.studies.stand_ins import takes
+from training.studies.study import R1, Arm, Measure, Study
 from training.studies.table import STUDIES, study_of
 from training.studies.views import embed_views
+from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
 from zoo.network import PixelNetwork
 
@@ -100,6 +107,51 @@ def test_selection_by_validation_holds_training_classes_out() -> None:
 def test_a_data_set_that_is_not_the_study_s_is_refused() -> None:
     with pytest.raises(UsageError, match="can be run on glyphs, omniglot, cifar100, not on cub"):
         recipes_of(study_of("claims/close"), study_of("claims/close").arms[0], "cub", 0)
+
+
+@pytest.mark.parametrize(("dataset", "owner", "backbone"), [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50")])
+def test_data_sets_without_recipes_have_those_of_another(dataset: str, owner: str, backbone: str) -> None:
+    for study in STUDIES.values():
+        if takes(study, dataset):
+            for arm in study.arms:
+                found, twin = (recipes_of(study, arm, name, 0)[0] for name in (dataset, owner))
+                assert found.data.dataset == dataset
+                assert dataclasses.replace(found, data=dataclasses.replace(found.data, dataset=owner)) == twin
+    (recipe,) = recipes_of(study_of("claims/rho"), study_of("claims/rho").arms[0], dataset, 0)
+    assert recipe.backbone.name == backbone
+    assert takes(study_of("claims/close"), "folder")
+    assert not takes(study_of("claims/close"), "inshop")
+    assert Search(("margin",), dataset).recipe(space_of("margin"), MARGIN).data.dataset == dataset
+
+
+MARGIN = {parameter.key: parameter.low for parameter in space_of("margin").parameters}
+
+
+def test_the_recalls_are_those_at_which_a_data_set_is_reported() -> None:
+    def recalls(dataset: str, *settings: str) -> list[str]:
+        plan = on_data(Plan(study_of("diva/table-3"), dataset, 1, settings=settings))
+        return [measure.metric for measure in plan.study.measures if measure.recall_at]
+
+    assert recalls("cub") == recalls("glyphs") == ["recall_at_1", "recall_at_2"]
+    assert recalls("sop") == ["recall_at_1", "recall_at_10", "recall_at_100", "recall_at_1000"]
+    assert recalls("inshop") == ["recall_at_1", "recall_at_10", "recall_at_20", "recall_at_30"]
+    assert recalls("cars", "data.dataset=inshop") == recalls("inshop")
+
+
+def test_any_recall_may_be_tabulated_and_is_measured() -> None:
+    draw = np.random.default_rng(0)
+    rows, labels = draw.normal(size=(40, 8)).astype(np.float32), np.repeat(np.arange(8), 5)
+    data = Dataset(
+        "inshop", "test", [np.zeros((2, 2), np.uint8)] * 40, labels, tuple("abcdefgh"), [str(i) for i in range(40)]
+    )
+    study = dataclasses.replace(study_of("diva/table-3"), measures=(R1, Measure("recall_at_17")), claims=())
+    (found,) = measure({("test", "embedding"): rows}, study, Splits(None, {("inshop", "test"): data}), "inshop")
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    near = np.argsort(-(unit @ unit.T - 9 * np.eye(40)), axis=1)[:, :17]
+    assert found["metrics"]["recall_at_17"] == np.mean((labels[near] == labels[:, None]).any(axis=1))
+    assert {f"recall_at_{k}" for k in (1, 2, 4, 8, 17)} <= set(found["metrics"])
+    with pytest.raises(RecipeError, match="no metric 'recall_at_0'"):
+        Measure("recall_at_0")
 
 
 def test_a_study_must_make_sense() -> None:
