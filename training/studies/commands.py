@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from training.studies.carrying_out import carry_out, close, folder_of, tell
 from zoo.cli.command import Command
 from zoo.errors import UsageError
-
-if TYPE_CHECKING:
-    from training.studies.plan import Plan
-    from training.studies.runner import Tally
 
 COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
 
 
 def _configure_run(parser: ArgumentParser) -> None:
-    parser.add_argument("study", help="its name (all: zoo benchmark studies)")
-    parser.add_argument("--dataset", required=True, metavar="D", help="the data set that every arm is trained on")
+    parser.add_argument("study", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
+    parser.add_argument("--dataset", metavar="D", help="the data set that every arm is trained on (needed)")
     parser.add_argument("--seeds", type=int, metavar="N", help="of every arm: 0 to N - 1 (default: the study's own)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the study's folder (default: ZOO_HOME/studies/...)")
     parser.add_argument(
@@ -41,7 +36,8 @@ def _configure_run(parser: ArgumentParser) -> None:
 
 
 def _configure_resume(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="the folder of a study that was begun")
+    parser.add_argument("study", help="the folder of a study that was begun, or with --dataset its name")
+    parser.add_argument("--dataset", metavar="D", help="of a study by its name: the data set it was begun on")
     parser.add_argument(
         "--report", action="store_true", help="train nothing: write and print the report of what is finished"
     )
@@ -68,76 +64,66 @@ def _configure_both(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.studies.table import study_of
-    from zoo import paths
+    from training.studies.names import check_study, studies_for
     from zoo.datasets import check
 
-    study = study_of(args.study)
+    check_study(args.study)
+    if args.dataset is None:
+        raise UsageError(f"{args.study} needs a data set: name it with --dataset D, a folder of your own with folder.")
     check(args.dataset, "test", args.data)
+    if args.dataset == "folder" and args.data is None:
+        raise UsageError("which folder? Name it with --data DIR.")
+    studies = studies_for(args.study, args.dataset)
     from training.studies.arms import SELECTIONS  # torch, not before the arguments were looked at
+    from training.studies.on_data import on_data
     from training.studies.plan import Plan, write_plan
-    from training.studies.study import slug
 
     selections = SELECTIONS if args.select == "both" else (args.select,)
-    seeds = study.seeds if args.seeds is None else args.seeds
-    plan = Plan(study, args.dataset, seeds, selections, tuple(args.settings), args.data)
-    folder = args.out or paths.home() / "studies" / f"{slug(study.name)}-{args.dataset}"
-    return _go(write_plan(plan, folder), folder, args)
+    told = []
+    for study in studies:
+        seeds = study.seeds if args.seeds is None else args.seeds
+        plan = Plan(study, args.dataset, seeds, selections, tuple(args.settings), args.data)
+        folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
+        told.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
+    return close(told, args)
 
 
 def _resume(args: Namespace) -> int:
+    from training.studies.on_data import on_data
     from training.studies.plan import read_plan
     from training.studies.runner import Tally
     from training.studies.search import PLAN, read_search
     from training.studies.search_command import go
 
-    if (args.folder / PLAN).exists():
+    folders = _begun(args.study, args.dataset)
+    if (folders[0] / PLAN).exists():
         if args.only:
             raise UsageError("a search has no arms; leave --only out.")
-        return go(read_search(args.folder), args.folder, args, perform=not args.report)
+        return go(read_search(folders[0]), folders[0], args, perform=not args.report)
+    plans = [(on_data(read_plan(folder)), folder) for folder in folders]
     if args.report:
-        return _tell(read_plan(args.folder), args.folder, Tally(), args)
-    return _go(read_plan(args.folder), args.folder, args)
+        return close([tell(plan, folder, Tally(), args) for plan, folder in plans], args)
+    return close([carry_out(plan, folder, args) for plan, folder in plans], args)
 
 
-def _go(plan: Plan, folder: Path, args: Namespace) -> int:
-    """Perform what is left to do, write the report and print it; 1 where a run failed."""
-    from training.memory_allocation import keep_freed_memory
-    from training.studies.plan import chosen
-    from training.studies.reuse import adopt
-    from training.studies.runner import run_all, tell
-    from training.studies.single import workplace
-    from zoo.torch_runtime import choose_device
+def _begun(study: str, dataset: str | None) -> list[Path]:
+    """The folder that is named, or those of the studies by that name that were begun on the data set."""
+    from training.studies.names import check_study, studies_for
+    from training.studies.plan import PLAN
+    from training.studies.study import NAME
 
-    def silent(line: str) -> None:
-        pass
-
-    keep_freed_memory()
-    runs = chosen(plan.runs(folder), args.only, plan.study)
-    say = silent if args.quiet else tell
-    for other in args.others:
-        say(f"{adopt(plan, runs, other)} finished runs taken over from {other}.")
-    work = workplace(choose_device(args.device), args.data or plan.data)
-    return _tell(plan, folder, run_all(plan, runs, work, say), args)
-
-
-def _tell(plan: Plan, folder: Path, tally: Tally, args: Namespace) -> int:
-    """Write the report of what is finished and print it; 1 where a run failed."""
-    from training.studies.formats import as_markdown, to_json, write_report
-    from training.studies.report import report_of
-    from zoo.cli.output import print_json
-
-    report = report_of(plan, folder)
-    write_report(report, folder)
-    if args.json:
-        print_json({"folder": str(folder), **tally.to_json(), "report": to_json(report)})
-    else:
-        print(as_markdown(report))
-    if not args.quiet:
-        print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
-        if report.missing:
-            print(f"{len(report.missing)} runs are left: zoo benchmark resume {folder}", file=sys.stderr)
-    return 1 if tally.failed else 0
+    if dataset is None:
+        if NAME.fullmatch(study) and not Path(study).exists():
+            check_study(study)
+            raise UsageError(f"there is no folder {study}; of a study by its name give --dataset too.")
+        return [Path(study)]
+    places = [folder_of(each, dataset) for each in studies_for(study, dataset)]
+    if not (found := [place for place in places if (place / PLAN).exists()]):
+        raise UsageError(
+            f"{study} was not begun on {dataset} in {' or '.join(map(str, places))}. Name its folder, or begin it: "
+            f"zoo benchmark run {study} --dataset {dataset}"
+        )
+    return found
 
 
 def _configure_studies(parser: ArgumentParser) -> None:
@@ -188,7 +174,9 @@ RUN = Command(
   zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two seeds more in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
   zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
-  zoo benchmark run claims/rho --dataset glyphs --out mine --set data.dataset=folder --data DIR     your own images
+  zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
+  zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
+  zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
 A study is a folder: plan.json, a folder a run, and the report. Give the same command again, or zoo benchmark resume,
 after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in several terminals,
@@ -201,6 +189,7 @@ RESUME = Command(
     run=_resume,
     examples="""\
   zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs
+  zoo benchmark resume claims/rho --dataset glyphs                       the same
   zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported""",
 )
 

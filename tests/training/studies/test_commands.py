@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.studies import toys
-from training.studies import commands, search_command, table
+from training.studies import commands, names, search_command, table
 from zoo.cli.command import Command
 from zoo.errors import UsageError
 
@@ -42,14 +43,14 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert call(commands.RUN, *begun, "--only", "margin") == 0
     out, err = capsys.readouterr()
     assert "# toys/two on glyphs" in out
-    assert "| contrastive beats margin | contrastive - margin | test recall_at_1 |  |  | 0 |  | undecided |" in out
-    assert "1 runs are left: zoo benchmark resume" in err
+    assert "Chosen: 1 of the study's 2 arms (margin). 2 claims about others are left out." in out
+    assert "runs are left" not in err
     for written in (tmp_path / "out").glob("report.*"):
         written.unlink()
     assert call(commands.RESUME, folder, "--report", "--quiet") == 0
     assert capsys.readouterr().out == out  # nothing was trained meanwhile
     assert "<h1>toys/two on glyphs</h1>" in (tmp_path / "out" / "report.html").read_text()
-    assert call(commands.RESUME, folder, "--json", "--quiet") == 0
+    assert call(commands.RUN, *begun, "--json", "--quiet") == 0
     out, err = capsys.readouterr()
     assert err == ""
     printed = json.loads(out)
@@ -60,6 +61,43 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     other = (*begun[:4], data, "--out", str(tmp_path / "other"), *begun[7:])
     assert call(commands.RUN, *other, "--from", folder) == 0
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
+
+
+def test_a_folder_of_images_is_a_data_set_of_its_own(
+    own_zoo: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = [word for word in SETTINGS if word != "data.dataset=folder"]
+    small.remove("--set")
+    named = ("toys/two", "--dataset", "folder")
+    with pytest.raises(UsageError, match="which folder"):
+        call(commands.RUN, *named)
+    assert call(commands.RUN, *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
+    out = capsys.readouterr().out
+    assert "# toys/two on folder" in out
+    assert f"The images are those of the data set folder ({data}), the recipes those of cifar100." in out
+    with pytest.raises(UsageError, match=r"toys/two was not begun on glyphs in .*toys-two-glyphs"):
+        call(commands.RESUME, "toys/two", "--dataset", "glyphs")
+    with pytest.raises(UsageError, match="there is no folder toys/two; of a study by its name give --dataset too"):
+        call(commands.RESUME, "toys/two")
+    assert call(commands.RESUME, *named, "--report") == 0
+    assert capsys.readouterr().out == out
+    assert call(commands.RESUME, *named, "--only", "contrastive", "--quiet", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["done"] == 1
+
+
+def test_all_studies_of_a_name_are_run(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(toys.STUDY, name="toys/three")
+    monkeypatch.setitem(table.STUDIES, other.name, other)
+    monkeypatch.setitem(names.ALIASES, "toys/figure-1", (toys.STUDY.name, other.name))
+    begun = ("toys/figure-1", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path), "--seeds", "1", *SETTINGS)
+    assert call(commands.RUN, *begun, "--only", "margin", "--quiet", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["report"]["study"] for each in told] == ["toys/two", "toys/three"]
+    assert [each["folder"] for each in told] == [str(tmp_path / "toys-two"), str(tmp_path / "toys-three")]
+    read = f"The images are those of the data set folder ({data}), the recipes those of glyphs."
+    assert read in told[0]["report"]["note"]
 
 
 def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str) -> None:
@@ -101,7 +139,7 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "figures 7 and 8" in out
     assert "DiVA" not in out
     assert call(commands.STUDIES, "--missing", "--json") == 0
-    assert {"paper": "DiVA", "what": "table 4"}.items() <= json.loads(capsys.readouterr().out)[7].items()
+    assert {"paper": "DiVA", "what": "table 4"}.items() <= json.loads(capsys.readouterr().out)[8].items()
     assert call(commands.STUDIES, "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(table.STUDIES)

@@ -1,0 +1,95 @@
+"""What the papers call their tables and figures: each is a study, or is refused with the reason."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+import pytest
+
+from training.studies import commands
+from training.studies.missing import MISSING
+from training.studies.names import ALIASES, check_study, studies_for
+from training.studies.stand_ins import takes
+from training.studies.table import STUDIES
+from zoo.errors import UsageError
+
+RUNS = {
+    "revisiting": "table-1 table-2 figure-2 figure-3 figure-4 figure-5 figure-7 figure-8 figure-10 appendix-f",
+    "sharing": "table-1 table-2 table-3 table-4 table-6 table-7 table-7b table-8 generalisation-gap",
+    "reality": "table-3 table-4 table-5",
+    "group": "table-1 table-2 table-3 anchors samples classes convergence appendix-f appendix-g",
+    "diva": "table-2 table-3",
+}
+REFUSED = {
+    "revisiting": "table-3 figure-9",
+    "sharing": "table-5 table-9 figure-3 figure-4 figure-6",
+    "reality": "table-1 table-2 figure-1 figure-2 figure-3 figure-4 figure-5",
+    "group": "figure-7 figure-8 appendix-c",
+    "diva": "table-4 figure-1 figure-4 figure-5",
+}
+"""Every measurement of the five papers, by what was asked for."""
+
+
+def names(table: dict[str, str]) -> list[str]:
+    return [f"{paper}/{what}" for paper, found in table.items() for what in found.split()]
+
+
+@pytest.mark.parametrize("name", names(RUNS))
+def test_a_table_or_figure_is_a_study(name: str) -> None:
+    check_study(name)
+    for dataset in ("omniglot", "cub"):
+        known = [STUDIES[each] for each in ALIASES.get(name, (name,))]
+        if any(takes(study, dataset) for study in known):
+            found = studies_for(name, dataset)
+            assert found
+            assert all(takes(study, dataset) for study in found)
+    assert any(takes(study, dataset) for study in known for dataset in ("omniglot", "cub"))
+
+
+@pytest.mark.parametrize("name", names(REFUSED))
+def test_or_it_is_refused_with_the_reason(name: str) -> None:
+    paper, _, what = name.partition("/")
+    (missing,) = [each for each in MISSING if each.paper.lower() == paper and what in each.names]
+    with pytest.raises(UsageError, match=f"'s {what.replace('-', ' ')}: ") as error:
+        check_study(name)
+    assert missing.why in str(error.value)
+    assert missing.instead in str(error.value)
+
+
+def test_the_refusal_stands_where_the_name_is_used() -> None:
+    parser = ArgumentParser()
+    commands.RUN.configure(parser)
+    for words in (["diva/figure-4"], ["diva/figure-4", "--dataset", "omniglot"]):
+        with pytest.raises(
+            UsageError, match=r"no study of DiVA's figure 4: what each of them draws is not at hand\..*diva/heads"
+        ):
+            commands.RUN.run(parser.parse_args(words))
+    with pytest.raises(UsageError, match="revisiting/figure-7 needs a data set"):
+        commands.RUN.run(parser.parse_args(["revisiting/figure-7"]))
+
+
+def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
+    parts = ["revisiting/figure-2-weight-decay", "revisiting/figure-2-dimension"]
+    assert [study.name for study in studies_for("revisiting/figure-2", "glyphs")] == [
+        *parts,
+        "revisiting/figure-2-backbone",
+    ]
+    assert [study.name for study in studies_for("revisiting/figure-2", "cub")] == [
+        *parts,
+        "revisiting/figure-2-published",
+    ]
+    assert [study.name for study in studies_for("sharing/table-3", "sop")] == ["sharing/tables-1-to-3"]
+    assert [study.name for study in studies_for("sharing/table-3", "folder")] == ["sharing/losses"]
+    with pytest.raises(
+        UsageError, match=r"no study of sharing/table-1 can be run on nothing\. There are: sharing/tables"
+    ):
+        studies_for("sharing/table-1", "nothing")
+
+
+def test_names_lead_to_studies_and_to_one_alone() -> None:
+    refused = {f"{each.paper.lower()}/{what}" for each in MISSING for what in each.names}
+    assert not set(ALIASES) & set(STUDIES)
+    assert not refused & (set(STUDIES) | set(ALIASES))
+    assert {each for found in ALIASES.values() for each in found} <= set(STUDIES)
+    with pytest.raises(UsageError, match="Did you mean 'revisiting/figure-7'"):
+        check_study("revisiting/figur-7")
