@@ -12,7 +12,7 @@ from typing import Any
 from training.studies.page import as_html
 from training.studies.report import Report, Row
 from training.studies.statistics import Summary
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, told
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, notes, told
 from zoo.files import write_bytes, write_json
 
 
@@ -27,8 +27,8 @@ def write_report(report: Report, folder: Path) -> None:
 def as_markdown(report: Report) -> str:
     study, plan = report.plan.study, report.plan
     lines = [f"# {study.name} on {plan.dataset}", "", f"{study.title} ({study.source}).", ""]
-    if study.note:
-        lines += [study.note, ""]
+    for note in notes(report):
+        lines += [note, ""]
     if plan.settings:
         lines += [f"All arms with {', '.join(plan.settings)}.", ""]
     lines += [how(report), "", *[f"Published numbers, {text}.\n" for text in report.protocols], *_claims(report)]
@@ -77,7 +77,8 @@ def _published(row: Row) -> str:
 def _cells(row: Row, axis: str) -> list[str]:
     place = [] if not axis else ["" if row.x is None else f"{row.x:g}"]
     value, difference = row.value, row.difference
-    head = [row.arm, *place, str(value.n), _mean(value), _interval(value)]
+    mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
+    head = [row.arm, *place, str(value.n), _mean(value) + mark, _interval(value)]
     return [*head, f"{difference.mean:+.4f}" if difference else "", _interval(difference, "+")]
 
 
@@ -139,7 +140,9 @@ def to_json(report: Report) -> dict[str, Any]:
         **report.plan.to_json(),
         "title": study.title,
         "source": study.source,
-        "note": study.note,
+        "note": " ".join(notes(report)),
+        "rank_below_dimension": {str(measure): ranks for measure, ranks in report.ranks.items()},
+        "one_model": report.twins,
         "baseline": study.reference,
         "published_protocols": report.protocols,
         "values": {

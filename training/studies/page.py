@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from training.studies.correlations import column
+from training.studies.rank import Ranks
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
 from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, told
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, notes, told
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
 from zoo.report.matrix import correlations, pearson
@@ -27,7 +29,8 @@ def as_html(report: Report) -> str:
     for selection in plan.selections:
         tables = report.values[selection]
         sections += _scores([row for row in report.rows if row.selection == selection], selection, study.x)
-        sections += [*_sweeps(report, tables, selection), *_together(tables, selection), *_decay(tables, selection)]
+        sections += [*_sweeps(report, tables, selection), *_together(tables, selection, report.ranks)]
+        sections += _decay(tables, selection, report.ranks)
     sections += [*_curves(report.curves), *_spectra(report.spectra), _state(report)]
     return page(f"{study.name} on {plan.dataset}", sections)
 
@@ -39,8 +42,8 @@ def _about(report: Report) -> Section:
     runs = len(study.arms) * plan.seeds * len(plan.selections)
     state = f"{runs - len(report.missing)} of {runs} runs are finished, of {finished} arms."
     beside = [f"Published numbers, {text}." for text in report.protocols]
-    texts = [f"{study.title} ({study.source}).", study.note, *settings, how(report), *beside, state]
-    return Section("What was compared", "".join(paragraph(text) for text in texts if text))
+    texts = [f"{study.title} ({study.source}).", *notes(report), *settings, how(report), *beside, state]
+    return Section("What was compared", "".join(map(paragraph, texts)))
 
 
 def _claims(report: Report) -> list[Section]:
@@ -87,7 +90,8 @@ def _arm(row: Row, axis: str) -> Line:
     bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
     beside = f"; {difference.mean:+.4f} to the baseline" if difference else ""
     printed = f"; published {row.published:.4f}" if row.published is not None else ""
-    note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}{printed}"
+    rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
+    note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}{printed}{rank}"
     mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")
     return Line(row.arm, value.mean, value.interval, note, mark)
 
@@ -107,9 +111,10 @@ def _sweeps(report: Report, tables: Mapping[Measure, Values], selection: str) ->
     return [_drawn(heading, pictures.curves(series, study.x, name_of(measure)), series, SELECTED[selection] + ".")]
 
 
-def _together(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+def _together(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
     """How the measures go together over runs (Revisiting, figure 4)."""
-    columns = {name_of(measure): [v for _, v in sorted(_flat(values).items())] for measure, values in tables.items()}
+    found = {name_of(measure): column(measure, values, ranks) for measure, values in tables.items()}
+    columns = {name: [value for _, value in sorted(values.items())] for name, values in found.items()}
     runs = len(next(iter(columns.values()), []))
     if len(columns) < 3 or runs < 3:
         return []
@@ -117,18 +122,20 @@ def _together(tables: Mapping[Measure, Values], selection: str) -> list[Section]
     return [Section("How the measures go together", correlations(columns) + paragraph(text))]
 
 
-def _decay(tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+def _decay(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
     """R@1, or else MAP@R, against spectral decay, a point for each arm (Revisiting, figure 5)."""
     score = next((measure for measure in (R1, MAP_AT_R) if measure in tables), None)
     if score is None or DECAY not in tables:
         return []
     up, across = _means(tables[score]), _means(tables[DECAY])
-    labels = [label for label in up if label in across]
+    low = [label for label in up if label in ranks.get(DECAY, {})]
+    labels = [label for label in up if label in across and label not in low]
     if len(labels) < 3:
         return []
     points = [(across[label], up[label]) for label in labels]
     found = pearson([x for x, _ in points], [y for _, y in points])
     text = f"Means over seeds; r = {found:+.2f} over arms. {SELECTED[selection].capitalize()}." if found else ""
+    text += f" Without {', '.join(low)}: rank below dimension." if low else ""
     image = picture(pictures.scatter([points], name_of(DECAY), name_of(score)), SVG, "A point for each arm")
     return [Section(f"{name_of(score)} against spectral decay", image + numbered(labels) + paragraph(text), "half")]
 
@@ -173,7 +180,3 @@ def _state(report: Report) -> Section:
 
 def _means(values: Values) -> dict[str, float]:
     return {label: sum(seeds.values()) / len(seeds) for label, seeds in values.items()}
-
-
-def _flat(values: Values) -> dict[tuple[str, int], float]:
-    return {(label, seed): value for label, seeds in values.items() for seed, value in seeds.items()}

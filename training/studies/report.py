@@ -10,18 +10,22 @@ from typing import Any
 import numpy as np
 
 from training.studies.beside import protocols_of, published_of
+from training.studies.correlations import Found, correlations_of
 from training.studies.plan import FAILURE, Plan, Run, read
-from training.studies.results import Values, values_of
-from training.studies.statistics import Summary, holm, p_value, paired, summary, verdict
+from training.studies.rank import Ranks, ranks_of
+from training.studies.results import Values, twins_of, values_of
+from training.studies.statistics import UNDECIDED, Summary, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
-from zoo.report.matrix import pearson
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm by one measure; difference: to the baseline, over common seeds; published: the paper's own number."""
+    """One arm by one measure; difference: to the baseline, over common seeds; published: the paper's own number.
+
+    rank: the highest rank and the dimension of the embeddings, where the measure is decided by the rank's being lower.
+    """
 
     arm: str
     x: float | None
@@ -30,6 +34,7 @@ class Row:
     value: Summary
     difference: Summary | None
     published: float | None = None
+    rank: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Report:
-    """What the finished runs of a plan say. correlations: selection -> pairs of names with their Pearson correlation.
+    """What the finished runs of a plan say.
 
+    ranks: arms whose spectral decay means nothing; they are in no correlation with it. twins: labels of one model.
     protocols: how published numbers of its arms came about. values: selection -> measure -> the value of each run.
     missing: titles of runs without a result; failures: title -> message; made_with: hardware, versions, commits: all
     that the runs were made with.
@@ -62,7 +68,9 @@ class Report:
     values: dict[str, dict[Measure, Values]]
     rows: list[Row]
     claims: list[Judged]
-    correlations: list[tuple[str, str, str, float | None]]
+    ranks: Ranks
+    twins: list[list[str]]
+    correlations: Found
     curves: dict[str, list[float]]
     spectra: dict[str, list[float]]
     missing: list[str]
@@ -75,25 +83,27 @@ def report_of(plan: Plan, folder: Path) -> Report:
     """Read all that is finished in the folder of a study."""
     runs = plan.runs(folder)
     finished = [run for run in runs if run.finished]
-    results = [run.result() for run in finished]
+    results, ranks = [run.result() for run in finished], ranks_of(plan)
     rows: list[Row] = []
     claims: list[Judged] = []
-    correlations: list[tuple[str, str, str, float | None]] = []
+    correlations: Found = []
     values: dict[str, dict[Measure, Values]] = {}
     for selection in plan.selections:
         pairs = [(run, result) for run, result in zip(finished, results, strict=True) if run.selection == selection]
         chosen, found = [run for run, _ in pairs], [result for _, result in pairs]
         tables = {measure: values_of(chosen, found, measure) for measure in plan.study.measures}
         values[selection] = tables
-        rows += _rows(plan, selection, tables)
-        claims += [_judged(plan, selection, claim, tables[claim.measure]) for claim in plan.study.claims]
-        correlations += _correlations(plan, selection, tables)
+        rows += _rows(plan, selection, tables, ranks)
+        claims += [_judged(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.study.claims]
+        correlations += correlations_of(plan, selection, tables, ranks)
     return Report(
         plan,
         protocols_of(plan),
         values,
         rows,
         _adjusted(claims),
+        ranks,
+        twins_of(finished, results),
         correlations,
         _means(finished, results, _curve),
         _means(finished, results, _spectrum),
@@ -107,7 +117,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
     )
 
 
-def _rows(plan: Plan, selection: str, tables: dict[Measure, Values]) -> list[Row]:
+def _rows(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> list[Row]:
     rows = []
     for arm in plan.study.arms:
         for measure, values in tables.items():
@@ -117,44 +127,22 @@ def _rows(plan: Plan, selection: str, tables: dict[Measure, Values]) -> list[Row
                 value = summary(list(values[arm.label].values()))
                 found = published_of(plan, arm, measure)
                 published = None if found is None else found[1].value
-                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, published))
+                rank = ranks.get(measure, {}).get(arm.label)
+                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, published, rank))
     return rows
 
 
-def _judged(plan: Plan, selection: str, claim: Claim, values: Values) -> Judged:
+def _judged(plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks) -> Judged:
     than = claim.than or plan.study.reference
     difference = paired(values.get(claim.better, {}), values.get(than, {}))
-    return Judged(claim, than, selection, difference, verdict(claim, difference))
+    low = {claim.better, than} & set(ranks.get(claim.measure, {}))
+    return Judged(claim, than, selection, difference, UNDECIDED if low else verdict(claim, difference))
 
 
 def _adjusted(claims: list[Judged]) -> list[Judged]:
     """The claims with their p-values, adjusted for one another."""
     values = [None if each.claim.within is not None else p_value(each.difference) for each in claims]
     return [replace(each, holm=value) for each, value in zip(claims, holm(values), strict=True)]
-
-
-def _correlations(
-    plan: Plan, selection: str, tables: dict[Measure, Values]
-) -> list[tuple[str, str, str, float | None]]:
-    """Over all runs: of every two measures, where the study asks for it; and of the axis with every measure, over the
-    runs of each recipe."""
-    columns = {str(measure): _flat(values) for measure, values in tables.items()}
-    found: list[tuple[str, str, str, float | None]] = []
-    for recipe in dict.fromkeys(arm.recipe for arm in plan.study.arms if arm.x is not None):
-        places = {arm.label: arm.x for arm in plan.study.arms if arm.recipe == recipe and arm.x is not None}
-        axis = f"{plan.study.x} ({recipe.partition('-$')[0]})"
-        for name, column in columns.items():
-            on = [(places[label], value) for (label, _), value in column.items() if label in places]
-            found.append((selection, axis, name, pearson([x for x, _ in on], [y for _, y in on])))
-    names = list(columns) if plan.study.correlate else []
-    for i, a in enumerate(names):
-        others = [(b, pearson(list(columns[a].values()), list(columns[b].values()))) for b in names[i + 1 :]]
-        found += [(selection, a, b, value) for b, value in others]
-    return found
-
-
-def _flat(values: Values) -> dict[tuple[str, int], float]:
-    return {(label, seed): value for label, seeds in values.items() for seed, value in seeds.items()}
 
 
 def _means(runs: Sequence[Run], results: Sequence[Result], lines: Any) -> dict[str, list[float]]:

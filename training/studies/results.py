@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,19 @@ def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure
     for run, result in zip(runs, results, strict=True):
         values.setdefault(run.arm.label, {})[run.seed] = value_of(result, measure)
     return values
+
+
+def twins_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Labels of arms that are one model: the same losses and the same scores, to the last digit, in every run."""
+    told: dict[str, list[tuple[int, str, str]]] = {}
+    for run, result in zip(runs, results, strict=True):
+        losses = [record.get("loss") for each in result["training"] for record in each["log"]]
+        scores = [each["metrics"] for each in result["evaluations"]]
+        told.setdefault(run.arm.label, []).append((run.seed, run.selection, json.dumps([losses, scores])))
+    alike: dict[str, list[str]] = {}
+    for label, runs_of_it in told.items():
+        alike.setdefault(str(sorted(runs_of_it)), []).append(label)
+    return [labels for labels in alike.values() if len(labels) > 1]
 
 
 def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any]:

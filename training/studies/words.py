@@ -30,6 +30,24 @@ def how(report: Report) -> str:
     )
 
 
+def notes(report: Report) -> list[str]:
+    """What a reader must know of the study, and of arms whose numbers are not what they seem."""
+    low: dict[str, tuple[int, int]] = {}
+    for ranks in report.ranks.values():
+        low |= ranks
+    found = [report.plan.study.note] if report.plan.study.note else []
+    if low:
+        found.append(LOW_RANK.format(", ".join(f"{label} ({rank} of {dim})" for label, (rank, dim) in low.items())))
+    return [*found, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.twins)]
+
+
+LOW_RANK = (
+    "Rank below dimension: {}. Heads wider than the features that they are given leave the other singular values at "
+    "what rounding makes of 0, and these alone decide the spectral decay. Such arms are marked, and left out of "
+    "pictures and correlations of spectral decay and of verdicts on it."
+)
+
+
 def counted(claims: Sequence[Judged]) -> str:
     """How many claims hold, do not, or are undecided."""
     counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}

@@ -9,10 +9,15 @@ import numpy as np
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Pearson's correlation; None below three pairs, and where one side does not vary."""
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+    """Pearson's correlation; None below three pairs, and where one side does not vary.
+
+    A pair of which one is not a number is left out.
+    """
+    pairs = np.array([a, b], dtype=np.float64)
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if pairs.shape[1] < 3 or (np.ptp(pairs, axis=1) == 0).any():
         return None
-    return float(np.corrcoef(a, b)[0, 1])
+    return float(np.corrcoef(pairs)[0, 1])
 
 
 def correlations(columns: Mapping[str, Sequence[float]]) -> str:

@@ -10,10 +10,13 @@ from PIL import Image
 from training.studies.plan import Plan
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 
+HEAD = 'heads=[{"name": "embedding", "dim": 16}]'
+"""As wide as the features are, so that the embedding can fill its dimension."""
+
 SETTINGS = (
     *("data.dataset=folder", "data.side=16", "preprocessing.resize=16", "preprocessing.crop=16", "precision=fp32"),
     *("backbone.args.widths=[8, 8, 12, 16]", "batch.size=8", "batch.per_class=2", "schedule.epochs=2"),
-    *("schedule.steps=2", "augmentation.oversample=1"),
+    *("schedule.steps=2", "augmentation.oversample=1", HEAD),
 )
 """What makes every recipe of glyphs small, and has it read a folder."""
 
