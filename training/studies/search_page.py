@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from training.studies.claims import CLOSE
+from training.studies.closeness import Difference, by_kind, closeness, differences
 from training.studies.crossval import METRICS
 from training.studies.search import Search
-from training.studies.search_words import SHORT, how, made_with, values_of
-from training.studies.statistics import Summary
+from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
+from training.studies.statistics import FAILS, HOLDS, Summary
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
 from zoo.report.page import Section, folded, legend, page, paragraph, picture, table
@@ -19,6 +21,7 @@ def as_html(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
     sections = [
         Section("How it was searched", paragraph(how(search)) + paragraph(made_with(folder, report))),
         *_scores(report),
+        *_closeness(report),
         *_trials(report),
     ]
     return page(f"Search on {search.dataset}", [*sections, _values(report)])
@@ -44,6 +47,29 @@ def _line(name: str, value: Summary) -> Line:
     bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
     half = f" ± {(bounds[1] - bounds[0]) / 2:.2f}" if bounds else ""
     return Line(name, 100 * value.mean, bounds, f"{value.n} reruns", f"{100 * value.mean:.2f}{half}")
+
+
+def _closeness(report: list[dict[str, Any]]) -> list[Section]:
+    """Differences between every two losses, by each score; the first open."""
+    found = by_kind(differences({row["loss"]: row["tests"] for row in report}))
+    parts = []
+    for number, ((metric, kind), each) in enumerate(found.items()):
+        lines = [_difference(one) for one in each if one.difference]
+        name = f"{SHORT[metric]} {kind}: {closeness(each)}"
+        body = forest(lines, at=0.0) if lines else ""
+        parts.append(folded(name, body) if number > 1 else paragraph(name) + body)
+    return [Section("Are the tuned losses close?", paragraph(CLOSENESS) + "".join(parts))] if parts else []
+
+
+def _difference(each: Difference) -> Line:
+    found = each.difference
+    assert found is not None
+    bounds = found.interval and (100 * found.interval[0], 100 * found.interval[1])
+    note = f"{100 * found.mean:+.2f} points" + (f" ({bounds[0]:+.2f} to {bounds[1]:+.2f})" if bounds else "")
+    tone = {HOLDS: "good", FAILS: "bad"}.get(each.verdict, "")
+    band = (-100 * CLOSE, 100 * CLOSE)
+    name = f"{each.loss} - {each.other}"
+    return Line(name, 100 * found.mean, bounds, f"{note}, {found.n} reruns", each.verdict, tone, band)
 
 
 def _trials(report: list[dict[str, Any]]) -> list[Section]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from training.studies.closeness import KINDS, Difference, by_kind, closeness, differences
 from training.studies.crossval import METRICS
 from training.studies.formats import table
 from training.studies.search import Search, best_of, open_trials, reruns_of
 from training.studies.search_page import as_html
-from training.studies.search_words import SHORT, how, made_with, values_of
+from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
 
-KINDS = ("separated", "concatenated")
-
 
 def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
-    """For each loss: its trials, best values, validation score, and a summary of each test score over reruns."""
+    """For each loss: its trials, best values, validation score, and each test score: of every rerun, and in sum."""
     found = []
     for loss, trials in open_trials(search, folder).items():
         performed = trials.get_trials(deepcopy=False)
@@ -33,6 +33,7 @@ def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
                 "ended": _day(max((t.datetime_complete for t in performed if t.datetime_complete), default=None)),
                 "validations": [trial.value for trial in performed],
                 "reruns": len(runs),
+                "tests": [{key: run[key] for key in ("seed", *KINDS)} for run in runs],
                 "scores": {kind: _scores(runs, kind) for kind in KINDS} if runs else None,
             }
         )
@@ -45,6 +46,18 @@ def _day(moment: datetime | None) -> str | None:
 
 def _scores(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
+
+
+def compared(report: list[dict[str, Any]]) -> list[Difference]:
+    """Between every two losses that were tested."""
+    return differences({row["loss"]: row["tests"] for row in report})
+
+
+def to_json(search: Search, report: list[dict[str, Any]]) -> dict[str, Any]:
+    """The report for programs."""
+    found = compared(report)
+    verdicts = {f"{metric} {kind}": closeness(each) for (metric, kind), each in by_kind(found).items()}
+    return {**asdict(search), "losses": report, "differences": list(map(asdict, found)), "close": verdicts}
 
 
 def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
@@ -61,13 +74,33 @@ def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> s
     for row in report:
         told = ", ".join(f"{count} {state}" for state, count in row["trials"].items()) or "none"
         lines.append(f"- {row['loss']}: best values {values_of(row)} (in Reality's conventions); trials: {told}")
-    return "\n".join([*lines, "", made_with(folder, report), ""])
+    return "\n".join([*lines, "", *_closeness(compared(report)), made_with(folder, report), ""])
+
+
+def _closeness(found: list[Difference]) -> list[str]:
+    if not found:
+        return []
+    told = [f"{SHORT[m]} {kind}: {closeness(each)}" for (m, kind), each in by_kind(found).items()]
+    head = ["compared", "score", "difference", "95 %", "reruns", "within"]
+    cells = [
+        [f"{each.loss} - {each.other}", f"{SHORT[each.metric]} {each.kind}", *_points(each.difference), each.verdict]
+        for each in found
+    ]
+    return ["## Are the tuned losses close?", "", f"{CLOSENESS} {'; '.join(told)}.", "", *table(head, cells), ""]
+
+
+def _points(value: Summary | None) -> list[str]:
+    """In points: the mean, its interval, and of how many."""
+    if value is None:
+        return ["", "", "0"]
+    bounds = f"{100 * value.interval[0]:+.2f} to {100 * value.interval[1]:+.2f}" if value.interval else ""
+    return [f"{100 * value.mean:+.2f}", bounds, str(value.n)]
 
 
 def write_report(search: Search, report: list[dict[str, Any]], folder: Path) -> None:
     """Write report.md, report.json and report.html."""
     write_bytes(folder / "report.md", as_markdown(search, report, folder).encode())
-    write_json(folder / "report.json", report)
+    write_json(folder / "report.json", to_json(search, report))
     write_bytes(folder / "report.html", as_html(search, report, folder).encode())
 
 

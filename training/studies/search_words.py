@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from training.studies.claims import CLOSE
 from training.studies.plan import read
 from training.studies.search import PLAN, Search
 from training.studies.words import told
+
+CLOSENESS = (
+    f"Whether every two losses lie within {100 * CLOSE:g} points of one another after tuning; differences over reruns "
+    "are paired by seed. Holds where the whole 95 % interval lies within, does not where it lies beyond and is no "
+    "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not."
+)
 
 SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
 
