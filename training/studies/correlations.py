@@ -20,7 +20,7 @@ Column = dict[tuple[str, int], float]
 def correlations_of(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> Found:
     """Over all runs: of every two measures, where the study asks for it; and of the axis with every measure, over the
     runs of each recipe."""
-    columns = {str(measure): column(measure, values, ranks) for measure, values in tables.items()}
+    columns = {str(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
     found: Found = []
     for recipe in dict.fromkeys(arm.recipe for arm in plan.study.arms if arm.x is not None):
         places = {arm.label: arm.x for arm in plan.study.arms if arm.recipe == recipe and arm.x is not None}
@@ -33,6 +33,11 @@ def correlations_of(plan: Plan, selection: str, tables: dict[Measure, Values], r
         others = [(b, pearson(list(columns[a].values()), list(columns[b].values()))) for b in names[i + 1 :]]
         found += [(selection, a, b, value) for b, value in others]
     return found
+
+
+def varies(measure: Measure) -> bool:
+    """Whether the measure is one of the embedding; NMI of random ones knows its dimension alone."""
+    return measure.metric != "nmi_random"
 
 
 def column(measure: Measure, values: Values, ranks: Ranks) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from training.studies.correlations import column
+from training.studies.correlations import column, varies
 from training.studies.rank import Ranks
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
@@ -113,7 +113,7 @@ def _sweeps(report: Report, tables: Mapping[Measure, Values], selection: str) ->
 
 def _together(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
     """How the measures go together over runs (Revisiting, figure 4)."""
-    found = {name_of(measure): column(measure, values, ranks) for measure, values in tables.items()}
+    found = {name_of(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
     columns = {name: [value for _, value in sorted(values.items())] for name, values in found.items()}
     runs = len(next(iter(columns.values()), []))
     if len(columns) < 3 or runs < 3:

@@ -61,9 +61,18 @@ def counted(claims: Sequence[Judged]) -> str:
 def name_of(measure: Measure) -> str:
     """A measure as people write it: R@1 on test."""
     metric = re.sub(r"^recall_at_(\d+)$", r"R@\1", measure.metric)
-    metric = {"map_at_r": "MAP@R", "precision_at_1": "P@1", "nmi": "NMI", "map": "mAP"}.get(metric, metric)
+    metric = NAMES.get(metric, metric)
     view = "" if measure.view == EMBEDDING else f" of {measure.view}"
     return f"{metric.replace('_', ' ')}{view} on {measure.split}"
+
+
+NAMES = {
+    "map_at_r": "MAP@R",
+    "precision_at_1": "P@1",
+    "nmi": "NMI",
+    "nmi_random": "NMI of random embeddings",
+    "map": "mAP",
+}
 
 
 def chance_of(p: float) -> str:

@@ -1,0 +1,29 @@
+"""What studies tabulate together."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.studies.correlations import correlations_of
+from training.studies.plan import Plan
+from training.studies.study import R1, Measure
+from training.studies.table import STUDIES, study_of
+from training.studies.words import name_of
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_nmi_stands_beside_that_of_random_embeddings(name: str) -> None:
+    measures = STUDIES[name].measures
+    for measure in measures:
+        if measure.metric == "nmi":
+            beside = Measure("nmi_random", measure.split, measure.view)
+            assert measures.index(beside) == measures.index(measure) + 1
+
+
+def test_nmi_of_random_embeddings_correlates_with_nothing() -> None:
+    study = study_of("revisiting/figure-4")
+    values = {arm.label: {0: 0.1 * number} for number, arm in enumerate(study.arms)}
+    tables = dict.fromkeys((R1, Measure("nmi"), Measure("nmi_random")), values)
+    found = correlations_of(Plan(study, "glyphs", 1), "last", tables, {})
+    assert [(a, b) for _, a, b, _ in found] == [("test recall_at_1", "test nmi")]
+    assert name_of(Measure("nmi_random")) == "NMI of random embeddings on test"
