@@ -12,7 +12,7 @@ from typing import Any
 from training.studies.page import as_html
 from training.studies.report import Report, Row
 from training.studies.statistics import Summary
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, notes, told
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, notes, printed_of, told
 from zoo.files import write_bytes, write_json
 
 
@@ -65,13 +65,9 @@ def _values(rows: Sequence[Row], axis: str) -> list[str]:
         chosen = [row for row in rows if row.measure == measure]
         printed = ["published"] if any(row.published is not None for row in chosen) else []
         head = ["arm", *([axis] if axis else []), "seeds", str(measure), "95 %", "difference", "95 %", *printed]
-        cells = [[*_cells(row, axis), *([_published(row)] if printed else [])] for row in chosen]
+        cells = [[*_cells(row, axis), *([printed_of(row)] if printed else [])] for row in chosen]
         lines += [*table(head, cells), ""]
     return lines
-
-
-def _published(row: Row) -> str:
-    return "" if row.published is None else f"{row.published:.4f}"
 
 
 def _cells(row: Row, axis: str) -> list[str]:

@@ -10,7 +10,7 @@ from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
 from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, notes, told
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, notes, printed_of, told
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
 from zoo.report.matrix import correlations, pearson
@@ -89,7 +89,7 @@ def _arm(row: Row, axis: str) -> Line:
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
     bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
     beside = f"; {difference.mean:+.4f} to the baseline" if difference else ""
-    printed = f"; published {row.published:.4f}" if row.published is not None else ""
+    printed = f"; published {printed_of(row)}" if row.published is not None else ""
     rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
     note = f"{place}{value.n} seed{'s' * (value.n > 1)}{bounds}{beside}{printed}{rank}"
     mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")

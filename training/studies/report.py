@@ -22,9 +22,10 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One arm by one measure; difference: to the baseline, over common seeds; published: the paper's own number.
+    """One arm by one measure; difference: to the baseline, over common seeds.
 
-    rank: the highest rank and the dimension of the embeddings, where the measure is decided by the rank's being lower.
+    published, published_sd: the paper's own number, and its standard deviation over runs where it gives one. rank: the
+    highest rank and the dimension of the embeddings, where the measure is decided by the rank's being lower.
     """
 
     arm: str
@@ -34,6 +35,7 @@ class Row:
     value: Summary
     difference: Summary | None
     published: float | None = None
+    published_sd: float | None = None
     rank: tuple[int, int] | None = None
 
 
@@ -126,9 +128,9 @@ def _rows(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Rank
                 difference = None if arm.label == plan.study.reference else paired(values[arm.label], base)
                 value = summary(list(values[arm.label].values()))
                 found = published_of(plan, arm, measure)
-                published = None if found is None else found[1].value
+                printed = (None, None) if found is None else (found[1].value, found[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
-                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, published, rank))
+                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, *printed, rank))
     return rows
 
 

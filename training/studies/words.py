@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from training.studies.report import Judged, Report
+from training.studies.report import Judged, Report, Row
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 from training.studies.study import EMBEDDING, Measure
 
@@ -73,6 +73,13 @@ NAMES = {
     "nmi_random": "NMI of random embeddings",
     "map": "mAP",
 }
+
+
+def printed_of(row: Row) -> str:
+    """What the paper prints, with its deviation over runs where it gives one."""
+    if row.published is None:
+        return ""
+    return f"{row.published:.4f}" + ("" if row.published_sd is None else f" ± {row.published_sd:.4f}")
 
 
 def chance_of(p: float) -> str:

@@ -13,8 +13,10 @@ import pytest
 from scipy import stats
 
 from tests.training.studies import toys
+from tests.zoo.test_report import Reader
 from training.studies.beside import published_of
 from training.studies.formats import as_csv, as_markdown, to_json, write_report
+from training.studies.page import as_html
 from training.studies.plan import RESULT, Plan, Run
 from training.studies.report import report_of
 from training.studies.results import value_of
@@ -250,7 +252,10 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert found["r-margin", "train spectral_decay"] == 0.130
     assert found["margin", "test map_at_r"] is None
     markdown = as_markdown(report)
-    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  | 0.6309 |" in markdown
+    assert "| margin | 2 | 0.6000 ± 0.0000 | 0.6000 to 0.6000 |  |  | 0.6309 ± 0.0046 |" in markdown
+    assert "| +0.0000 to +0.0000 | 0.1300 |" in markdown  # of spectral decay the paper gives no deviation
+    assert "published 0.6309 ± 0.0046" in Reader(as_html(report)).text
+    assert {(row["published"], row["published_sd"]) for row in to_json(report)["rows"]} >= {(0.6309, 0.0046)}
     assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown
     changed = dataclasses.replace(plan, settings=("schedule.epochs=1",))
     assert all(published_of(changed, arm, R1) is None for arm in arms)
