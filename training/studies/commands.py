@@ -20,9 +20,8 @@ def _configure_run(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--select",
         choices=("last", "validation", "both"),
-        default="last",
-        help="measure the last epoch of runs on all training classes (default), the best one on held-out training "
-        "classes, or both, in separate runs",
+        help="measure the last epoch of runs on all training classes (what most studies do by themselves), the best "
+        "one on held-out training classes, or both, in separate runs",
     )
     parser.add_argument(
         "--set",
@@ -47,7 +46,11 @@ def _configure_resume(parser: ArgumentParser) -> None:
 def _configure_both(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="the folder that holds the data set")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="ARM", help="run this arm alone; may be given again"
+        "--only",
+        action="append",
+        default=[],
+        metavar="ARM",
+        help="run this arm alone; may be given again. A study that was begun so is of these arms, and may get more",
     )
     parser.add_argument(
         "--from",
@@ -74,23 +77,21 @@ def _run(args: Namespace) -> int:
     if args.dataset == "folder" and args.data is None:
         raise UsageError("which folder? Name it with --data DIR.")
     studies = studies_for(args.study, args.dataset)
-    from training.studies.arms import SELECTIONS  # torch, not before the arguments were looked at
+    from training.studies.asked import plan_of  # torch, not before the arguments were looked at
     from training.studies.on_data import on_data
-    from training.studies.plan import Plan, write_plan
+    from training.studies.plan import write_plan
 
-    selections = SELECTIONS if args.select == "both" else (args.select,)
     told = []
     for study in studies:
-        seeds = study.seeds if args.seeds is None else args.seeds
-        plan = Plan(study, args.dataset, seeds, selections, tuple(args.settings), args.data)
+        plan = plan_of(study, args)
         folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
         told.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
     return close(told, args)
 
 
 def _resume(args: Namespace) -> int:
+    from training.studies.asked import resumed
     from training.studies.on_data import on_data
-    from training.studies.plan import read_plan
     from training.studies.runner import Tally
     from training.studies.search import PLAN, read_search
     from training.studies.search_command import go
@@ -100,7 +101,8 @@ def _resume(args: Namespace) -> int:
         if args.only:
             raise UsageError("a search has no arms; leave --only out.")
         return go(read_search(folders[0]), folders[0], args, perform=not args.report)
-    plans = [(on_data(read_plan(folder)), folder) for folder in folders]
+    more = [] if args.report else args.only
+    plans = [(on_data(resumed(folder, more)), folder) for folder in folders]
     if args.report:
         return close([tell(plan, folder, Tally(), args) for plan, folder in plans], args)
     return close([carry_out(plan, folder, args) for plan, folder in plans], args)

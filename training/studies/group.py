@@ -62,8 +62,9 @@ def _convergence() -> Study:
         (plain, arm("group"), arm("triplet-s")),
         MEASURES,
         datasets=("glyphs", "omniglot", "cifar100"),
-        note="The curves, of held-out training classes, come with --select validation (report.json, curves): test "
-        "classes are measured once.",
+        selections=("validation",),
+        note="The curves (report.html; report.json, curves) are of training classes held out: test classes are "
+        "measured once, at the epoch that is best on those.",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from training.output import provenance
 from training.recipe import Recipe
 from training.studies.arms import SELECTIONS, recipes_of
-from training.studies.study import Arm, Study, slug
+from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of
 from zoo.comparison.runs import agree
 from zoo.errors import TrainingError, UsageError
@@ -51,7 +51,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study on a data set, with the seeds 0 to seeds - 1; settings: of all arms; data: where the data set lies."""
+    """A study on a data set, with the seeds 0 to seeds - 1; settings: of all arms; data: where the data set lies.
+
+    only: labels of the arms that were chosen; none: all of them. Raises `UsageError` for an arm that the study lacks.
+    """
 
     study: Study
     dataset: str
@@ -59,19 +62,32 @@ class Plan:
     selections: tuple[str, ...] = ("last",)
     settings: tuple[str, ...] = ()
     data: str | None = None
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise UsageError(f"a study needs at least one seed, not {self.seeds}.")
         if not self.selections or not set(self.selections) <= set(SELECTIONS):
             raise UsageError(f"epochs are selected by {' or '.join(SELECTIONS)}, not {', '.join(self.selections)}.")
+        _check_arms(self.only, self.study)
+
+    @property
+    def arms(self) -> list[Arm]:
+        """Those that were chosen."""
+        return [arm for arm in self.study.arms if not self.only or arm.label in self.only]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Those whose two arms were chosen."""
+        labels = {arm.label for arm in self.arms}
+        return [each for each in self.study.claims if {each.better, each.than or self.study.reference} <= labels]
 
     def runs(self, folder: Path) -> list[Run]:
         """Every run, seed by seed, so that what is paired is finished together."""
         return [
             Run(arm, seed, selection, recipes, folder / "runs" / slug(arm.label) / _name(seed, selection))
             for seed in range(self.seeds)
-            for arm in self.study.arms
+            for arm in self.arms
             for selection in self.selections
             for recipes in [recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)]
         ]
@@ -86,7 +102,8 @@ def _name(seed: int, selection: str) -> str:
 
 
 def write_plan(plan: Plan, folder: Path) -> Plan:
-    """Begin or go on with a study in `folder`; the plan that holds there, with as many seeds as were ever asked for.
+    """Begin or go on with a study in `folder`; the plan that holds there, with all seeds, arms and kinds of selection
+    that were ever asked for.
 
     Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since.
     """
@@ -95,13 +112,30 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         if (folder / PLAN).exists():
             old = read(folder / PLAN)
             _check_same(plan, old, folder)
-            plan = dataclasses.replace(plan, seeds=max(plan.seeds, int(old["seeds"])))
+            plan = _grown(plan, old)
             check_recipes(plan, old, folder)
-            if plan.seeds == old["seeds"]:
+            if all(plan.to_json()[key] == old.get(key, []) for key in GROWING):
                 return plan
         runs = [str(run.folder.relative_to(folder)) for run in plan.runs(folder)]
         write_json(folder / PLAN, {**plan.to_json(), "runs": runs, "recipes": _recipes(plan), **provenance()})
     return plan
+
+
+GROWING = ("seeds", "selections", "only")
+"""What a study may have more of, each time it is begun again."""
+
+
+def _grown(plan: Plan, old: dict[str, Any]) -> Plan:
+    """The plan with what was asked for before."""
+    selections = {*plan.selections, *old["selections"]}
+    before = old.get("only", [])
+    labels = {*plan.only, *before} if plan.only and before else set()  # all and some are all
+    return dataclasses.replace(
+        plan,
+        seeds=max(plan.seeds, int(old["seeds"])),
+        selections=tuple(each for each in SELECTIONS if each in selections),
+        only=tuple(label for label in plan.study.labels if label in labels),
+    )
 
 
 def read_plan(folder: Path) -> Plan:
@@ -111,7 +145,8 @@ def read_plan(folder: Path) -> Plan:
     raw = read(folder / PLAN)
     try:
         sequences = {key: tuple(raw[key]) for key in ("selections", "settings")}
-        plan = Plan(study_of(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], **sequences)
+        only = tuple(raw.get("only", ()))  # older plans are of all arms
+        plan = Plan(study_of(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], only=only, **sequences)
     except (KeyError, TypeError) as error:
         raise TrainingError(f"{folder / PLAN} is no plan of a study ({error}); begin anew in another folder.") from None
     check_recipes(plan, raw, folder)
@@ -132,15 +167,19 @@ def read(path: Path) -> dict[str, Any]:
 def chosen(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:
     """The runs of the arms named, or all. Raises `UsageError` for an arm that the study lacks."""
     only = list(only)
-    for label in only:
+    _check_arms(only, study)
+    return [run for run in runs if not only or run.arm.label in only]
+
+
+def _check_arms(labels: Iterable[str], study: Study) -> None:
+    for label in labels:
         if label not in study.labels:
             raise UsageError(f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.")
-    return [run for run in runs if not only or run.arm.label in only]
 
 
 def _check_same(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
-    for key in ("study", "dataset", "selections", "settings"):
+    for key in ("study", "dataset", "settings"):
         if old.get(key) != new[key]:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out."

@@ -26,7 +26,7 @@ def ranks_of(plan: Plan) -> Ranks:
 
 
 def _ranks(plan: Plan, view: str) -> dict[str, tuple[int, int]]:
-    arms = {arm.label: recipes_of(plan.study, arm, plan.dataset, 0, "last", plan.settings) for arm in plan.study.arms}
+    arms = {arm.label: recipes_of(plan.study, arm, plan.dataset, 0, "last", plan.settings) for arm in plan.arms}
     found = {label: rank_and_dim(recipes, view) for label, recipes in arms.items()}
     return {label: (rank, dim) for label, (rank, dim) in found.items() if rank < dim}
 

@@ -110,7 +110,7 @@ class Study:
 
     source: where in which paper. x: what the arms' x is. correlate: also the correlations of the measures over all
     runs. spectrum: also the singular values of the measured splits. datasets: the only ones that the study can be run
-    on; none: any that has the recipes.
+    on; none: any that has the recipes. selections: how epochs are selected unless the user says how, as `Plan` has it.
     note: what a reader of the result must know.
     """
 
@@ -127,6 +127,7 @@ class Study:
     spectrum: bool = False
     datasets: tuple[str, ...] = ()
     note: str = ""
+    selections: tuple[str, ...] = ("last",)
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
