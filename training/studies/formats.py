@@ -9,10 +9,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from training.studies.command_line import command_of
 from training.studies.page import as_html
 from training.studies.report import Report, Row
 from training.studies.statistics import Summary
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, notes, printed_of, told
+from training.studies.words import SELECTED, VERDICTS, chance_of, counted, ended, how, notes, printed_of, told
 from zoo.files import write_bytes, write_json
 
 
@@ -106,7 +107,8 @@ def _state(report: Report) -> list[str]:
         lines.append(f"Not finished: {len(report.missing)} runs ({'; '.join(report.missing[:5])}, ...).")
     lines += [f"Failed: {title}: {message}" for title, message in report.failures.items()]
     made = "; ".join(told(value) for values in report.made_with.values() for value in values)
-    return [*lines, f"Training took {report.seconds:.0f} s in all. Made with: {made}.", ""]
+    begun = [*([""] if lines[-1] else []), "```sh", command_of(report.plan), "```", ""]
+    return [*lines, *begun, f"{ended(report)} Made with: {made}.", ""]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -134,6 +136,8 @@ def to_json(report: Report) -> dict[str, Any]:
     study = report.plan.study
     return {
         **report.plan.to_json(),
+        "command": command_of(report.plan),
+        "dates": report.dates,
         "title": study.title,
         "source": study.source,
         "note": " ".join(notes(report)),

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from training.studies.command_line import command_of
 from training.studies.correlations import column, varies
 from training.studies.rank import Ranks
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
 from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, how, name_of, notes, printed_of, told
+from training.studies.words import (
+    SELECTED,
+    VERDICTS,
+    chance_of,
+    counted,
+    ended,
+    how,
+    name_of,
+    notes,
+    printed_of,
+    told,
+)
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
 from zoo.report.matrix import correlations, pearson
@@ -39,7 +51,7 @@ def _about(report: Report) -> Section:
     study, plan = report.plan.study, report.plan
     finished = len({(row.arm, row.selection) for row in report.rows})
     settings = [f"All arms with {', '.join(plan.settings)}."] if plan.settings else []
-    runs = len(study.arms) * plan.seeds * len(plan.selections)
+    runs = len(plan.arms) * plan.seeds * len(plan.selections)
     state = f"{runs - len(report.missing)} of {runs} runs are finished, of {finished} arms."
     beside = [f"Published numbers, {text}." for text in report.protocols]
     texts = [f"{study.title} ({study.source}).", *notes(report), *settings, how(report), *beside, state]
@@ -174,7 +186,7 @@ def _state(report: Report) -> Section:
         text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
         parts.append(paragraph(text))
     made = [[key, "; ".join(map(told, values))] for key, values in report.made_with.items()]
-    parts += [paragraph(f"Training took {report.seconds:,.0f} s in all."), table(("made with", ""), made)]
+    parts += [paragraph(ended(report)), table(("made with", ""), [["command", command_of(report.plan)], *made])]
     return Section("Runs", "".join(parts))
 
 

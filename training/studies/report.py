@@ -62,7 +62,7 @@ class Report:
     ranks: arms whose spectral decay means nothing; they are in no correlation with it. twins: labels of one model.
     protocols: how published numbers of its arms came about. values: selection -> measure -> the value of each run.
     missing: titles of runs without a result; failures: title -> message; made_with: hardware, versions, commits: all
-    that the runs were made with.
+    that the runs were made with; dates: when the first and the last run ended.
     """
 
     plan: Plan
@@ -78,6 +78,7 @@ class Report:
     missing: list[str]
     failures: dict[str, str]
     made_with: dict[str, list[Any]]
+    dates: tuple[str, str] | None
     seconds: float
 
 
@@ -96,7 +97,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
         tables = {measure: values_of(chosen, found, measure) for measure in plan.study.measures}
         values[selection] = tables
         rows += _rows(plan, selection, tables, ranks)
-        claims += [_judged(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.study.claims]
+        claims += [_judged(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.claims]
         correlations += correlations_of(plan, selection, tables, ranks)
     return Report(
         plan,
@@ -115,6 +116,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
             key: _different(result.get(key) for result in results)
             for key in ("device", "hardware", "versions", "commit")
         },
+        _dates(results),
         sum(each["seconds"] for result in results for each in result["training"]),
     )
 
@@ -172,6 +174,12 @@ def _spectrum(result: Result) -> dict[str, list[float]]:
         for each in result["evaluations"]
         if "spectrum" in each
     }
+
+
+def _dates(results: Sequence[Result]) -> tuple[str, str] | None:
+    """All are in UTC, and so sorted as text."""
+    dates = sorted(result["date"] for result in results if "date" in result)
+    return (dates[0], dates[-1]) if dates else None
 
 
 def _different(values: Any) -> list[Any]:

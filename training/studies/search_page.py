@@ -7,6 +7,7 @@ from typing import Any
 
 from training.studies.claims import CLOSE
 from training.studies.closeness import Difference, by_kind, closeness, differences
+from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.search import Search
 from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
@@ -18,8 +19,9 @@ from zoo.report.page import Section, folded, legend, page, paragraph, picture, t
 
 def as_html(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
     """The whole page; what comes from files is escaped."""
+    about = (how(search), command_of_search(search), made_with(folder, report))
     sections = [
-        Section("How it was searched", paragraph(how(search)) + paragraph(made_with(folder, report))),
+        Section("How it was searched", "".join(map(paragraph, about))),
         *_scores(report),
         *_closeness(report),
         *_trials(report),

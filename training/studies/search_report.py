@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from training.studies.closeness import KINDS, Difference, by_kind, closeness, differences
+from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.formats import table
 from training.studies.search import Search, best_of, open_trials, reruns_of
@@ -57,7 +58,8 @@ def to_json(search: Search, report: list[dict[str, Any]]) -> dict[str, Any]:
     """The report for programs."""
     found = compared(report)
     verdicts = {f"{metric} {kind}": closeness(each) for (metric, kind), each in by_kind(found).items()}
-    return {**asdict(search), "losses": report, "differences": list(map(asdict, found)), "close": verdicts}
+    facts = {**asdict(search), "command": command_of_search(search)}
+    return {**facts, "losses": report, "differences": list(map(asdict, found)), "close": verdicts}
 
 
 def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
@@ -74,7 +76,8 @@ def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> s
     for row in report:
         told = ", ".join(f"{count} {state}" for state, count in row["trials"].items()) or "none"
         lines.append(f"- {row['loss']}: best values {values_of(row)} (in Reality's conventions); trials: {told}")
-    return "\n".join([*lines, "", *_closeness(compared(report)), made_with(folder, report), ""])
+    lines += ["", *_closeness(compared(report)), "```sh", command_of_search(search), "```", ""]
+    return "\n".join([*lines, made_with(folder, report), ""])
 
 
 def _closeness(found: list[Difference]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from training.studies.plan import Plan
 from training.studies.report import Judged, Report, Row
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 from training.studies.study import EMBEDDING, Measure
@@ -35,10 +36,24 @@ def notes(report: Report) -> list[str]:
     low: dict[str, tuple[int, int]] = {}
     for ranks in report.ranks.values():
         low |= ranks
-    found = [report.plan.study.note] if report.plan.study.note else []
+    found = [note for note in (report.plan.study.note, _chosen(report.plan)) if note]
     if low:
         found.append(LOW_RANK.format(", ".join(f"{label} ({rank} of {dim})" for label, (rank, dim) in low.items())))
     return [*found, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.twins)]
+
+
+def _chosen(plan: Plan) -> str:
+    if not plan.only:
+        return ""
+    left = len(plan.study.claims) - len(plan.claims)
+    out = f" {left} claims about others are left out." if left else ""
+    return f"Chosen: {len(plan.only)} of the study's {len(plan.study.arms)} arms ({', '.join(plan.only)}).{out}"
+
+
+def ended(report: Report) -> str:
+    """When the runs ended, and how long they took."""
+    dates = f"Runs ended from {report.dates[0]} to {report.dates[1]}. " if report.dates else ""
+    return f"{dates}Training took {report.seconds:,.0f} s in all."
 
 
 LOW_RANK = (

@@ -1,0 +1,134 @@
+"""What a study may have more of, and the command that its results tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+
+from tests.training.studies import toys
+from tests.training.studies.test_report import finish
+from tests.zoo.test_report import Reader
+from training.studies import commands, search_command, table
+from training.studies.asked import plan_of, resumed
+from training.studies.command_line import command_of, command_of_search
+from training.studies.formats import as_markdown, to_json
+from training.studies.page import as_html
+from training.studies.plan import RESULT, Plan, read_plan, write_plan
+from training.studies.report import report_of
+from training.studies.search import Search
+from training.studies.table import study_of
+from zoo.cli.command import Command
+from zoo.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+
+
+def only(plan: Plan, *labels: str) -> Plan:
+    return dataclasses.replace(plan, only=labels)
+
+
+def test_a_study_of_the_last_epoch_can_get_runs_selected_by_validation(tmp_path: Path) -> None:
+    first = write_plan(toys.plan(tmp_path, 1), tmp_path)
+    done = [run.folder for run in first.runs(tmp_path)]
+    both = write_plan(toys.plan(tmp_path, 1, ("validation",)), tmp_path)
+    assert both.selections == ("last", "validation")
+    assert [run.folder for run in both.runs(tmp_path) if run.selection == "last"] == done
+    assert len(both.runs(tmp_path)) == 2 * len(done)
+    assert write_plan(toys.plan(tmp_path, 1), tmp_path) == read_plan(tmp_path) == both
+    assert len(json.loads((tmp_path / "plan.json").read_text())["runs"]) == 4
+
+
+def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
+    whole = toys.plan(tmp_path, 1)
+    write_plan(only(whole, "contrastive"), tmp_path)
+    assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
+    assert resumed(tmp_path, []).only == ("contrastive",)
+    assert resumed(tmp_path, ["margin"]).only == ("margin", "contrastive")
+    assert write_plan(whole, tmp_path).only == ()
+    assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
+    with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
+        only(whole, "x")
+
+
+def test_a_plan_of_an_older_version_is_of_all_arms(tmp_path: Path) -> None:
+    write_plan(toys.plan(tmp_path, 1), tmp_path)
+    raw = json.loads((tmp_path / "plan.json").read_text())
+    del raw["only"]
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    assert len(read_plan(tmp_path).runs(tmp_path)) == 2
+    assert write_plan(only(toys.plan(tmp_path, 1), "margin"), tmp_path).only == ()
+
+
+def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path: Path) -> None:
+    plan = only(toys.plan(tmp_path), "margin")
+    for number, run in enumerate(plan.runs(tmp_path)):
+        finish(run, 0.6, [1.0])
+        path = run.folder / RESULT
+        path.write_text(json.dumps({**run.result(), "date": f"2026-11-2{number}T07:08:20+00:00"}))
+    report = report_of(plan, tmp_path)
+    assert (report.missing, report.claims) == ([], [])
+    markdown, written = as_markdown(report), to_json(report)
+    assert "Chosen: 1 of the study's 2 arms (margin). 2 claims about others are left out." in markdown
+    assert "Not finished" not in markdown
+    assert f"```sh\n{command_of(plan)}\n```" in markdown
+    assert "Runs ended from 2026-11-20T07:08:20+00:00 to 2026-11-21T07:08:20+00:00." in markdown
+    assert written["command"] == command_of(plan)
+    assert written["dates"] == ("2026-11-20T07:08:20+00:00", "2026-11-21T07:08:20+00:00")
+    assert written["only"] == ["margin"]
+    text = Reader(as_html(report)).text
+    for says in ("2 of 2 runs are finished, of 1 arms.", command_of(plan), "Runs ended from 2026-11-20"):
+        assert says in text
+
+
+def parsed(command: Command, words: list[str]) -> Namespace:
+    parser = ArgumentParser()
+    command.configure(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        toys.plan(Path("/data with a space")),
+        toys.plan(Path("/data"), 3, ("last", "validation")),
+        only(toys.plan(Path("/data"), 1, ("validation",)), "margin", "contrastive"),
+        Plan(study_of("group/convergence"), "glyphs", 5, ("validation",)),
+        Plan(study_of("group/convergence"), "glyphs", 5, only=("cross entropy",)),
+    ],
+)
+def test_the_command_of_a_study_asks_for_its_plan(plan: Plan) -> None:
+    words = shlex.split(command_of(plan))
+    assert words[:3] == ["zoo", "benchmark", "run"]
+    assert plan_of(plan.study, parsed(commands.RUN, words[3:])) == plan
+
+
+def test_the_command_of_a_search_asks_for_it() -> None:
+    search = Search(("ntxent", "margin"), "glyphs", 8, 3, 2, 1, 7, settings=toys.SETTINGS, data="/data")
+    words = shlex.split(command_of_search(search))
+    args = parsed(search_command.COMMAND, words[3:])
+    asked = {name: getattr(args, name) for name in ("dataset", "trials", "reruns", "folds", "patience", "seed", "data")}
+    assert Search(tuple(args.losses), settings=tuple(args.settings), **asked) == search
+
+
+def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
+    study = study_of("group/convergence")
+    args = parsed(commands.RUN, [study.name, "--dataset", "glyphs", "--seeds", "1"])
+    plan = plan_of(study, args)
+    assert plan.selections == ("validation",)
+    assert plan_of(study, parsed(commands.RUN, [study.name, "--dataset", "glyphs", "--select", "last"])).selections == (
+        "last",
+    )
+    for run in plan.runs(tmp_path):
+        assert run.recipes[0].data.validation > 0
+        finish(run, 0.6, [1.0])
+    report = report_of(plan, tmp_path)
+    assert list(report.curves) == [f"{label}: validation recall_at_1 by epoch" for label in study.labels]
+    assert "R@1 by epoch" in Reader(as_html(report)).text
