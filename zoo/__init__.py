@@ -7,6 +7,7 @@
 
 from zoo import cards, datasets, errors, evaluation
 from zoo.architectures.on_import import register_beside_timm
+from zoo.baselines.saving import baseline
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
 from zoo.evaluation import evaluate
@@ -21,6 +22,7 @@ __all__ = [
     "Embedder",
     "Publication",
     "ZooError",
+    "baseline",
     "cards",
     "datasets",
     "errors",

@@ -21,7 +21,7 @@ SCHEMA = 3
 """
 
 NEEDS = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}
-"""Schema -> the first dml-zoo that reads it. Every card says its own, so that an older dml-zoo can name what to install:
+"""Schema -> the first dml-zoo that reads it. Every card says its own, so that an older one can name what to install:
 a new schema takes a new version of the package."""
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
-from zoo.baselines import METHOD, Baseline, PublicText, baselines
+from zoo.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines
 from zoo.cards import Card, read_card
 from zoo.origins import Origin, read_origin
 from zoo.published import tables
@@ -133,6 +133,7 @@ def from_baseline(baseline: Baseline) -> ModelInfo:
         "input": f"RGB, {baseline.size} pixels",
         **({"text": _text(baseline.text)} if baseline.text else {}),
         "licence": baseline.licence,
+        **({} if baseline.scores else {"published scores": f"none in {SEARCHED}"}),
         "sources": [baseline.source, f"https://huggingface.co/{baseline.repository}"],
     }
     return ModelInfo(

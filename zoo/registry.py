@@ -64,10 +64,21 @@ def info(name: str) -> ModelInfo:
     for baseline in baselines().values():
         if baseline.repository == repository:
             return from_baseline(baseline)
-    advice = f" It can be had from the Hub: zoo.load({name!r})" if repository else ""
+    advice = _advice(name, repository) if _is_of_the_hub(name) else ""
     raise ModelNotFoundError(
         f"there is no model {name!r} here.{_like(name, known_names())}{advice} All names: zoo list"
     )
+
+
+def _is_of_the_hub(name: str) -> bool:
+    return name.removeprefix("hf-hub:").count("/") == 1 and not _looks_like_path(name)
+
+
+def _advice(name: str, repository: str | None) -> str:
+    """What to do about a name of the Hub of which nothing is on this machine."""
+    if repository is not None:
+        return f" It can be had from the Hub: zoo.load({name!r})"
+    return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it, and then this is known."
 
 
 def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:

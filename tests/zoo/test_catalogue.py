@@ -98,6 +98,13 @@ def test_info_of_a_public_backbone(capsys: pytest.CaptureFixture[str]) -> None:
     assert zoo.info("timm/vit_small_patch14_dinov2.lvd142m") == zoo.info("dinov2-s14")
 
 
+def test_a_public_backbone_says_where_scores_were_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, baseline in baselines().items():
+        assert ("published scores" in zoo.info(name).facts) == (not baseline.scores)
+    assert main(["info", "clip-b32"]) == 0
+    assert "none in the papers of our recipes and DINOv2's; others may print some" in capsys.readouterr().out
+
+
 def test_the_table_names_status_size_and_scores(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
@@ -127,6 +134,8 @@ def test_json_has_all_facts(capsys: pytest.CaptureFixture[str]) -> None:
         ("margin", r"It is the beginning of (margin[\w-]+, ){4}margin[\w-]+ and \d+ more"),
         ("diva-r50-cup", "Did you mean 'diva-r50-cub'"),
         ("timm/resnet999.x", "zoo.load"),
+        ("org/tyo", r"zoo\.load\('org/tyo'\) fetches it.*All names: zoo list"),
+        ("hf-hub:org/tyo@v2", r"zoo\.load\('hf-hub:org/tyo@v2'\) fetches it"),
         ("", "no model ''"),
     ],
 )

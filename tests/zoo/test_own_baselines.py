@@ -19,6 +19,7 @@ from tests.zoo.hub_state import Hub
 from tests.zoo.timm_hub import timm_hub
 from zoo.cards import read_card
 from zoo.cli.main import main
+from zoo.errors import DatasetError, UsageError
 from zoo.golden import pictures
 from zoo.preprocessing import to_pixels
 from zoo.registry import find
@@ -72,6 +73,26 @@ def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     features = pooled_features(load_network(card, folder), card, files)
     white = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(features.astype(np.float64))
     return np.asarray(white / np.linalg.norm(white, axis=1, keepdims=True))
+
+
+@pytest.mark.usefixtures("hub")
+def test_from_python_it_is_the_commands_model(folder_of_pictures: Path, tmp_path: Path) -> None:
+    arguments = ["--whiten", str(folder_of_pictures), "--dim", "5", "--limit", "20"]
+    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "said", *arguments]) == 0
+    files = sorted(folder_of_pictures.rglob("*.png"), key=lambda path: path.parts)
+    for own, whiten in (
+        ("one", str(folder_of_pictures)),
+        ("two", files),
+        ("three", [file.read_bytes() for file in files]),
+    ):
+        model = zoo.baseline("timm/resnet10t.toy_in1k", own, whiten=whiten, dim=5, limit=20)
+        assert (model.card.name, model.card.fingerprint) == (own, zoo.load("said").card.fingerprint)
+    assert zoo.baseline("timm/resnet10t.toy_in1k", "plain", size=40).card.preprocessing.crop == 40
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match="holds no images"):
+        zoo.baseline("timm/resnet10t.toy_in1k", "none", whiten=tmp_path / "empty")
+    with pytest.raises(UsageError, match="already"):
+        zoo.baseline("timm/resnet10t.toy_in1k", "one")
 
 
 @pytest.mark.usefixtures("hub")

@@ -22,6 +22,10 @@ METHOD = "pretrained"
 """The method of every baseline, in cards and lists."""
 
 
+SEARCHED = "the papers of our recipes and DINOv2's; others may print some"
+"""Where published retrieval scores of public backbones were looked for."""
+
+
 @dataclass(frozen=True)
 class PublicText:
     """A published text tower: the Hub's repository and its files, and what `zoo text-tower` is to be told of it.

@@ -51,33 +51,15 @@ def _run(args: Namespace) -> int:
 
 def _images(args: Namespace) -> Sequence[ImageLike] | None:
     """The images to fit whitening on; None where it isn't wanted."""
+    from zoo.baselines.saving import images_of
+    from zoo.datasets import load
     from zoo.errors import UsageError
 
     if args.whiten and args.whiten_on:
         raise UsageError("whitening is fitted on a folder (--whiten) or on a data set (--whiten-on), not on both.")
-    if args.limit is not None and args.limit < 2:
-        raise UsageError(f"--limit is 2 or more, not {args.limit}.")
-    if args.batch_size < 1:
-        raise UsageError(f"--batch-size is 1 or more, not {args.batch_size}.")
-    images = _listed(args)
-    if images is None or args.limit is None or args.limit >= len(images):
-        return images
-    return [images[i * len(images) // args.limit] for i in range(args.limit)]
-
-
-def _listed(args: Namespace) -> Sequence[ImageLike] | None:
-    from zoo.datasets import load
-    from zoo.datasets.folder import list_images
-    from zoo.errors import DatasetError
-
     if args.whiten_on:
-        return load(args.whiten_on, "train", args.data).images
-    if not args.whiten:
-        return None
-    images: Sequence[ImageLike] = list_images(args.whiten)
-    if not images:
-        raise DatasetError(f"{args.whiten} holds no images to fit whitening on.")
-    return images
+        return images_of(load(args.whiten_on, "train", args.data).images, args.limit, args.batch_size)
+    return images_of(args.whiten or None, args.limit, args.batch_size)
 
 
 COMMAND = Command(

@@ -1,0 +1,68 @@
+"""`zoo.baseline`: a public backbone under a name of one's own, from Python. Torch is loaded last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from zoo import paths
+from zoo.embedder import Embedder
+from zoo.errors import DatasetError, UsageError, missing
+from zoo.images import ImageLike
+from zoo.loading import load
+from zoo.registry import find
+
+
+def baseline(
+    name: str | os.PathLike[str],
+    own: str,
+    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None = None,
+    dim: int | None = None,
+    size: int | None = None,
+    joint: bool = False,
+    limit: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    progress: bool = False,
+) -> Embedder:
+    """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
+
+    whiten: a folder or images (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is
+    fitted; it becomes the model's head. dim: the dimensions that it keeps (default: all). size: pixels of the input (default:
+    the backbone's own). joint: keep CLIP's projection into the space of its texts. limit: fit on so many of the images,
+    drawn evenly.
+
+    Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
+    `DatasetError` for a folder without images and `ImageError` for an image that cannot be read.
+    """
+    images = images_of(whiten, limit, batch_size)
+    folder = find(name)
+    try:
+        from zoo.baselines.own import save_as
+    except ModuleNotFoundError as error:
+        raise missing(error.name or "torch", "train") from None
+    save_as(folder, own, images, dim, size, batch_size, progress, device, joint)
+    return load(own, device=device)
+
+
+def images_of(
+    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
+) -> Sequence[ImageLike] | None:
+    """The images to fit whitening on, at most `limit` of them, evenly drawn; None where it is not wanted."""
+    if limit is not None and limit < 2:
+        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.")
+    images = _in_folder(whiten) if isinstance(whiten, str | os.PathLike) else whiten
+    if images is None or limit is None or limit >= len(images):
+        return images
+    return [images[i * len(images) // limit] for i in range(limit)]
+
+
+def _in_folder(folder: str | os.PathLike[str]) -> Sequence[ImageLike]:
+    from zoo.datasets.folder import list_images
+
+    images: Sequence[ImageLike] = list_images(paths.expand(folder))
+    if not images:
+        raise DatasetError(f"{os.fspath(folder)} holds no images to fit whitening on.")
+    return images
