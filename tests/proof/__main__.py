@@ -23,6 +23,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.table import Table
@@ -32,15 +33,21 @@ from tests.proof.service import Service, service, toy_gallery
 from tests.serving.running import ROOT
 from zoo.files import read_json, write_json
 
+CRASHES = tuple(f"tests/serving/test_{name}.py" for name in ("crash", "compaction", "connection"))
+
 
 def crash(out: Path, short: bool) -> dict[str, Any]:
-    """Writers killed 200 times for each kind of index, full and read-only disks: as tests/serving/test_crash.py."""
+    """Writers killed, two at a time, in 200 rounds for each kind of index; full and read-only disks; all at once."""
     chosen = "not slow" if short else "slow or not slow"
-    words = [sys.executable, "-m", "pytest", "-q", "--timeout", "3600", "-m", chosen, "tests/serving/test_crash.py"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    last = done.stdout.strip().splitlines()[-1:]
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    return {"kills": 15 if short else 2 * 200 + 15, "outcome": last[0].strip("= ")}
+    with tempfile.NamedTemporaryFile(suffix=".xml") as told:
+        words = ["-q", "--timeout", "3600", "-m", chosen, f"--junitxml={told.name}", *CRASHES]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+        properties = ElementTree.parse(told.name).iter("property")
+        figures = {one.get("name", ""): float(one.get("value", "")) for one in properties}
+    return {**figures, "outcome": done.stdout.strip().splitlines()[-1].strip("= ")}
 
 
 def loaded(out: Path, short: bool) -> dict[str, Any]:
@@ -119,7 +126,7 @@ def _in_short(result: dict[str, Any]) -> str:
         return str(found["failed"])[:1000]
     match result["part"]:
         case "crash":
-            return f"{found['kills']} kills: {found['outcome']}"
+            return "; ".join(f"{name} {value:g}" if name != "outcome" else value for name, value in found.items())
         case "load":
             steady, over = found["steady"], found["overload"]
             return (

@@ -2,15 +2,19 @@
 
     python -m tests.serving.crash_writer GALLERY NOTES
 
-For each line on stdin, a number, it forks a writer of that seed and prints its pid; once the writer has gone it prints
-"gone". What a writer begins and what was acknowledged to it stands in the file NOTES, a JSON object a line.
+For each line on stdin, numbers, it forks a writer of each of these seeds and prints their pids; once all have gone it
+prints the signals that ended them. What a writer begins and what was acknowledged to it stands in the file NOTES, a
+JSON object a line, with the writer's seed. Two writers at once get into each other's way as two processes do: one gives
+the gallery another model while the other adds to it, or begins a rebuild in the midst of the other's.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from serving.gallery.shadow import Made
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
 from zoo.cards import Card, Preprocessing
+from zoo.errors import GalleryError, ModelChangedError
 
 CARDS = tuple(
     Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})
@@ -33,11 +38,11 @@ CARDS = tuple(
 
 
 class Notes:
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    def __init__(self, path: Path, seed: int) -> None:
+        self.descriptor, self.seed = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), seed
 
     def write(self, word: str, **facts: Any) -> None:
-        os.write(self.descriptor, (json.dumps({"word": word, **facts}) + "\n").encode())
+        os.write(self.descriptor, (json.dumps({"writer": self.seed, "word": word, **facts}) + "\n").encode())
 
 
 def embedded_by(card: Card, number: int) -> np.ndarray:
@@ -62,52 +67,75 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         if rng.random() < 0.2:
             store.shadow.discard()
         token = store.shadow.begin(model_text(card, "toy"), model_text(other, "toy"), other.fingerprint, other.dim)
-        run = Rebuild(path, store, token, make, batch_size=20)
+        run = Rebuild(path, store, token, make, batch_size=60)
         run.fill()
-        with Gallery.open(path, other=True) as shadow:
-            shadow.compact()
+        compact_other(path)
         notes.write("swapping", to=other.name)
         run.swap()
     notes.write("rebuilt", to=other.name)
 
 
-def work(path: Path, notes: Notes, seed: int) -> None:
-    """Add, remove, compact and rebuild at random, for ever."""
-    rng = np.random.default_rng(seed)
-    gallery, step = Gallery.open(path), 0
+def compact_other(path: Path) -> None:
+    try:
+        with Gallery.open(path, other=True) as shadow:
+            shadow.compact()
+    except GalleryError as error:
+        if "holds no embeddings of another model" not in str(error):
+            raise
+        raise ModelChangedError("the other writer has emptied the slot") from error
+
+
+def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
+    """Add, remove, compact and rebuild at random, for ever; a gallery of another model by now is opened anew."""
+    steps = itertools.count(1)
     while True:
-        step += 1
-        match rng.choice(["add", "remove", "compact", "rebuild"], p=[0.5, 0.3, 0.1, 0.1]):
-            case "rebuild":
-                rebuild(path, notes, rng)
-                gallery.close()
-                gallery = Gallery.open(path)
-            case "add":
-                first, count = 10**6 * seed + 100 * step, int(rng.integers(1, 30))
-                items = [
-                    new_item(number, label=f"{seed}-{step}", embedding=embedded_by(gallery.card, number))
-                    for number in range(first, first + count)
-                ]
-                notes.write("adding", batch=f"{seed}-{step}", count=count)
-                notes.write("added", batch=f"{seed}-{step}", ids=gallery.add(items).ids)
-            case "remove":
-                ids = [item.id for item in gallery.sample(int(rng.integers(1, 30)))]
-                notes.write("removing", ids=ids)
-                notes.write("removed", ids=ids, count=gallery.remove(ids))
-            case "compact":
-                notes.write("compacting")
-                gallery.compact()
-                notes.write("compacted")
+        try:
+            with Gallery.open(path) as gallery:
+                for step in steps:
+                    take(gallery, notes, rng, step)
+        except ModelChangedError:
+            notes.write("displaced")
+
+
+def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
+    match rng.choice(["add", "remove", "compact", "rebuild"], p=[0.4, 0.3, 0.1, 0.2]):
+        case "rebuild":
+            rebuild(gallery.path, notes, rng)
+            gallery.check_current()
+        case "add":
+            first, count, batch = 10**6 * notes.seed + 100 * step, int(rng.integers(1, 30)), f"{notes.seed}-{step}"
+            items = [
+                new_item(number, label=batch, embedding=embedded_by(gallery.card, number))
+                for number in range(first, first + count)
+            ]
+            notes.write("adding", batch=batch, count=count)
+            notes.write("added", batch=batch, ids=gallery.add(items).ids)
+        case "remove":
+            ids = [item.id for item in gallery.sample(int(rng.integers(1, 30)))]
+            notes.write("removing", ids=ids)
+            notes.write("removed", ids=ids, count=gallery.remove(ids))
+        case "compact":
+            notes.write("compacting")
+            gallery.compact()
+            notes.write("compacted")
+
+
+def fork(path: Path, notes: Path, seed: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work(path, Notes(notes, seed), np.random.default_rng(seed))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def main(path: Path, notes: Path) -> None:
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            work(path, Notes(notes), int(line))
-        print(child, flush=True)
-        os.waitpid(child, 0)
-        print("gone", flush=True)
+        children = [fork(path, notes, int(seed)) for seed in line.split()]
+        print(*children, flush=True)
+        print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
 
 
 if __name__ == "__main__":

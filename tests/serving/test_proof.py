@@ -22,7 +22,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def crash(out: Path, short: bool) -> dict[str, Any]:
         """Counts."""
         counted["crash"] += 1
-        return {"kills": 400, "outcome": "2 passed"}
+        return {"flat kills": 400.0, "outcome": "2 passed"}
 
     def load(out: Path, short: bool) -> dict[str, Any]:
         """Fails, then passes."""
@@ -53,7 +53,7 @@ def test_what_passed_is_not_run_again(runs: Counter[str], tmp_path: Path, capsys
     assert (tmp_path / "out" / "load.json").read_text() == "what was measured"  # what failed is looked at, too
     assert proof.main(words) == 0
     assert runs == {"crash": 1, "load": 2}
-    assert "400 kills" in capsys.readouterr().out
+    assert "flat kills 400; 2 passed" in capsys.readouterr().out
     published = json.loads((tmp_path / "out" / "proof.json").read_text())
     assert {name: one["passed"] for name, one in published.items()} == {"crash": True, "load": True}
     assert (tmp_path / "out" / "load.png").read_bytes() == b"picture"
