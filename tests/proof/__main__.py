@@ -64,7 +64,10 @@ def fuzzed(out: Path, short: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with service(toy_gallery(folder), folder) as served:
-            return _fuzzed(served, folder, short)
+            found = _fuzzed(served, folder, short)
+    if not short:
+        poison.check(found["poisoned"])
+    return found
 
 
 def _fuzzed(served: Service, folder: Path, short: bool) -> dict[str, Any]:

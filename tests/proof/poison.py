@@ -1,4 +1,4 @@
-"""Good images while poisoned ones are sent beside them: all are found, and how much later."""
+"""Good images while poisoned ones are sent beside them: all are found, and not much later."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ from tests.proof import bombs
 from tests.proof.fuzz import check_refused
 from tests.proof.service import Service
 from tests.serving import toys
+
+SLOWDOWN, SLOWEST_MS = 3.0, 2000.0
+"""What poison may do to good queries: one that a bomb shares the cores with takes twice as long, and a bomb that has a
+core to itself is let another in beside after a quarter of a second (serving.cores).
+"""
+
+
+def check(found: dict[str, Any]) -> None:
+    """`found`: what `poisoned` returns, of enough seconds for its medians to mean something."""
+    alone, beside = found["alone_ms"], found["beside_ms"]
+    assert beside["p50"] <= SLOWDOWN * alone["p50"], f"good queries beside poison: {beside} ms; alone: {alone} ms"
+    assert beside["max"] <= SLOWEST_MS, f"a good query beside poison took {beside['max']} ms"
 
 
 def poisoned(service: Service, seconds: float, size: int = 2_000_000) -> dict[str, Any]:
