@@ -20,6 +20,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $(READY)
 
+$(READY)-slow: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
+	@touch $@
+
 setup: $(READY) ## a virtual environment in .venv with everything locked by constraints.txt
 
 demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0: end after the table)
@@ -32,6 +36,9 @@ check: $(READY) ## lint, format, types
 
 test: check ## check, then all tests, one process a core
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
+
+slow: $(READY)-slow ## tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
+	$(BIN)/python -m pytest -m slow --timeout 3600
 
 bench: $(READY) ## speed and memory beside the peers, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
@@ -46,4 +53,4 @@ lock: $(READY) ## renew constraints.txt from pyproject.toml
 clean: ## remove what the targets above made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo check test bench proof lock clean
+.PHONY: help setup demo check test slow bench proof lock clean
