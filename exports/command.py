@@ -50,10 +50,9 @@ def _run(args: Namespace) -> int:
 def _export(found: Path, precisions: list[str], args: Namespace) -> int:
     from exports.copies import place_of
     from exports.export import Exporter
-    from exports.resize import file_of
     from zoo.cli.output import print_json
     from zoo.errors import ZooError
-    from zoo.onnx_runtime import FILES
+    from zoo.onnx_runtime import FILES, RESIZING
 
     folder = place_of(found, precisions, args.model)
     source = folder if (folder / "card.json").exists() else found
@@ -61,9 +60,11 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
+    dropped: list[str] = []
     for precision in precisions:
         try:
             done[precision] = exporter.export(precision)
+            dropped += [] if args.resize else exporter.dropped
             if args.resize:
                 resized[precision] = exporter.export_resizing(precision)
         except ZooError as error:
@@ -73,10 +74,13 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
         if not args.json:
             print(_line(folder / FILES[precision], done[precision]))
         if not args.json and args.resize:
-            print(_resizing(folder / file_of(precision), resized[precision]))
+            print(_resizing(folder / RESIZING[precision], resized[precision]))
     if args.json:
         parity = {precision: found.to_json() for precision, found in done.items()}
-        print_json({"folder": str(folder), "parity": parity, "resize": resized, "failed": failed})
+        told = {"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed}
+        print_json(told)
+    elif dropped:
+        print(f"removed, because made of the graph before: {', '.join(dropped)}; to have it anew: --resize")
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +27,7 @@ from zoo.cards import Card, read_card
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, sha256_of, write_json
 from zoo.loading import check_files
-
-PARITY = "onnx/parity.json"
+from zoo.parity import FILE as PARITY
 
 
 class Exporter:
@@ -54,11 +54,15 @@ class Exporter:
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
         self.into = into or folder
+        self.dropped: list[str] = []
+        """The graphs that the last export took away, because they were made of the one that it replaced."""
         self._baseline: Baseline | str = ""
         check_files(folder, self.card)
 
     def export(self, precision: str) -> Parity:
         """Write the graph, its entry of `onnx/parity.json` and its SHA-256 in the card.
+
+        The graph that resizes, which was made of the one before, goes.
 
         Raises `ExportError` where an embedding is less equal to torch's than the floor; it and every other failure
         leave the folder as it was.
@@ -80,9 +84,9 @@ class Exporter:
     def export_resizing(self, precision: str) -> dict[str, Any]:
         """Write the precision's graph with resizing in front of it, in a file of its own; how far it is from Pillow's.
 
-        Raises `ExportError` where an embedding is less equal than `exports.resize.FLOOR`; nothing is written then.
+        Raises `ExportError` where an embedding is less equal than `RESIZE_FLOOR`; nothing is written then.
         """
-        from exports.resize import compare, file_of, write_resizing
+        from exports.resize import compare, write_resizing
 
         how, source = self.card.preprocessing, self.folder / onnx_runtime.FILES[precision]
         with tempfile.TemporaryDirectory() as name:
@@ -96,14 +100,14 @@ class Exporter:
                     f"{row['min_cosine_to_pillow']:.4f}, floor {row['floor']}; it was not written."
                 )
             row["forced"] = not row["holds"]
-            self._publish(file_of(precision), graph, {f"{precision}-resize": row})
+            self._publish(onnx_runtime.RESIZING[precision], graph, {f"{precision}-resize": row})
         return row
 
     def _publish(self, name: str, graph: Path, entries: dict[str, Any]) -> None:
         if self.folder != self.into:
             copy_model(self.folder, self.into)
             self.folder = self.into
-        publish(self.folder, name, graph, entries)
+        self.dropped = publish(self.folder, name, graph, entries)
 
     def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
@@ -178,20 +182,31 @@ def stamp(path: Path, card: Card, precision: str) -> None:
     onnx.save(model, path)
 
 
-def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> None:
-    """Put a finished graph into the folder, with its entries in parity.json and its hash in the card.
+def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> list[str]:
+    """Put a finished graph into the folder, with its entries in parity.json and its hash in the card; what was dropped.
 
     All three are written under temporary names first and then renamed, the card last: a graph without its hash in the
-    card is never used.
+    card is never used. The graph that resizes was made of the one that is replaced, and goes with it.
     """
-    with locked(folder), ExitStack() as stack:
-        card = read_card(folder)
-        own_card = stack.enter_context(atomic_path(folder / "card.json"))
-        parity = stack.enter_context(atomic_path(folder / PARITY))
-        final = stack.enter_context(atomic_path(folder / name))
-        shutil.copyfile(graph, final)
-        write_json(parity, {**_known(folder / PARITY), **entries})
-        write_json(own_card, dataclasses.replace(card, files={**card.files, name: sha256_of(final)}).to_json())
+    stale = {f"{p}-resize": onnx_runtime.RESIZING[p] for p, file in onnx_runtime.FILES.items() if file == name}
+    with locked(folder):
+        with ExitStack() as stack:
+            card = read_card(folder)
+            own_card = stack.enter_context(atomic_path(folder / "card.json"))
+            parity = stack.enter_context(atomic_path(folder / PARITY))
+            final = stack.enter_context(atomic_path(folder / name))
+            shutil.copyfile(graph, final)
+            write_json(parity, {**_without(_known(folder / PARITY), stale), **entries})
+            files = {**_without(card.files, stale.values()), name: sha256_of(final)}
+            write_json(own_card, dataclasses.replace(card, files=files).to_json())
+        dropped = [file for file in stale.values() if (folder / file).exists()]
+        for file in dropped:
+            (folder / file).unlink()
+    return dropped
+
+
+def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in entries.items() if key not in left_out}
 
 
 def _known(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ after lanczos or bicubic, which overshoot, by more where neighbours differ as mu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,22 +25,17 @@ from onnxscript.onnx_types import UINT8
 from exports.parity import Run
 from zoo.cards import Preprocessing
 from zoo.errors import ExportError
-from zoo.onnx_runtime import FILES, INPUT, OUTPUT
+from zoo.floors import RESIZE_FLOOR
+from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT
 from zoo.preprocessing import to_pixels
 
 op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
-
-IMAGES = "images"
-"""The graph's input: uint8 [n, h, w, c], upright, with the channels of the card's mode."""
 
 PREFIX = "resize."
 """Of the names in the part that resizes, which must not be those of the network."""
 
 _TYPE: Any = UINT8
 ANY_SIZE, ONE_SIZE = _TYPE["n", "h", "w", "c"], _TYPE["n", "crop", "crop", "c"]
-
-FLOOR = 0.99
-"""The least cosine to the same graph behind Pillow: a step of 1 in 255 is 0.4 %, and int8 may make some 2 % of it."""
 
 
 @script()
@@ -134,12 +129,6 @@ def resizing(how: Preprocessing) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(graph.to_model_proto())
 
 
-def file_of(precision: str) -> str:
-    """The name of the graph that resizes, in the model folder."""
-    path = PurePosixPath(FILES[precision])
-    return str(path.with_stem(f"{path.stem}_resize"))
-
-
 def write_resizing(graph: Path, how: Preprocessing, path: Path) -> None:
     """Write `graph` with resizing in front of it to `path`: `images` of any size in, `embeddings` out."""
     model, first = onnx.load(graph), resizing(how)
@@ -168,10 +157,10 @@ def compare(path: Path, run: Run, images: Sequence[np.ndarray], how: Preprocessi
     return {
         "images": len(images),
         "min_cosine_to_pillow": cosine,
-        "floor": FLOOR,
+        "floor": RESIZE_FLOOR,
         "max_pixel_difference": int(max(step.max() for step in steps)),
         "mean_pixel_difference": float(np.mean([step.mean() for step in steps])),
-        "holds": cosine >= FLOOR,
+        "holds": cosine >= RESIZE_FLOOR,
     }
 
 

@@ -15,7 +15,10 @@ from zoo.cards import Card
 from zoo.errors import ModelFolderError, UsageError, missing, nearest
 
 FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
-INPUT, OUTPUT = "pixels", "embeddings"
+RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
+"""The graphs that resize: their input is `IMAGES`, uint8 [n, h, w, c] of any size, upright, in the card's mode."""
+
+IMAGES, INPUT, OUTPUT = "images", "pixels", "embeddings"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
 FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
@@ -32,13 +35,29 @@ def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callab
     where = device or "cpu"
     session = open_session(path, where)
     _check_origin(session, card, path)
-    _check_signature(session, card)
+    _check_signature(session, card, INPUT, list(card.preprocessing.shape))
 
     def run(pixels: np.ndarray) -> np.ndarray:
         out: np.ndarray = session.run([OUTPUT], {INPUT: pixels})[0]
         return out
 
     return run, where
+
+
+def open_resizing(path: Path, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from images uint8 [n, h, w, c] of any one size to embeddings, of a graph that resizes.
+
+    The images are upright and have the channels of the card's mode. Raises what `open_file` raises.
+    """
+    session = open_session(path, device or "cpu")
+    _check_origin(session, card, path)
+    _check_signature(session, card, IMAGES, None)
+
+    def run(images: np.ndarray) -> np.ndarray:
+        out: np.ndarray = session.run([OUTPUT], {IMAGES: images})[0]
+        return out
+
+    return run
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
@@ -126,9 +145,14 @@ def _check_origin(session: Any, card: Card, path: Path) -> None:
         )
 
 
-def _check_signature(session: Any, card: Card) -> None:
+def _check_signature(session: Any, card: Card, name: str, shape: list[int] | None) -> None:
+    """shape: of one image that goes in; None where it may have any height and width."""
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    got = [(i.name, i.type, list(i.shape)[1:]) for i in inputs], [(o.name, o.type, list(o.shape)[1:]) for o in outputs]
-    want = [(INPUT, "tensor(uint8)", list(card.preprocessing.shape))], [(OUTPUT, "tensor(float)", [card.dim])]
+    sizes = [list(i.shape)[1:] if shape else len(i.shape) for i in inputs]
+    got = (
+        [(i.name, i.type, size) for i, size in zip(inputs, sizes, strict=True)],
+        [(o.name, o.type, list(o.shape)[1:]) for o in outputs],
+    )
+    want = [(name, "tensor(uint8)", shape or 4)], [(OUTPUT, "tensor(float)", [card.dim])]
     if got != want:
         raise ModelFolderError(f"the ONNX graph of {card.name} takes and gives {got}, its card says {want}.")

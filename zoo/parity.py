@@ -1,0 +1,64 @@
+"""What `zoo export` says of a model folder's graphs (`onnx/parity.json`): read, and held against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import ModelFolderError
+from zoo.files import read_json
+from zoo.floors import EXPORT_FLOORS
+
+FILE = "onnx/parity.json"
+
+COST_TARGET = 0.002
+"""The most that R@1 and MAP@R may fall by a precision: 0.2 points."""
+
+COST_METRICS = ("recall_at_1", "map_at_r")
+
+ROUNDING = 1e-6
+"""Of a difference of two numbers that the file holds."""
+
+
+def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries by variant; none where there is no such file. Raises `ModelFolderError` for one that is damaged."""
+    path = folder / FILE
+    try:
+        entries = read_json(path) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise not_ours(folder, str(error)) from None
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+        raise not_ours(folder, "expected an object of objects")
+    return entries
+
+
+def not_ours(folder: Path, why: str) -> ModelFolderError:
+    """The error for a file that holds something else."""
+    return ModelFolderError(
+        f"{folder / FILE} is not what zoo export writes: {why}. Export the model anew, or get its folder anew."
+    )
+
+
+def contradictions(entry: Mapping[str, Any], precision: str) -> list[str]:
+    """What of a precision's entry its own numbers do not bear out, in words.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for an entry of another shape.
+    """
+    found = []
+    if entry.get("holds") is True and not float(entry["min_cosine"]) >= EXPORT_FLOORS[precision]:
+        found.append(f"it says that {float(entry['min_cosine']):.6f} holds, the floor is {EXPORT_FLOORS[precision]}")
+    for metric in COST_METRICS:
+        if row := (entry.get("cost") or {}).get(metric):
+            found += [f"{metric}: {why}" for why in _of_cost(row, precision)]
+    return found
+
+
+def _of_cost(row: Mapping[str, Any], precision: str) -> Iterator[str]:
+    change, (low, high) = float(row["difference"]), map(float, row["interval"])
+    if not abs(float(row[precision]) - float(row["fp32"]) - change) <= ROUNDING:
+        yield f"{change:+.4f} is not the difference of {float(row[precision]):.4f} and {float(row['fp32']):.4f}"
+    if not low - ROUNDING <= change <= high + ROUNDING:
+        yield f"{change:+.4f} lies outside its interval of {low:+.4f} to {high:+.4f}"
+    if row["within_target"] is not (low >= -COST_TARGET):
+        yield f"within_target is {row['within_target']}, and the interval begins at {low:+.4f}"
