@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +14,16 @@ from zoo.cards import Card, read_card
 from zoo.config import FILE as CONFIG
 from zoo.config import check_config
 from zoo.contents import pickles_in
-from zoo.errors import ZooError
+from zoo.errors import ModelFolderError, ZooError
 from zoo.files import sha256_of
-from zoo.floors import GOLDEN_FLOORS
+from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.golden import FILE as GOLDEN
 from zoo.golden import read_golden
-from zoo.loading import load, weight_files
-from zoo.onnx_runtime import FILES
+from zoo.images import open_image
+from zoo.loading import check_files, load, weight_files
+from zoo.onnx_runtime import FILES, RESIZING, open_resizing
+from zoo.parity import FILE as PARITY
+from zoo.parity import contradictions, read_parity
 from zoo.text import GOLDEN as GOLDEN_TEXT
 from zoo.text import open_tower
 from zoo.text import read_golden as read_golden_text
@@ -27,11 +31,28 @@ from zoo.text import read_golden as read_golden_text
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the outcome. `ok` is None where the check could not be made on this machine."""
+    """One line of the outcome. `ok` is None where the check could not be made on this machine.
+
+    cosine: the least to golden embeddings, of a check that compares with them.
+    """
 
     name: str
     ok: bool | None
     detail: str
+    cosine: float | None = None
+
+
+Embed = Callable[[Sequence[np.ndarray]], np.ndarray]
+"""From images, before preprocessing, to embeddings."""
+
+TORCH = ("fp32", "fp16", "bf16")
+
+HALVES = ("golden torch fp16", "golden torch bf16")
+"""Checks of torch's own arithmetic: a network that it does not suit fails them, though its folder is whole."""
+
+ALLOWED = 2
+"""By how many times a graph's loss may exceed what was said of it, beside fp32's slack: on another machine int8 sums in
+another order."""
 
 
 def verify(folder: Path) -> Iterator[Check]:
@@ -41,13 +62,8 @@ def verify(folder: Path) -> Iterator[Check]:
         yield _hash(folder / name, name, expected)
     for name in sorted({*weight_files(card), *_weights_in(folder)} - card.files.keys()):
         yield Check(f"sha256 {name}", False, "the card does not list it")
-    yield _golden(
-        folder, card, "torch", "fp32", None if importlib.util.find_spec("torch") else "torch is not installed"
-    )
-    for precision, file in FILES.items():
-        if (folder / file).is_file():
-            absent = None if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
-            yield _golden(folder, card, "onnx", precision, absent)
+    yield from _torch(folder)
+    yield from _graphs(folder, card)
     if card.text is not None:
         yield _golden_text(folder, card)
 
@@ -80,16 +96,78 @@ def _hash(path: Path, name: str, expected: str) -> Check:
     return Check(f"sha256 {name}", equal, expected[:16] if equal else "differs from the card's")
 
 
-def _golden(folder: Path, card: Card, runtime: str, precision: str, absent: str | None) -> Check:
-    name = f"golden {runtime} {precision}"
+def _torch(folder: Path) -> Iterator[Check]:
+    absent = None if importlib.util.find_spec("torch") else "torch is not installed"
+    for precision in TORCH:
+        name, embed = f"golden torch {precision}", _embeds(folder, "torch", precision)
+        try:
+            yield _golden(folder, name, absent, GOLDEN_FLOORS[precision], embed)
+        except RuntimeError as error:
+            if precision == "fp32":
+                raise
+            # Not every operator has a form in half precision on every device.
+            yield Check(name, None, str(error).splitlines()[0])
+
+
+def _graphs(folder: Path, card: Card) -> Iterator[Check]:
+    absent = None if importlib.util.find_spec("onnxruntime") else "onnxruntime is not installed"
+    try:
+        parity = read_parity(folder)
+    except ModelFolderError as error:
+        parity = {}
+        yield Check(PARITY, False, str(error))
+    for precision, file in FILES.items():
+        if (folder / file).is_file():
+            embed = _embeds(folder, "onnx", precision)
+            check = _golden(folder, f"golden onnx {precision}", absent, GOLDEN_FLOORS[precision], embed)
+            yield check
+            if precision in parity:
+                yield _statement(parity[precision], precision, check)
+        if (folder / (file := RESIZING[precision])).is_file():
+            embed = _resizes(folder, card, file)
+            yield _golden(folder, f"golden onnx {precision} resize", absent, GOLDEN_RESIZE_FLOORS[precision], embed)
+
+
+def _embeds(folder: Path, runtime: str, precision: str) -> Embed:
+    return lambda images: load(folder, runtime=runtime, precision=precision).embed(images)
+
+
+def _resizes(folder: Path, card: Card, file: str) -> Embed:
+    """The images one by one, as they are, by the graph that resizes."""
+
+    def embed(images: Sequence[np.ndarray]) -> np.ndarray:
+        check_files(folder, card, [file])
+        run, mode = open_resizing(folder / file, card), card.preprocessing.mode
+        whole = [np.asarray(open_image(image).convert(mode)) for image in images]
+        return np.concatenate([run(image.reshape(1, *image.shape[:2], -1)) for image in whole])
+
+    return embed
+
+
+def _golden(folder: Path, name: str, absent: str | None, floor: float, embed: Embed) -> Check:
     if absent:
         return Check(name, None, absent)
     try:
         images, expected = read_golden(folder)
-        got = load(folder, runtime=runtime, precision=precision).embed(images)
+        got = embed(images)
     except ZooError as error:
         return Check(name, False, str(error))
-    return _compared(name, got, expected, GOLDEN_FLOORS[precision])
+    return _compared(name, got, expected, floor)
+
+
+def _statement(said: Mapping[str, Any], precision: str, golden: Check) -> Check:
+    """Whether what onnx/parity.json says of a graph agrees with itself and with the golden images, which are among
+    those that its least cosine is of."""
+    name = f"parity onnx {precision}"
+    try:
+        cosine, wrong = float(said["min_cosine"]), contradictions(said, precision)
+    except (KeyError, TypeError, ValueError) as error:
+        return Check(name, False, f"{PARITY} is not what zoo export writes ({error})")
+    if golden.cosine is None:
+        return Check(name, False if wrong else None, "; ".join(wrong) or "the golden images could not be embedded")
+    if not 1 - golden.cosine <= ALLOWED * (1 - cosine) + 1 - GOLDEN_FLOORS["fp32"]:
+        wrong.append(f"it says at least {cosine:.6f} to torch, on the golden images it is {golden.cosine:.6f}")
+    return Check(name, not wrong, "; ".join(wrong) or f"at least {cosine:.6f} to torch")
 
 
 def _golden_text(folder: Path, card: Card) -> Check:
@@ -109,7 +187,7 @@ def _compared(name: str, got: np.ndarray, expected: np.ndarray, floor: float) ->
     if got.shape != expected.shape:
         return Check(name, False, f"gives {list(got.shape)}, golden are {list(expected.shape)}")
     cosine = _least_cosine(got, expected)
-    return Check(name, cosine >= floor, f"least cosine {cosine:.6f}")
+    return Check(name, cosine >= floor, f"least cosine {cosine:.6f}", None if np.isnan(cosine) else cosine)
 
 
 def _least_cosine(got: np.ndarray, expected: np.ndarray) -> float:

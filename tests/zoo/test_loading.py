@@ -170,7 +170,7 @@ def outcome(folder: Path) -> dict[str, bool | None]:
 
 def test_verify(copy: Path) -> None:
     assert set(outcome(copy).values()) == {True}
-    assert len(outcome(copy)) == 5
+    assert len(outcome(copy)) == 8
     (copy / "onnx" / "model.onnx").write_bytes(b"no graph")
     broken = outcome(copy)
     assert broken["sha256 onnx/model.onnx"] is False

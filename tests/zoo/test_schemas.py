@@ -27,7 +27,8 @@ def test_there_is_a_folder_of_every_version() -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_it_loads_and_passes_every_check(folder: Path) -> None:
     names = {f"sha256 {file}" for file in ("model.safetensors", "heads.safetensors", "onnx/model.onnx")}
-    names |= {"golden torch fp32", "golden onnx fp32"}
+    names |= {f"golden torch {precision}" for precision in ("fp32", "fp16", "bf16")}
+    names |= {"golden onnx fp32", "parity onnx fp32"}
     if json.loads((folder / "card.json").read_text()).get("text"):
         names |= {"sha256 onnx/text.onnx", "sha256 tokenizer.json", "golden text"}
     assert {check.name: check.ok for check in verify(folder)} == dict.fromkeys(names, True)

@@ -41,6 +41,7 @@ def _run(args: Namespace) -> int:
 def _checks(args: Namespace) -> Iterator[Check]:
     from zoo.registry import find
     from zoo.remeasure import remeasure
+    from zoo.remeasure_cost import remeasure_costs
     from zoo.verify import verify, verify_files
 
     folder = find(args.model)
@@ -48,10 +49,11 @@ def _checks(args: Namespace) -> Iterator[Check]:
     yield from verify_files(folder)
     if not args.quick:
         yield from remeasure(folder, args.data, sys.stderr.isatty(), args.device)
+        yield from remeasure_costs(folder, args.data, sys.stderr.isatty())
 
 
 COMMAND = Command(
-    summary="check a model: hashes, golden embeddings on every runtime, and its scores measured again",
+    summary="check a model: hashes, golden embeddings on every runtime, scores and costs measured again",
     configure=_configure,
     run=_run,
     examples="""\

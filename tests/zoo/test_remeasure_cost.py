@@ -1,0 +1,121 @@
+"""Costs of precisions measured again: what onnx/parity.json says of them is true, or found out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.serving import toys
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.datasets import load as load_dataset
+from zoo.files import sha256_of, write_json
+from zoo.loading import load
+from zoo.onnx_runtime import FILES
+from zoo.parity import read_parity
+from zoo.precision_cost import precision_cost, retrieval
+from zoo.remeasure_cost import remeasure_costs
+from zoo.verify import Check
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
+    """A toy with a coarser graph beside its own, and what that costs on the pictures."""
+    folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
+    write_coarse(folder)
+    dataset = load_dataset("folder", "test", pictures)
+    fp32, int8 = (retrieval(dataset, load(folder, "onnx", precision)) for precision in ("fp32", "int8"))
+    cost = precision_cost(dataset, fp32, int8, "int8")
+    assert cost["recall_at_1"]["difference"] < 0
+    write_json(folder / "onnx" / "parity.json", {"int8": {"min_cosine": 0.5, "holds": False, "cost": cost}})
+    return folder
+
+
+def write_coarse(folder: Path) -> None:
+    """The toy's projection on to a single number."""
+    model = onnx.load(folder / FILES["fp32"])
+    (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == "projection"]
+    values = numpy_helper.to_array(weight).copy()
+    values[:, 1:] = 0
+    weight.CopyFrom(numpy_helper.from_array(values, "projection"))
+    onnx.save(model, folder / FILES["int8"])
+    card = read_card(folder)
+    files = {**card.files, FILES["int8"]: sha256_of(folder / FILES["int8"])}
+    dataclasses.replace(card, files=files).write(folder)
+
+
+@pytest.fixture
+def copy(measured: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(measured, tmp_path / "toy-pool"))
+
+
+def one(folder: Path, data: Path | None) -> Check:
+    (check,) = remeasure_costs(folder, data)
+    return check
+
+
+def change(folder: Path, metric: str | None, **values: Any) -> None:
+    entries = read_parity(folder)
+    cost = entries["int8"]["cost"]
+    (cost if metric is None else cost[metric]).update(values)
+    (folder / "onnx" / "parity.json").write_text(json.dumps(entries))
+
+
+def test_costs_that_are_true_pass(copy: Path, pictures: Path) -> None:
+    check = one(copy, pictures)
+    assert check.name == "cost onnx int8"
+    assert check.ok is True, check.detail
+    assert "recall_at_1 -0." in check.detail
+
+
+@pytest.mark.parametrize("metric", ["recall_at_1", "map_at_r"])
+@pytest.mark.parametrize("what", ["fp32", "int8", "difference"])
+def test_a_number_that_is_off_is_found(copy: Path, pictures: Path, metric: str, what: str) -> None:
+    true = read_parity(copy)["int8"]["cost"][metric][what]
+    change(copy, metric, **{what: true + 0.0019})
+    assert one(copy, pictures).ok is True
+    change(copy, metric, **{what: true + 0.0021})
+    check = one(copy, pictures)
+    assert check.ok is False
+    assert metric in check.detail
+
+
+def test_a_narrow_interval_that_says_no_loss_is_found(copy: Path, pictures: Path) -> None:
+    change(copy, "recall_at_1", interval=[-0.001, 0.001], within_target=True)
+    check = one(copy, pictures)
+    assert check.ok is False
+    assert "recall_at_1, interval's lower end" in check.detail
+
+
+def test_other_images_no_data_and_what_was_not_measured(copy: Path, pictures: Path) -> None:
+    assert one(copy, None).ok is None
+    change(copy, None, queries=5)
+    check = one(copy, pictures)
+    assert check.ok is None
+    assert "other images" in check.detail
+    write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"not_measured": "no data"}}})
+    assert one(copy, pictures) == Check("cost onnx int8", None, "was not measured when it was exported: no data")
+    write_json(copy / "onnx" / "parity.json", {"int8": {"cost": None}, "fp16": {"cost": {}}})
+    assert list(remeasure_costs(copy, pictures)) == []
+    write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"dataset": "folder", "split": "test"}}})
+    assert "not what zoo export writes" in one(copy, pictures).detail
+
+
+def test_the_command_measures_them(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(copy, "map_at_r", difference=0.0)
+    assert main(["verify", str(copy), "--data", str(pictures)]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "cost onnx int8" in line]
+    assert line.startswith("FAILED")
+    assert "map_at_r, difference" in line
