@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.cards import Card
-from zoo.hub_scores import Score, Variant, scores, variants
+from zoo.hub_scores import Score, scores
+from zoo.hub_variants import Variant, table, variants
 
 ENSEMBLE = "ensemble"
 """Several networks in one, which `import zoo` does not make known to timm."""
@@ -86,7 +87,7 @@ def _eval_result(score: Score) -> Any:
 def _text(card: Card, found: list[Score], graphs: list[Variant], repo_id: str, files: Collection[str]) -> str:
     parts = [f"# {card.name}", _about(card), "## Use", _use(card, repo_id, files), "## Scores", _table(found)]
     if graphs:
-        parts += ["## ONNX graphs", _graphs(graphs)]
+        parts += ["## ONNX graphs", table(graphs)]
     if card.sources:
         parts += ["## Sources", "\n".join(f"- {source}" for source in card.sources)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -164,17 +165,3 @@ def _note(notes: list[str], source: str) -> int:
     if source not in notes:
         notes.append(source)
     return notes.index(source) + 1
-
-
-def _graphs(graphs: list[Variant]) -> str:
-    rows = ["| file | MB | least cosine to torch | change from fp32 |", "|---|---|---|---|"]
-    for graph in graphs:
-        cosine = "" if graph.cosine is None else f"{graph.cosine:.6f}"
-        changes = "; ".join(
-            f"{title} {100 * change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
-            for title, (change, low, high) in graph.losses.items()
-        )
-        below = "" if graph.holds else " (below the floor of `zoo export`)"
-        rows.append(f"| `{graph.file}` | {graph.size / 1e6:.1f} | {cosine}{below} | {changes} |")
-    about = "uint8 pixels in, unit float32 embeddings out. Changes in points, with 95 % intervals (paired bootstrap)."
-    return "\n".join([*rows, "", about])

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.cards import Card
-from zoo.errors import ModelFolderError
-from zoo.files import read_json
-from zoo.onnx_runtime import FILES
 from zoo.origins import read_origin
 from zoo.published import tables
 from zoo.results import read_results
@@ -68,43 +65,3 @@ def _published(recipe: str | None, dataset: str, split: str, metric: str) -> Ite
         for score in table.scores:
             if (score.recipe, score.dataset, score.split, score.metric) == (recipe, dataset, split, metric):
                 yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An ONNX graph: its file, bytes, and least cosine to torch's embeddings, where onnx/parity.json says it.
-
-    losses: metric -> (change from fp32, low, high), fractions, where it was measured what the precision costs.
-    holds: it gives torch's embeddings as nearly as `zoo export` wants; False where it was kept all the same.
-    """
-
-    file: str
-    size: int
-    cosine: float | None
-    losses: dict[str, tuple[float, float, float]]
-    holds: bool = True
-
-
-def variants(folder: Path) -> list[Variant]:
-    """The ONNX graphs of a folder. Raises `ModelFolderError` where onnx/parity.json is not what `zoo export` writes."""
-    path = folder / "onnx" / "parity.json"
-    try:
-        parity = read_json(path) if path.is_file() else {}
-        return [
-            _variant(file, (folder / file).stat().st_size, parity.get(precision, {}))
-            for precision, file in FILES.items()
-            if (folder / file).is_file()
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise ModelFolderError(f"{path} is not what zoo export writes. Export the model anew.") from None
-
-
-def _variant(file: str, size: int, said: dict) -> Variant:
-    cost = said.get("cost") or {}
-    losses = {
-        title: (float(row["difference"]), float(row["interval"][0]), float(row["interval"][1]))
-        for metric, row in cost.items()
-        if isinstance(row, dict) and (title := _title(metric)) is not None
-    }
-    holds = said.get("holds", True) is True and said.get("forced", False) is False
-    return Variant(file, size, said.get("min_cosine"), losses, holds)

@@ -17,13 +17,15 @@ from zoo.files import atomic_folder, write_bytes
 class Publication:
     """What went to the Hub, or would: `contents` maps names to files or, for what was made for the Hub, bytes.
 
-    commit, url: of the commit, None where nothing was sent. pull_request: its address, where one was opened.
+    remarks: what whoever sends it should know of it. commit, url: of the commit, None where nothing was sent.
+    pull_request: its address, where one was opened.
     """
 
     repository: str
     revision: str
     contents: Mapping[str, Path | bytes] = field(repr=False)
     left_out: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     url: str | None = None
     commit: str | None = None
     pull_request: str | None = None

@@ -59,6 +59,8 @@ def _print(done: Publication, dry: bool) -> None:
     print_table(("file", "bytes"), [(name, str(size)) for name, size in done.sizes.items()], numbers=("bytes",))
     for name in done.left_out:
         print(f"not sent: {name}")
+    for remark in done.remarks:
+        print(f"note: {remark}")
     if dry:
         print(f"\n{done.readme}\nnothing was sent to {done.repository} ({done.revision})")
     else:
