@@ -28,9 +28,9 @@ def baseline(
     """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
 
     whiten: a folder or images (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is
-    fitted; it becomes the model's head. dim: the dimensions that it keeps (default: all). size: pixels of the input (default:
-    the backbone's own). joint: keep CLIP's projection into the space of its texts. limit: fit on so many of the images,
-    drawn evenly.
+    fitted; it becomes the model's head. dim: the dimensions that it keeps (default: all). size: pixels of the input
+    (default: the backbone's own). joint: keep CLIP's projection into the space of its texts. limit: fit on so many of
+    the images, drawn evenly.
 
     Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
     `DatasetError` for a folder without images and `ImageError` for an image that cannot be read.
