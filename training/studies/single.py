@@ -19,6 +19,7 @@ from training.loop import CHECKPOINT, Trained, train
 from training.output import provenance
 from training.recipe import Recipe
 from training.run import Place
+from training.studies.arms import recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, RESULT, Plan, Run
 from training.studies.same_images import Images, images_of, known_images, learn, trained_on
@@ -99,6 +100,10 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
         "arm": run.arm.label,
         "seed": run.seed,
         "selection": run.selection,
+        "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
+        "changed": [*run.arm.settings, *([f"{run.arm.copies} copies"] if run.arm.copies > 1 else [])],
+        "settings": list(plan.settings),
+        "resolved": [recipe.to_json() for recipe in run.recipes],
         "recipes": run.digests,
         "data": digests,
         "measured": {split: work.splits.digest(first.data.dataset, split, first.preprocessing) for split, _ in rows},

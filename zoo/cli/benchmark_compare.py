@@ -21,6 +21,14 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="table", help="of the output (default: table)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write to a file instead of the screen")
     parser.add_argument(
+        "--studies",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="look at this study too, or at all in this folder, beside those in ZOO_HOME; may be given again",
+    )
+    parser.add_argument(
         "--show",
         dest="models",
         action="append",
@@ -55,7 +63,7 @@ def _shown(args: Namespace) -> list[Section]:
 
 def _run(args: Namespace) -> int:
     from zoo.cli.output import write_text
-    from zoo.comparison import FORMATS, as_html, compare
+    from zoo.comparison import FORMATS, as_html, compare, find_runs
     from zoo.errors import UsageError
     from zoo.published import select, table
 
@@ -67,7 +75,7 @@ def _run(args: Namespace) -> int:
         tables = [each for each in tables if each is wanted]
     if not tables:
         raise UsageError("no published table matches all of that. What there is: zoo benchmark list [--absent]")
-    rows = compare(tables, args.dataset)
+    rows = compare(tables, args.dataset, find_runs(args.studies))
     text = FORMATS[args.format](rows) if args.format != "html" else as_html(rows, _shown(args))
     if args.out is None:
         print(text, end="")
@@ -84,9 +92,11 @@ COMMAND = Command(
   zoo benchmark compare revisiting-2 --dataset cub
   zoo benchmark compare --paper DiVA --format markdown
   zoo benchmark compare --dataset cars --format html --out cars.html
+  zoo benchmark compare --dataset cub --studies ./revisiting-table-2-cub
   zoo benchmark compare revisiting-2 --format html --out ours.html --show margin-r50-cub --map tsne
 
-Ours are the scores in results.json of the models in the local zoo and of the shipped ones (zoo evaluate MODEL --save).
+Ours are the scores in results.json of the models in the local zoo and of the shipped ones (zoo evaluate MODEL --save),
+and of the finished runs of studies (zoo benchmark run), those of more seeds where a recipe has both.
 A recipe's seeds are the model of its name and all models whose recipe.json differs from that in name and seed alone:
   zoo train margin-r50-cub; zoo train margin-r50-cub --seed 1 --as margin-r50-cub-seed1; ...
 With several seeds: mean, standard deviation and 95 % interval of the mean; with one: its interval over classes.""",

@@ -23,7 +23,8 @@ class Ours:
     """What was measured here. value: the mean over runs; sd: over them, None for one.
 
     interval: 95 %, `over` "seeds" (Student's t of the mean) or, of a single run, "classes" (the bootstrap of its
-    results.json); None where neither is known. protocol: how the epoch was selected and the score measured.
+    results.json); None where neither is known. protocol: how the epoch was selected and the score measured. found: the
+    runs themselves.
     """
 
     value: float
@@ -33,6 +34,7 @@ class Ours:
     runs: tuple[str, ...]
     seeds: tuple[int | None, ...]
     protocol: str
+    found: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Comparison:
 def compare(tables: Iterable[Table], dataset: str | None = None, runs: Sequence[Run] | None = None) -> list[Comparison]:
     """Each score of the tables (those of one data set, where it is given) beside ours.
 
-    runs: the models to look at; by default all that are trained here or shipped.
+    runs: what to look at; by default all models that are trained here or shipped, and all studies that were run here.
     """
     known = find_runs() if runs is None else list(runs)
     return [
@@ -100,6 +102,7 @@ def _ours(metric: str, pairs: Sequence[tuple[Run, dict[str, Any]]]) -> Ours:
         runs=tuple(run.name for run, _ in pairs),
         seeds=tuple(run.seed for run, _ in pairs),
         protocol="; ".join(dict.fromkeys(_protocol(run, result) for run, result in pairs)),
+        found=tuple(run for run, _ in pairs),
     )
 
 

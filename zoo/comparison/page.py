@@ -8,7 +8,7 @@ from itertools import groupby
 
 from zoo.comparison.cells import COLUMNS, NUMBERS, by_table, cells, heading, source
 from zoo.comparison.compare import Comparison
-from zoo.comparison.runs import Run, find_runs
+from zoo.comparison.runs import Run
 from zoo.published.scores import scale
 from zoo.report.forest import Line, forest
 from zoo.report.history import recall_by_epoch
@@ -23,8 +23,7 @@ ENOUGH = 3
 def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
     """The whole page; what comes from files is escaped. shown: parts that come last, as those of `zoo.report`."""
     parts = [_table(list(group)) for _, group in by_table(rows)]
-    names = {name for row in rows if row.ours for name in row.ours.runs}
-    runs = [run for run in find_runs() if run.name in names] if names else []
+    runs = list({run.name: run for row in rows if row.ours for run in row.ours.found}.values())
     return page("Published numbers and ours", [*parts, *_decay(rows), *_together(runs), *_epochs(runs), *shown])
 
 
@@ -114,10 +113,10 @@ def _together(runs: Sequence[Run]) -> list[Section]:
 
 
 def _epochs(runs: Sequence[Run]) -> list[Section]:
-    """R@1 epoch by epoch of our models, from their folders."""
+    """R@1 epoch by epoch of our models, from their folders, and of studies' runs."""
     from zoo.registry import find
 
-    logs = {run.name: recall_by_epoch(find(run.name)) for run in runs}
+    logs = {run.name: recall_by_epoch(find(run.name)) if run.curves is None else run.curves for run in runs}
     series = {f"{name}, {key}": points for name, log in logs.items() for key, points in log.items()}
     if not series or find_spec("matplotlib") is None:
         return []
@@ -125,5 +124,5 @@ def _epochs(runs: Sequence[Run]) -> list[Section]:
 
     image = picture(pictures.curves(series), SVG, "R@1 by epoch")
     left = f" The first {len(pictures.COLOURS)} of {len(series)}." if len(series) > len(pictures.COLOURS) else ""
-    text = f"From the models' logs; validation is on classes held out of the training split.{left}"
+    text = f"From the models' and runs' logs; validation is on classes held out of the training split.{left}"
     return [Section("R@1 by epoch", image + legend(series, pictures.COLOURS) + paragraph(text), "half")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.paths import home
 from zoo.registry import ModelInfo, list_models
 
 SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
@@ -19,7 +20,12 @@ UNRECORDED = "how it was trained is not recorded"
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model. settings: its resolved recipe but for name, seed and sources; None where none is recorded."""
+    """A trained model, or a finished run of a study.
+
+    settings: its resolved recipe but for name, seed and sources; None where none is recorded. Of a study's run alone:
+    recipe: the name of its recipe, unless its arm changes it; changes: in how many ways the whole study departs from
+    its recipes; curves: recall at 1 by epoch.
+    """
 
     name: str
     dim: int
@@ -27,38 +33,61 @@ class Run:
     selection: str
     settings: dict[str, Any] | None
     results: Sequence[dict[str, Any]] = field(default_factory=list)
+    recipe: str | None = None
+    changes: int = 0
+    curves: dict[str, list[tuple[int, float]]] | None = None
 
 
-def find_runs() -> list[Run]:
-    """Every model that is trained here or shipped, by name."""
-    return [_run(model, model.folder) for model in list_models() if model.folder is not None]
+def find_runs(folders: Iterable[Path] = ()) -> list[Run]:
+    """Every model that is trained here or shipped, by name; then the finished runs of the studies in `ZOO_HOME`, and of
+    those in the folders. Raises `UsageError` for a folder that is not there."""
+    from zoo.comparison.studies import study_runs
+
+    own = home() / "studies"
+    models = [_run(model, model.folder) for model in list_models() if model.folder is not None]
+    return [*models, *(run for folder in (*([own] if own.is_dir() else []), *folders) for run in study_runs(folder))]
 
 
 def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
     """The runs of a recipe, one a seed, by seed.
 
     The model called as the recipe sets the standard; where it is missing, the one called RECIPE-seedN with the lowest
-    N. Every other model counts, whatever its name, whose recipe.json agrees in all but name and seed. Without a
-    recipe.json (an ensemble, a model from elsewhere) the model stands alone.
+    N. Every other model or run counts, whatever its name, whose recipe agrees in all but name and seed. Without a
+    recipe.json (an ensemble, a model from elsewhere) the model stands alone. A study's run of the recipe, of the last
+    epoch and without settings first, sets a standard of its own; of the two that with more seeds is taken.
     """
     runs = list(runs)
-    standard = _standard(recipe, runs)
-    if standard is None:
-        return []
+    standards = (_standard(recipe, runs), _studied(recipe, runs))
+    return max((_like(each, runs) for each in standards if each is not None), key=len, default=[])
+
+
+def _like(standard: Run, runs: Iterable[Run]) -> list[Run]:
+    """The standard and the runs of its recipe with other seeds."""
     if standard.settings is None:
         return [standard]
     found = {standard.seed: standard}
     for run in runs:
-        if run.settings is not None and agree(run.settings, standard.settings):
+        if run.settings is not None and _same(run.settings, standard.settings):
             found.setdefault(run.seed, run)
     return sorted(found.values(), key=lambda run: run.seed or 0)
 
 
 def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
+    runs = [run for run in runs if run.curves is None]
     matches = [(SEEDED.fullmatch(run.name), run) for run in runs]
     numbered = [(int(match["seed"]), run) for match, run in matches if match and match["name"] == recipe]
     named = [(-1, run) for run in runs if run.name == recipe]
     return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+def _studied(recipe: str, runs: Iterable[Run]) -> Run | None:
+    known = [run for run in runs if run.recipe == recipe]
+    return min(known, key=lambda run: (run.changes, run.seed or 0), default=None)
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two resolved recipes agree; one model's and an ensemble's, which have no key in common, do not."""
+    return bool(a.keys() & b.keys()) and agree(a, b)
 
 
 def agree(a: Any, b: Any, name: str = "") -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ def recall_by_epoch(folder: Path) -> dict[str, list[tuple[int, float]]]:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return {}
+    return recalls_of(record for line in lines if (record := _record(line)) is not None)
+
+
+def recalls_of(records: Iterable[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """The same from records of epochs that are at hand."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for record in filter(None, map(_record, lines)):
+    for record in records:
         for key, value in record.items():
             if key.endswith("recall_at_1") and type(value) in (int, float) and math.isfinite(value):
                 curves.setdefault(key, []).append((record["epoch"], float(value)))

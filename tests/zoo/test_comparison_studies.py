@@ -1,0 +1,138 @@
+"""Finished runs of studies beside published numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.studies import toys
+from tests.zoo.test_comparison import RECIPE, SCORE, Tags, model, table_of
+from training.studies import table
+from training.studies.plan import write_plan
+from training.studies.runner import run_all
+from training.studies.single import workplace
+from zoo.cli.main import main
+from zoo.comparison import FORMATS, compare, find_runs
+from zoo.errors import UsageError
+from zoo.published import PublishedScore
+
+
+def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:
+    """The result of a run as far as a comparison looks at it."""
+    name = f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
+    folder = home / "studies" / study / "runs" / arm / name
+    folder.mkdir(parents=True)
+    resolved = {**RECIPE, "seed": seed, "data": {"validation": 0.0 if selection == "last" else 0.1}}
+    part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact", "dim": 128}
+    evaluations = [
+        {**part, "view": "features", "dim": 512, "metrics": {"recall_at_1": 0.9}},
+        {**part, "view": "embedding", "metrics": {"recall_at_1": value}, "intervals": {"recall_at_1": [0.5, 0.7]}},
+    ]
+    log = [{"epoch": 1, "validation_recall_at_1": 0.25}] if selection != "last" else [{"epoch": 1}]
+    training = [{"epochs": 150, "measured_epoch": 12 if selection != "last" else 150, "log": log}]
+    result = {"arm": arm, "seed": seed, "selection": selection, "evaluations": evaluations, "training": training}
+    result |= {"recipe": "margin-r50-cub", "changed": [], "settings": [], "resolved": [resolved], **facts}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder / "result.json"
+
+
+def test_the_seeds_of_a_study_by_hand(own_zoo: Path) -> None:
+    for seed, value in enumerate((0.60, 0.62, 0.64)):
+        finished(own_zoo, "claims-rho-cub", "margin", seed, value)
+        finished(own_zoo, "claims-rho-cub", "margin", seed, 0.1, "validation")
+        finished(own_zoo, "other-cub", "untrained", seed, 0.2, changed=["schedule.epochs=0"])
+        finished(own_zoo, "quick-cub", "margin", seed, 0.3, settings=["schedule.epochs=2"], resolved=[{"schedule": 2}])
+    (row,) = compare([table_of(SCORE)])
+    assert row.ours is not None
+    assert (row.ours.value, row.ours.sd) == pytest.approx((0.62, 0.02))
+    assert row.ours.interval == pytest.approx((0.62 - 0.049687, 0.62 + 0.049687), abs=1e-6)
+    assert row.ours.seeds == (0, 1, 2)
+    assert row.ours.runs[0] == "claims-rho-cub/margin/seed-0"
+    how = "last of 150 epochs, study claims-rho-cub; leave-one-out, cosine, exact; torch fp32"
+    assert row.ours.protocol == how
+    assert "62.00 ± 2.00 | 57.03 to 66.97 over seeds | 3 | -1.00" in FORMATS["markdown"]([row])
+
+
+def test_a_whole_study_with_settings_or_a_selected_epoch_says_so(own_zoo: Path) -> None:
+    finished(own_zoo, "quick", "margin", 0, 0.3, "validation", settings=["schedule.epochs=2"])
+    (row,) = compare([table_of(SCORE)])
+    assert row.ours is not None
+    best = "best epoch on held-out training classes (12 of 150), study quick with schedule.epochs=2"
+    assert row.ours.protocol.startswith(best)
+    assert (row.ours.over, row.ours.interval) == ("classes", (0.5, 0.7))
+
+
+def test_of_models_and_studies_those_of_more_seeds_are_taken(own_zoo: Path) -> None:
+    model(own_zoo, "margin-r50-cub", {**RECIPE, "schedule": {"epochs": 9}}, recall_at_1=0.5)
+    finished(own_zoo, "a", "margin", 0, 0.6)
+    assert compare([table_of(SCORE)])[0].ours.value == 0.5
+    finished(own_zoo, "b", "margin", 1, 0.7, resolved=[{**RECIPE, "seed": 1, "data": {"validation": 0.0}}])
+    row = compare([table_of(SCORE)])[0].ours
+    assert (row.value, row.seeds) == (pytest.approx(0.65), (0, 1))
+
+
+def test_an_ensemble_is_not_a_seed_of_one_model(own_zoo: Path) -> None:
+    finished(own_zoo, "a", "margin", 0, 0.6)
+    for seed in (1, 2, 3):
+        finished(own_zoo, "a", "two", seed, 0.7, changed=["2 copies"], resolved=[RECIPE, {**RECIPE, "seed": 1}])
+    ours = compare([table_of(SCORE)])[0].ours
+    assert (ours.value, ours.seeds) == (0.6, (0,))
+
+
+def test_a_folder_may_be_given_and_damage_hides_nothing_else(
+    own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        path = finished(tmp_path, "mine", "margin", seed, 0.6 + seed / 100)
+    path.write_text("{")
+    path.parent.parent.joinpath("seed-9").mkdir()
+    path.parent.parent.joinpath("seed-9", "result.json").write_text('{"resolved": [], "seed": 9}')
+    assert compare([table_of(SCORE)])[0].ours is None
+    for folder in (tmp_path / "studies", tmp_path / "studies" / "mine"):
+        row = compare([table_of(SCORE)], runs=find_runs([folder]))[0].ours
+        assert (row.value, row.seeds) == (pytest.approx(0.605), (0, 1))
+        arguments = ["benchmark", "compare", "revisiting-2", "--dataset", "cub", "--studies", str(folder)]
+        assert main([*arguments, "--format", "csv"]) == 0
+        assert "mine/margin/seed-0 mine/margin/seed-1" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="there is no folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_results_of_earlier_versions_are_read_with_their_plan(own_zoo: Path) -> None:
+    for arm in ("margin", "untrained"):
+        path = finished(own_zoo, "old", arm, 0, 0.6)
+        left = ("recipe", "changed", "settings", "resolved")
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k not in left}))
+    assert compare([table_of(SCORE)])[0].ours is None
+    epochs = {"margin": 150, "untrained": 0}
+    recipes = {arm: {"0": {**RECIPE, "schedule": {"epochs": n}}} for arm, n in epochs.items()}
+    (own_zoo / "studies" / "old" / "plan.json").write_text(json.dumps({"recipes": recipes, "settings": []}))
+    (row,) = compare([table_of(SCORE)])
+    assert row.ours.runs == ("old/margin/seed-0",)
+
+
+def test_the_page_draws_the_epochs_of_studies(own_zoo: Path) -> None:
+    finished(own_zoo, "claims-rho-cub", "margin", 0, 0.6, "validation")
+    text = FORMATS["html"](compare([table_of(SCORE)]))
+    Tags().feed(text)
+    assert "claims-rho-cub/margin/seed-0-validation, validation_recall_at_1" in text
+
+
+def test_what_a_study_writes_is_what_a_comparison_reads(
+    tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    plan, folder = toys.plan(toys.images(tmp_path / "images")), own_zoo / "studies" / "toys-two-glyphs"
+    tally = run_all(write_plan(plan, folder), plan.runs(folder), workplace(torch.device("cpu"), plan.data), [].append)
+    measured = [run.result()["evaluations"][0] for run in tally.done if run.arm.label == "margin"]
+    dim = measured[0]["dim"]
+    wanted = PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, recipe="margin-conv4-glyphs")
+    (row,) = compare([table_of(wanted)])
+    values = [each["metrics"]["recall_at_1"] for each in measured]
+    assert row.ours.value == pytest.approx(sum(values) / 2)
+    assert row.ours.seeds == (0, 1)
+    assert "last of 2 epochs, study toys-two-glyphs with data.dataset=folder, data.side=16" in row.ours.protocol

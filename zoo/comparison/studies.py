@@ -1,0 +1,91 @@
+"""The finished runs of studies, as runs of the recipes that they trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoo.comparison.runs import Run
+from zoo.errors import UsageError
+from zoo.report.history import recalls_of
+
+EMBEDDING = "embedding"
+"""The view that is the whole embedding; others are of parts."""
+
+Record = dict[str, Any]
+
+
+def study_runs(folder: Path) -> list[Run]:
+    """Every finished run of the study in `folder`, or of the studies in its subfolders, in the order of their paths.
+
+    A result that cannot be read hides no other. Raises `UsageError` where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; name that of a study, or the one that studies lie in.")
+    studies = [folder] if (folder / "runs").is_dir() else sorted(folder.iterdir())
+    return [run for study in studies for run in _runs(study)]
+
+
+def _runs(study: Path) -> Iterator[Run]:
+    plan = _read(study / "plan.json")
+    for path in sorted(study.glob("runs/*/*/result.json")):
+        result = _read(path)
+        try:
+            run = _run(study, path, {**_planned(plan, result), **result})
+        except (KeyError, TypeError, IndexError):
+            continue
+        if run is not None:
+            yield run
+
+
+def _run(study: Path, path: Path, result: Record) -> Run | None:
+    """None where what was trained is not known."""
+    if "resolved" not in result:
+        return None
+    known = [{**each, "runtime": "torch", "precision": "fp32"} for each in result["evaluations"] if _is_whole(each)]
+    members = [{k: v for k, v in each.items() if k not in ("name", "seed", "sources")} for each in result["resolved"]]
+    return Run(
+        name=f"{study.name}/{path.parent.parent.name}/{path.parent.name}",
+        dim=int(known[0]["dim"]),
+        seed=int(result["seed"]),
+        selection=_selection(study, result),
+        settings=members[0] if len(members) == 1 else {"members": members},
+        results=known,
+        recipe=None if result["changed"] else str(result["recipe"]),
+        changes=len(result["settings"]) + (result["selection"] != "last"),
+        curves=recalls_of(result["training"][0]["log"]),
+    )
+
+
+def _is_whole(evaluation: Record) -> bool:
+    return bool(evaluation["view"] == EMBEDDING)
+
+
+def _selection(study: Path, result: Record) -> str:
+    trained = result["training"][0]
+    how = f"last of {trained['epochs']} epochs"
+    if result["selection"] != "last":
+        how = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
+    return f"{how}, study {study.name}" + (f" with {', '.join(result['settings'])}" if result["settings"] else "")
+
+
+def _planned(plan: Record, result: Record) -> Record:
+    """What results of earlier versions lack, from their study's plan, which has the recipes of the last epoch."""
+    recipes = plan.get("recipes", {}).get(result.get("arm"))
+    if not recipes or result.get("selection") != "last":
+        return {}
+    first = recipes["0"]
+    # Arms whose settings differ from their recipe's were called by another name than the recipe.
+    changed = not str(first["name"]).startswith(f"{result['arm']}-")
+    facts = {"recipe": first["name"], "changed": changed, "settings": plan.get("settings", [])}
+    return {**facts, "resolved": list(recipes.values())}
+
+
+def _read(path: Path) -> Record:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
