@@ -130,9 +130,9 @@ def _rows(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Rank
                 difference = None if arm.label == plan.study.reference else paired(values[arm.label], base)
                 value = summary(list(values[arm.label].values()))
                 found = published_of(plan, arm, measure)
-                printed = (None, None) if found is None else (found[1].value, found[1].sd)
+                printed, sd = (None, None) if found is None else (found[1].value, found[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
-                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, *printed, rank))
+                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, printed, sd, rank))
     return rows
 
 

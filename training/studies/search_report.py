@@ -17,6 +17,9 @@ from training.studies.search_words import CLOSENESS, SHORT, how, made_with, valu
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
 
+TESTED = ("seed", *KINDS, "date", "versions", "commit", "hardware")
+"""What is told of a rerun; older ones say less."""
+
 
 def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
     """For each loss: its trials, best values, validation score, and each test score: of every rerun, and in sum."""
@@ -34,7 +37,7 @@ def report_of(search: Search, folder: Path) -> list[dict[str, Any]]:
                 "ended": _day(max((t.datetime_complete for t in performed if t.datetime_complete), default=None)),
                 "validations": [trial.value for trial in performed],
                 "reruns": len(runs),
-                "tests": [{key: run[key] for key in ("seed", *KINDS)} for run in runs],
+                "tests": [{key: run[key] for key in TESTED if key in run} for run in runs],
                 "scores": {kind: _scores(runs, kind) for kind in KINDS} if runs else None,
             }
         )

@@ -15,9 +15,9 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
     """
     pairs = np.array([a, b], dtype=np.float64)
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
-    if pairs.shape[1] < 3 or (np.ptp(pairs, axis=1) == 0).any():
+    if pairs.shape[1] < 3 or (pairs.min(axis=1) == pairs.max(axis=1)).any():
         return None
-    return float(np.corrcoef(pairs)[0, 1])
+    return float(np.corrcoef(pairs[0], pairs[1])[0, 1])
 
 
 def correlations(columns: Mapping[str, Sequence[float]]) -> str:
