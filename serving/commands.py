@@ -62,6 +62,17 @@ def _index(args: Namespace) -> None:
         print_json(report.to_json())
     else:
         print(_told(report))
+        _advise(args.out, report)
+
+
+def _advise(path: Path, report: Report) -> None:
+    from serving.gallery import Gallery
+    from serving.gallery.hints import LARGE, untuned
+
+    if report.items > LARGE:
+        with Gallery.open(path) as gallery:
+            if hint := untuned(gallery):
+                print(hint)
 
 
 def _embedding(args: Namespace) -> Fill | None:

@@ -167,16 +167,23 @@ def _list(args: Namespace) -> None:
 def _stats(args: Namespace) -> None:
     from serving.gallery import Gallery
     from serving.gallery.backends import backend_of
+    from serving.gallery.hints import untuned
 
     with Gallery.open(args.gallery) as gallery:
         index, stats, marks = gallery.index_stats(), gallery.stats(), gallery.marks.counts()
-        backend = backend_of(args.gallery)
+        backend, hint = backend_of(args.gallery), untuned(gallery)
         facts = {**asdict(stats), "model": gallery.card.name, "fingerprint": gallery.card.fingerprint}
         other = gallery.other_model()
         facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
     if args.json:
         print_json(
-            {**facts, "dim": gallery.card.dim, "metric": "cosine", "index": asdict(index), "marks": asdict(marks)}
+            {
+                **facts,
+                "dim": gallery.card.dim,
+                "metric": "cosine",
+                "index": {**asdict(index), "hint": hint},
+                "marks": asdict(marks),
+            }
         )
         return
     print(f"{stats.items:,} items of {stats.labels:,} labels, at change {stats.change:,}")
@@ -185,6 +192,8 @@ def _stats(args: Namespace) -> None:
     if index.recall is not None:
         print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms a search when measured")
     print(_where(index, backend))
+    if hint:
+        print(hint)
     if other:
         way = "zoo gallery rollback" if other[1] == "replaced" else "zoo gallery rebuild"
         print(f"has embeddings by {other[0].name} as well: {way} {args.gallery}")
