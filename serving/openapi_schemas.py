@@ -25,6 +25,7 @@ def schemas() -> Json:
         "content_sha256": {"type": "string"},
         "added_at": {"type": "string", "format": "date-time"},
         "change": {"type": "integer"},
+        "key": {"type": ["string", "null"]},
         "thumbnail": {"type": "string"},
     }
     text = {"text": {"type": "string"}, "truncated": {"type": "boolean"}}

@@ -33,11 +33,15 @@ def add() -> Json:
         "description": "The fields label, source and metadata (a JSON object) hold for all images of the request. An "
         "image whose content is there already is answered with its item; where that has another label or metadata it "
         "is named in differing, and with update it gets those of the request. One that cannot be read is named in "
-        "refused, and the others are added. Needs a write key.",
+        "refused, and the others are added. With a key an image can be sent again and is added once; for another image "
+        "that key is refused. Needs a write key.",
         "parameters": [
             text("label", "Of all images"),
             text("source", "Where they come from"),
             text("metadata", "JSON"),
+            text(
+                "key", "What you call the image, up to 200 characters, of one image alone; no other item has the same"
+            ),
             {
                 **text("update", "Also of images that are there already"),
                 "schema": {"type": "boolean", "default": False},
@@ -47,6 +51,7 @@ def add() -> Json:
         "responses": {
             "200": answer("All were there already", ref("Added")),
             "201": answer("Added", ref("Added")),
+            "409": refusal("a key that is another image's, or an image that is there under another key (key_taken)"),
             **REFUSALS,
             **WRITING,
         },

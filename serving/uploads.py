@@ -142,10 +142,10 @@ def truth(text: str | None, name: str) -> bool:
     return text == "true"
 
 
-def text_of(text: str | None, name: str) -> str | None:
+def text_of(text: str | None, name: str, most: int = MAX_TEXT) -> str | None:
     """A text that can be kept; None for an empty one."""
-    if text is not None and (len(text) > MAX_TEXT or not text.isprintable() or not is_unicode(text)):
-        raise invalid(name, f"a text of at most {MAX_TEXT} characters that can be printed")
+    if text is not None and (len(text) > most or not text.isprintable() or not is_unicode(text)):
+        raise invalid(name, f"a text of at most {most} characters that can be printed")
     return text or None
 
 

@@ -22,27 +22,41 @@ from serving.gallery.decoding import decode
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.searcher import Searcher
-from serving.uploads import MAX_TEXT, File, invalid, is_unicode, item_id, json_object, read_upload, text_of, truth
+from serving.uploads import (
+    MAX_TEXT,
+    File,
+    Upload,
+    invalid,
+    is_unicode,
+    item_id,
+    json_object,
+    read_upload,
+    text_of,
+    truth,
+)
 from zoo.errors import ImageError, ItemNotFoundError
 
-PARAMETERS = frozenset({"label", "source", "metadata", "update"})
+PARAMETERS = frozenset({"label", "source", "metadata", "update", "key"})
+MAX_KEY = 200
 MAX_METADATA = 16_000
 DESCRIPTION_BYTES = 64 * 2**10
 
 
 @dataclass(frozen=True)
 class _Described:
-    """What the request says of all its images; `update`: also of those that are there already."""
+    """What the request says of all its images; `update`: also of those that are there already; `key`: of the one."""
 
     label: str | None
     source: str | None
     metadata: Mapping[str, Any]
     update: bool
+    key: str | None
 
 
 async def add(request: Request) -> Response:
     """Add images. One that is there already, by its content, is answered with the item that it is.
 
+    A key, of one image alone, is refused (409) where it is another image's, so that sending it again is safe.
     Where that has another label or other metadata the answer says so; with update=true it gets those of the request.
     """
     with stage("read"):
@@ -53,6 +67,7 @@ async def add(request: Request) -> Response:
         text_of(upload.one("source"), "source"),
         _metadata(json_object(upload.one("metadata"), "metadata")),
         truth(upload.one("update"), "update"),
+        _key(upload),
     )
     collection = collection_of(request)
     searcher = collection.searcher
@@ -104,7 +119,9 @@ def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
         embedding = searcher.embedder.embed_pixels(pixels[None])[0]
     digest = hashlib.sha256(file.data).hexdigest()
     source = described.source or file.name[:MAX_TEXT] or digest[:16]
-    return NewItem(source, embedding.astype(np.float32), thumbnail, digest, described.label, described.metadata)
+    return NewItem(
+        source, embedding.astype(np.float32), thumbnail, digest, described.label, described.metadata, key=described.key
+    )
 
 
 def _store(
@@ -155,6 +172,13 @@ def _description(body: bytes) -> dict[str, Any]:
             raise invalid("metadata", "a JSON object")
         values["metadata"] = _metadata(values["metadata"])
     return values
+
+
+def _key(upload: Upload) -> str | None:
+    key = text_of(upload.one("key"), "key", MAX_KEY)
+    if key is not None and len(upload.files) > 1:
+        raise invalid("key", "given for one image, and not for several")
+    return key
 
 
 def _metadata(values: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@
         ├── GalleryNotFoundError   there is no gallery in that folder, or no copy of one
         ├── GalleryExistsError     something is there already
         ├── ItemNotFoundError      no item of that id
+        ├── ItemConflictError      a key is another item's
         ├── BackendError           what holds a gallery's vectors for it refused, failed or is out of reach
         ├── ModelMismatchError     the gallery was embedded by another model
         │   └── ModelChangedError  the gallery was given another model since it was opened
@@ -124,6 +125,10 @@ class GalleryExistsError(GalleryError):
 
 
 class ItemNotFoundError(GalleryError):
+    exit_code = 2
+
+
+class ItemConflictError(GalleryError):
     exit_code = 2
 
 

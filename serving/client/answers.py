@@ -51,7 +51,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Item(_Read):
-    """An item of the gallery. `added_at`: UTC, ISO 8601; `change`: the number of the change that wrote it."""
+    """An item of the gallery. `added_at`: UTC, ISO 8601; `change`: the number of the change that wrote it; `key`: what
+    its client calls it.
+    """
 
     id: int
     source: str
@@ -61,6 +63,7 @@ class Item(_Read):
     added_at: str
     change: int
     thumbnail: str
+    key: str | None = None
 
 
 @dataclass(frozen=True)

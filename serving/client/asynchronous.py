@@ -82,8 +82,9 @@ class AsyncClient:
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         update: bool = False,
+        key: str | None = None,
     ) -> Added:
-        return await self._do(calls.add(images, label, source, metadata, update))
+        return await self._do(calls.add(images, label, source, metadata, update, key))
 
     async def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False

@@ -93,14 +93,15 @@ class Client:
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         update: bool = False,
+        key: str | None = None,
     ) -> Added:
         """Add images; what is there already, by its content, stays as it is, and is named where its label or metadata
         differ; with `update` it gets those that are given. Needs a write key.
 
         One image that is refused raises `ServiceError`; of several the refused ones are named. source: by default the
-        name of the file.
+        name of the file. key: what you call a single image, up to 200 characters; no other can be added under it.
         """
-        return self._do(calls.add(images, label, source, metadata, update))
+        return self._do(calls.add(images, label, source, metadata, update, key))
 
     def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False

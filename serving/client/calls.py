@@ -100,8 +100,10 @@ def add(
     source: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     update: bool = False,
+    key: str | None = None,
 ) -> Call[Added]:
-    given = {"label": label, "source": source, "metadata": None if metadata is None else json.dumps(dict(metadata))}
+    text = None if metadata is None else json.dumps(dict(metadata))
+    given = {"label": label, "source": source, "metadata": text, "key": key}
     form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
     codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
     return Call("POST", "/items", _added, (), _files(_several(images)), form, codes=codes)

@@ -1,6 +1,6 @@
 """A gallery as files that open without this package: Parquet and a plain FAISS index; and back again.
 
-items.parquet    id, source, label, metadata (JSON), content_sha256, added_at, embedding, thumbnail, thumbnail_type
+items.parquet    id, source, label, metadata (JSON), content_sha256, added_at, key, embedding, thumbnail, thumbnail_type
 index.faiss      a flat index over inner products whose ids are the items'
 marks.parquet    what users said of pairs of images, by the SHA-256 of these; the columns are those of `Mark`
 model.json       the model that embedded them: only its galleries take the items back
@@ -106,7 +106,7 @@ def _no_export(source: Path) -> str:
 
 
 def _schema(dim: int) -> Any:
-    text = ("source", "label", "metadata", "content_sha256", "added_at")
+    text = ("source", "label", "metadata", "content_sha256", "added_at", "key")
     return pa.schema(
         [
             pa.field("id", pa.int64()),
@@ -127,6 +127,7 @@ def _table(rows: Sequence[Row], dim: int) -> Any:
             "metadata": json.dumps(item.metadata, ensure_ascii=False),
             "content_sha256": item.content_sha256,
             "added_at": item.added_at,
+            "key": item.key,
             "embedding": embedding,
             "thumbnail": thumbnail.data,
             "thumbnail_type": thumbnail.media_type,
@@ -145,6 +146,7 @@ def _new_item(row: dict[str, Any]) -> NewItem:
         label=row["label"],
         metadata=json.loads(row["metadata"]),
         added_at=row["added_at"],
+        key=row.get("key"),  # exports of older versions have none
     )
 
 

@@ -149,7 +149,10 @@ class Gallery:
         return parsed_model(slot.model, self.path) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
-        """Add all of `items`, or none. Once this returns they are on disk and the next search finds them."""
+        """Add all of `items`, or none. Once this returns they are on disk and the next search finds them.
+
+        Raises `ItemConflictError` for a key that is another image's, or an image that is there under another key.
+        """
         self._wrote = True
         return self._store.add(items)
 

@@ -25,7 +25,8 @@ AS_IT_IS: Final = Kept.AS_IT_IS
 class NewItem:
     """What is added. `embedding`: unit row, float32 [dim]; `content_sha256`: of the image file's bytes, in hex.
 
-    `added_at`: UTC, ISO 8601, of an item that was in a gallery before; by default the present.
+    `added_at`: UTC, ISO 8601, of an item that was in a gallery before; by default the present. `key`: what a client
+    calls it, of which no other item of the gallery has the same.
     """
 
     source: str
@@ -35,11 +36,12 @@ class NewItem:
     label: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     added_at: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
 class Item:
-    """What is known of an item, without its embedding and picture. `added_at` is UTC, ISO 8601."""
+    """What is known of an item, without its embedding and picture. `added_at` is UTC, ISO 8601; `key`: the client's."""
 
     id: int
     source: str
@@ -48,6 +50,7 @@ class Item:
     content_sha256: str
     added_at: str
     change: int
+    key: str | None = None
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Whether an image that is this item was given another label or other metadata; none at all asks for none."""

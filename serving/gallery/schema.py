@@ -1,9 +1,10 @@
 """The tables of a gallery's SQLite file.
 
-5: `state` holds how many items there are. 4: it does not; embeddings in a table of their own, and a second one for
-those of another model (serving.gallery.shadow). 3: in `items`; with marks (serving.gallery.marks). 2: without; `state`
-names the generation of the index that counts (serving.gallery.generation). 1: without it. Older files are brought up to
-date when they are opened, and read as they are where they cannot be written to.
+6: with clients' own keys of items. 5: without; `state` holds how many items there are. 4: it does not; embeddings in a
+table of their own, and a second one for those of another model (serving.gallery.shadow). 3: in `items`; with marks
+(serving.gallery.marks). 2: without; `state` names the generation of the index that counts (serving.gallery.generation).
+1: without it. Older files are brought up to date when they are opened, and read as they are where they cannot be
+written to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA = 5
+SCHEMA = 6
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
@@ -64,6 +65,14 @@ CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN
 END;
 """
 
+_KEYS = """
+-- What a client calls an item, so that sending it again is sending it once.
+CREATE TABLE keys (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    key TEXT NOT NULL UNIQUE
+);
+"""
+
 _MOVED = """
 INSERT INTO embeddings (item, embedding) SELECT id, embedding FROM items ORDER BY id;
 ALTER TABLE items DROP COLUMN embedding;
@@ -77,6 +86,7 @@ _NO_MARKS = """
 CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
     NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
 """
+_NO_KEYS = "CREATE TEMP VIEW keys AS SELECT NULL AS item, NULL AS key WHERE 0;"
 """What is read of older files that cannot be written to."""
 
 _TABLES = f"""
@@ -103,7 +113,7 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-{_EMBEDDINGS}{_MARKS}{_COUNT}"""
+{_EMBEDDINGS}{_MARKS}{_COUNT}{_KEYS}"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
@@ -114,6 +124,7 @@ _PROBLEMS = {
     "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
     "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
     "marks of items that are not there": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
+    "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
     "items more or fewer than are counted": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
     "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
@@ -129,9 +140,10 @@ DELETE FROM state WHERE key = 'mark';
     2: _MARKS,
     3: _EMBEDDINGS + _MOVED,
     4: _COUNT,
+    5: _KEYS,
 }
 """From each version to the next. The one from 3 takes as long as copying all embeddings once."""
-_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED}
+_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED, 5: _NO_KEYS}
 """In place of these steps, where a file cannot be written to."""
 
 

@@ -31,9 +31,12 @@ from serving.gallery.overview import Overview
 from serving.gallery.rows import blob_of, item_of, json_of, row_of
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError, ModelChangedError
 
-_ITEM = "id, source, label, metadata, content_sha256, added_at, change"
+_ITEM = (
+    "id, source, label, metadata, content_sha256, added_at, change, "
+    "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
+)
 _MAX_ID = 2**63 - 1
 _PIECE = 10_000
 
@@ -90,7 +93,11 @@ class Store:
             self.close()
 
     def add(self, items: Sequence[NewItem]) -> Added:
-        """Add all of `items` in one transaction, or none; content that is there already is left alone."""
+        """Add all of `items` in one transaction, or none; content that is there already is left alone.
+
+        An item with a key is the one that has it. Raises `ItemConflictError` where that is of another content, or the
+        content is there under another key.
+        """
         rows = [row_of(item) for item in items]
         blobs = [blob_of(item.embedding, self.dim, item.source) for item in items]
         with self._writing() as change:
@@ -306,10 +313,9 @@ class Store:
 
     def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
         """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
-        columns = f"{', '.join(f'items.{name}' for name in _ITEM.split(', '))}, embedding, media_type, data"
         with self._of_this_model():
             cursor = self._db.execute(
-                f"SELECT {columns} FROM items JOIN embeddings ON embeddings.item = items.id "
+                f"SELECT {_ITEM}, embedding, media_type, data FROM items JOIN embeddings ON embeddings.item = items.id "
                 "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
@@ -317,9 +323,9 @@ class Store:
 
     def _insert(self, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> tuple[int, bool]:
         """The id of the item with this content, and whether it is new."""
-        known = self._query("SELECT id FROM items WHERE content_sha256 = ?", item.content_sha256)
-        if known:
-            return known[0][0], False
+        known = self._known(item)
+        if known is not None:
+            return known, False
         cursor = self._db.execute(
             "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
             (*row, change),
@@ -327,7 +333,27 @@ class Store:
         new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
         self._db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
         self._db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
+        self._give_key(new_id, item.key)
         return new_id, True
+
+    def _known(self, item: NewItem) -> int | None:
+        """The id of the item with this content, which has the key then, if one is given."""
+        other = f"SELECT {_ITEM} FROM items WHERE id = (SELECT item FROM keys WHERE key = ?) AND content_sha256 <> ?"
+        if item.key is not None and (taken := self._query(other, item.key, item.content_sha256)):
+            raise ItemConflictError(f"the key {item.key!r} is that of item {taken[0][0]}, which is another image.")
+        rows = self._query(f"SELECT {_ITEM} FROM items WHERE content_sha256 = ?", item.content_sha256)
+        if not rows:
+            return None
+        known = item_of(rows[0])
+        if known.key is None:
+            self._give_key(known.id, item.key)
+        elif item.key not in (None, known.key):
+            raise ItemConflictError(f"the image is there already, as item {known.id} with the key {known.key!r}.")
+        return known.id
+
+    def _give_key(self, item_id: int, key: str | None) -> None:
+        if key is not None:
+            self._db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
 
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
         rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []

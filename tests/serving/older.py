@@ -7,8 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 
+def as_schema_5(store: Path) -> None:
+    """Without keys."""
+    with closing(sqlite3.connect(store)) as db:
+        db.executescript("DROP TABLE keys; PRAGMA user_version = 5;")
+
+
 def as_schema_4(store: Path) -> None:
     """Without a count of the items."""
+    as_schema_5(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("""
             DROP TRIGGER items_added;
