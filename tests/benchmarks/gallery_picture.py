@@ -35,8 +35,13 @@ def draw(path: Path, found: dict[str, Any]) -> None:
 
 
 def by_kind(found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of `kinds` of each kind, in the order of their sizes, with all `bytes` that a vector takes."""
+    """The rows of `kinds` of each kind, in the order of their sizes, with all `bytes` that a vector takes.
+
+    Building that took no time to speak of is drawn as a millisecond, as the axis has no zero.
+    """
     exact, out = 4 * found["setting"]["dim"], dict[str, list[dict[str, Any]]]()
     for row in sorted(found["kinds"], key=lambda one: one["rows"]):
-        out.setdefault(row["kind"], []).append({**row, "bytes": exact + row["bytes_beside_exact"]})
+        built = max(row["build_seconds"], 1e-3)
+        drawn = {**row, "build_seconds": built, "bytes": exact + row["bytes_beside_exact"]}
+        out.setdefault(row["kind"], []).append(drawn)
     return out
