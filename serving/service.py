@@ -22,6 +22,10 @@ from serving.hosts import hosts_in
 from serving.paths import OneLine
 from serving.readiness import check_ready
 
+# uvicorn believes whoever connects from this machine what address it says to forward for, so that each local client
+# could have as many rates as it likes. Read when its server is made, after this.
+os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+
 CONFIGURATION = Configuration.of(os.environ)
 COLLECTIONS = Collections.of(os.environ)
 
