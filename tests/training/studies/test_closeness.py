@@ -12,6 +12,7 @@ from scipy import stats
 
 from tests.zoo.test_report import Reader
 from training.studies.closeness import KINDS, by_kind, closeness, differences
+from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.search import Search, begin
 from training.studies.search_report import as_markdown, to_json, write_report
@@ -81,7 +82,11 @@ def test_reports_tell_every_difference(tmp_path: Path) -> None:
     assert written == json.loads(json.dumps(to_json(search, report)))
     assert written["close"]["precision_at_1 concatenated"] == FAILS
     assert [each["verdict"] for each in written["differences"][:3]] == [HOLDS, FAILS, FAILS]
+    assert f"```sh\n{command_of_search(search)}\n```" in markdown
+    assert written["command"] == command_of_search(search)
+    assert [each["seed"] for each in written["losses"][0]["tests"]] == [1, 2, 3]
     text = Reader((tmp_path / "report.html").read_text()).text
+    assert command_of_search(search) in text
     for says in ("Are the tuned losses close?", "ntxent - margin", "-10.17 points", "lie within 3 points"):
         assert says in text
 
