@@ -13,7 +13,7 @@ import torch
 
 from training.api import Outcome, train_model
 from training.finetune_features import cached_features
-from training.finetune_history import check_name, check_same, seen
+from training.finetune_history import check_name, check_same, seen, unreadable
 from training.finetune_pictures import Pictures, Split, read_pictures, split_classes
 from training.finetune_recipe import recipe_for
 from training.frozen.extract import Model
@@ -65,7 +65,8 @@ class Row:
 class Fitted:
     """The new model's training, the pictures and their split, and the table.
 
-    seen: the measured classes that the base learnt from when it was finetuned itself.
+    seen: the measured classes that the base learnt from when it was finetuned itself. unread: the recipe.json, of the
+    base or one before it, that cannot be read, so that there may be more of them.
     """
 
     outcome: Outcome
@@ -73,6 +74,7 @@ class Fitted:
     split: Split
     rows: tuple[Row, ...]
     seen: tuple[str, ...] = ()
+    unread: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,6 +83,7 @@ class Fitted:
             "unreadable": self.pictures.unreadable,
             "classes_of_one_image": list(self.pictures.alone),
             "seen_by_base": list(self.seen),
+            "base_history_known": self.unread is None,
             "rows": [dataclasses.asdict(row) for row in self.rows],
         }
 
@@ -107,14 +110,14 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     if wish.head_only:
         features = cached_features(model, split.train, views, wish.device, progress)
         recipe = on_features(recipe, features, model.card, model.reference, wish.settings, wish.name)
-    known = seen(base.folder, split.test.classes)
-    facts = {"split": split.to_json(), "seen_by_base": list(known)}
+    known, unread = seen(base.folder, split.test.classes), unreadable(base.folder)
+    facts = {"split": split.to_json(), "seen_by_base": list(known), "base_history_known": unread is None}
     check_same(recipe, split.to_json(), wish.replace)
     outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
     add_result(outcome.folder, _evaluation(fitted, after, split.test))
-    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known)
+    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known, unread)
 
 
 def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Row, ...]:

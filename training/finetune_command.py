@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from zoo.cli.command import Command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from training.finetune import Fitted
 
 COLUMNS = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
@@ -89,7 +91,7 @@ def _print(fitted: Fitted) -> None:
     print(
         f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
         f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
-        f"{_known(fitted.seen)}"
+        f"{_known(fitted.seen, fitted.unread)}"
     )
     rows = [
         [
@@ -107,14 +109,22 @@ def _print(fitted: Fitted) -> None:
     print(f"Written to {fitted.outcome.folder}. Index pictures with: zoo index {fitted.outcome.name} DIR --out GALLERY")
 
 
-def _known(seen: tuple[str, ...]) -> str:
-    if not seen:
+def _known(seen: tuple[str, ...], unread: Path | None = None) -> str:
+    if not seen and unread is None:
         return "that it never saw"
-    names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
-    return (
-        f"that were left out, but {len(seen)} of them the model that it starts from was finetuned on ({names}): the "
-        "scores flatter both. Classes that neither saw come from the --seed and --test-share in that one's recipe.json"
-    )
+    said = ["that were left out"]
+    if seen:
+        names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
+        said.append(
+            f", but {len(seen)} of them the model that it starts from was finetuned on ({names}): the scores flatter "
+            "both. Classes that neither saw come from the --seed and --test-share in that one's recipe.json"
+        )
+    if unread is not None:
+        said.append(
+            f". Whether the model that it starts from has seen {'more of them' if seen else 'them'} is not known, "
+            f"because {unread} cannot be read: the scores may flatter both"
+        )
+    return "".join(said)
 
 
 def _interval(bounds: tuple[float, float], sign: str = "") -> str:

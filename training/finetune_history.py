@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,11 @@ from training.recipe import Recipe
 from zoo import paths
 from zoo.cards import read_card
 from zoo.errors import UsageError, ZooError
+from zoo.files import read_json
 from zoo.registry import known_names
 from zoo.results import FILE as RESULTS
+
+FILE = "recipe.json"
 
 
 def check_name(name: str, base: Path, replace: bool = False) -> None:
@@ -41,14 +43,28 @@ def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) 
 def seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
     """Those of `classes`, by name, that the model in the folder `base` or one it started from was finetuned on."""
     learnt: set[str] = set()
+    for folder in _line(base):
+        learnt.update(_of(_record(folder), "split").get("train_classes", ()))
+    return tuple(name for name in classes if name in learnt)
+
+
+def unreadable(base: Path) -> Path | None:
+    """The recipe.json, of the model in the folder `base` or one it started from, that is there and cannot be read.
+
+    What that model was finetuned on is not known then.
+    """
+    damaged = (folder / FILE for folder in _line(base) if (folder / FILE).exists() and not _record(folder))
+    return next(damaged, None)
+
+
+def _line(base: Path) -> Iterator[Path]:
+    """The folder `base`, that of the model it started from, and so on."""
     folder: Path | None = base
     visited: set[Path] = set()
     while folder is not None and folder not in visited:
         visited.add(folder)
-        record = _record(folder)
-        learnt.update(_of(record, "split").get("train_classes", ()))
-        folder = _base_of(record)
-    return tuple(name for name in classes if name in learnt)
+        yield folder
+        folder = _base_of(_record(folder))
 
 
 def _base_of(record: dict[str, Any]) -> Path | None:
@@ -70,7 +86,7 @@ def _unmeasured(folder: Path) -> bool:
 
 def _record(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+        found = read_json(folder / FILE)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

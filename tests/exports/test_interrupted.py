@@ -1,8 +1,12 @@
-"""A process that is killed while it puts a variant into the folder."""
+"""A process that is killed while it puts a variant into the folder, and a disk that takes no more."""
 
 from __future__ import annotations
 
 import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -10,6 +14,7 @@ import pytest
 
 import zoo
 from exports.export import PARITY, export, publish
+from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.onnx_runtime import FILES
 from zoo.verify import verify
@@ -60,3 +65,48 @@ def test_killed_after_the_last_rename_it_is_all_there(copy: Path, tmp_path: Path
     publish_and_die(copy, tmp_path / "new.onnx", "card.json")
     zoo.load(copy, runtime="onnx", precision="fp16")
     assert onnx.load(copy / FILES["fp16"]).doc_string == model.doc_string
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """The system itself refuses to write more than so many bytes to a file, wherever that is written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_full_disk_leaves_the_folder_as_it_was(copy: Path, share: float) -> None:
+    graph, before = copy / FILES["fp32"], contents(copy)
+    with files_of_at_most(int(share * graph.stat().st_size)), pytest.raises(OSError, match="too large"):
+        publish(copy, FILES["fp16"], graph, {"fp16": {"holds": True}})
+    assert contents(copy) == before
+    assert all(check.ok for check in verify(copy))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_disk_that_fills_during_the_command(
+    copy: Path,
+    pictures: Path,
+    precision: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    before = contents(copy)
+    command = ["export", str(copy), "--precision", precision, "--calibration", str(pictures), "--no-cost"]
+    with files_of_at_most((copy / FILES[precision]).stat().st_size // 2):
+        assert main(command) == 1
+    assert "File too large" in capsys.readouterr().err
+    assert contents(copy) == before
+    assert list(scratch.iterdir()) == []
+    assert main(command) == 0

@@ -12,7 +12,7 @@ from tests.training.frozen.pictures import make_model, write_pictures
 from training import finetune as finetuning
 from training.finetune import Wish, finetune
 from training.finetune_command import _known
-from training.finetune_history import check_name, seen
+from training.finetune_history import check_name, seen, unreadable
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
@@ -89,3 +89,25 @@ def test_what_the_base_of_the_base_saw_counts_while_it_is_the_same_model(base: P
     assert seen(second, ["c"]) == ()
     (second / "recipe.json").write_text("{")
     assert seen(second, ["c"]) == ()
+
+
+def test_a_history_that_is_cut_off_is_not_taken_for_none(base: Path, own_zoo: Path) -> None:
+    toy, second = make_model(base), own_zoo / "models" / "second"
+    make_model(second, seed=1)
+    start = {"recipe": {"backbone": {"pretrained": str(base)}}, "base": {"fingerprint": toy.fingerprint}}
+    record(second, **start)
+    assert unreadable(second) is None  # a base without a recipe.json was trained elsewhere
+    record(base, split={"train_classes": ["a", "b"]})
+    assert unreadable(second) is None
+    for folder in (second, base):
+        data = (folder / "recipe.json").read_bytes()
+        for end in range(len(data)):
+            (folder / "recipe.json").write_bytes(data[:end])
+            assert unreadable(second) == folder / "recipe.json"
+        (folder / "recipe.json").write_bytes(data)
+    said = _known((), base / "recipe.json")
+    assert "never saw" not in said
+    assert f"is not known, because {base / 'recipe.json'} cannot be read" in said
+    both = _known(("a",), base / "recipe.json")
+    assert "1 of them the model that it starts from was finetuned on (a)" in both
+    assert "seen more of them is not known" in both

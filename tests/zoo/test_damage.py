@@ -22,11 +22,14 @@ from zoo.errors import ModelFolderError, ModelNotFoundError
 from zoo.files import sha256_of
 from zoo.golden import read_golden
 from zoo.loading import check_files
+from zoo.origins import read_origin
 from zoo.paths import SHIPPED
 from zoo.results import read_results
+from zoo.text import GRAPH, TOKENIZER, open_tower
 from zoo.verify import _least_cosine, verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
+WITH_TEXT = Path(__file__).parent / "fixtures" / "schema-3"
 CARD = read_card(MODEL)
 IMAGES, GOLDEN = read_golden(MODEL)
 
@@ -96,6 +99,39 @@ def test_a_graph_cut_anywhere_for_which_the_card_vouches(copy: Path) -> None:
         vouch(copy, "onnx/model.onnx")
         with pytest.raises(ModelFolderError, match=r"model\.onnx|ONNX graph"):
             zoo.load(copy, runtime="onnx")
+
+
+@pytest.mark.parametrize("file", [GRAPH, TOKENIZER])
+def test_a_text_tower_cut_anywhere_whether_or_not_the_card_vouches_for_it(tmp_path: Path, file: str) -> None:
+    copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "model"))
+    data = (copy / file).read_bytes()
+    for end in some(len(data), 20):
+        (copy / file).write_bytes(data[:end])
+        with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
+            open_tower(copy, read_card(WITH_TEXT))
+        vouch(copy, file)
+        if not data[end:].isspace():  # the last byte ends the line
+            with pytest.raises(ModelFolderError, match=r"text\.onnx|text graph|tokenizer"):
+                open_tower(copy, read_card(copy))
+
+
+def test_recipe_and_parity_cut_anywhere_do_not_keep_a_model_from_embedding(copy: Path) -> None:
+    for file in ("recipe.json", "onnx/parity.json"):
+        data = (copy / file).read_bytes()
+        for end in some(len(data), 5):
+            (copy / file).write_bytes(data[:end])
+            assert read_origin(copy, CARD.name) is not None
+            assert zoo.info(str(copy)).card == CARD
+        np.testing.assert_allclose(zoo.load(copy, runtime="onnx").embed(IMAGES), GOLDEN, atol=1e-5)
+
+
+@pytest.mark.parametrize("end", [0, 1, 100, -3])
+def test_a_parity_json_that_is_cut_fails_verify(copy: Path, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    data = (copy / "onnx" / "parity.json").read_bytes()
+    (copy / "onnx" / "parity.json").write_bytes(data[:end])
+    failed = [check.name for check in verify(copy) if check.ok is False]
+    assert failed == ["onnx/parity.json"]
 
 
 def vouch(folder: Path, file: str) -> None:
