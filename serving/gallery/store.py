@@ -23,22 +23,18 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
+from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
-from serving.gallery.rows import blob_of, item_of, json_of, row_of
+from serving.gallery.rows import ITEM, blob_of, item_of, json_of, row_of, vectors_of
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError, ModelChangedError
+from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
 
-_ITEM = (
-    "id, source, label, metadata, content_sha256, added_at, change, "
-    "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
-)
 _MAX_ID = 2**63 - 1
-_PIECE = 10_000
 
 
 class Store:
@@ -102,7 +98,7 @@ class Store:
         blobs = [blob_of(item.embedding, self.dim, item.source) for item in items]
         with self._writing() as change:
             self._check_model()
-            done = [self._insert(*parts, change) for parts in zip(items, rows, blobs, strict=True)]
+            done = [put(self._db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
         return Added([item_id for item_id, _ in done], sum(new for _, new in done))
 
     def remove(self, ids: Sequence[int]) -> int:
@@ -192,30 +188,14 @@ class Store:
             # way ids ascend: a later change has never a smaller id.
             if number:
                 since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
-                ids, vectors = self._vectors(since, number)
+                ids, vectors = vectors_of(self._db, self.path, since, self.dim, number)
             else:
-                ids, vectors = self._vectors("embeddings ORDER BY item")
+                ids, vectors = vectors_of(self._db, self.path, "embeddings ORDER BY item", self.dim)
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
         return Changes(now, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
 
-    def _vectors(self, source: str, *values: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids int64 [n], ascending, and embeddings float32 [n, dim], read in pieces to hold them once in memory."""
-        ((n,),) = self._db.execute(f"SELECT count(*) FROM {source.partition('ORDER')[0]}", values)
-        ids, vectors = np.empty(n, np.int64), np.empty((n, self.dim), np.float32)
-        cursor = self._db.execute(f"SELECT item, embedding FROM {source}", values)
-        for start in range(0, n, _PIECE):
-            rows = cursor.fetchmany(_PIECE)
-            if any(len(blob) != 4 * self.dim for _, blob in rows):
-                raise GalleryError(
-                    f"{self.path} holds an embedding that is not {self.dim} float32 numbers; it is damaged."
-                )
-            ids[start : start + len(rows)] = [item_id for item_id, _ in rows]
-            joined = b"".join(blob for _, blob in rows)
-            vectors[start : start + len(rows)] = np.frombuffer(joined, "<f4").reshape(-1, self.dim)
-        return ids, vectors
-
     def item(self, item_id: int) -> Item:
-        return item_of(self._one(f"SELECT {_ITEM} FROM items WHERE id = ?", item_id))
+        return item_of(self._one(f"SELECT {ITEM} FROM items WHERE id = ?", item_id))
 
     def thumbnail(self, item_id: int) -> Thumbnail:
         media_type, data = self._one("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
@@ -248,12 +228,12 @@ class Store:
     ) -> list[Item]:
         """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
         clause, values = where(label, chosen)
-        rows = self._query(f"SELECT {_ITEM} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
+        rows = self._query(f"SELECT {ITEM} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
         return [item_of(row) for row in rows]
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """The items of these ids that exist."""
-        return {row[0]: item_of(row) for row in self._rows_by_id(_ITEM, ids)}
+        return {row[0]: item_of(row) for row in self._rows_by_id(ITEM, ids)}
 
     def _rows_by_id(
         self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id"
@@ -273,13 +253,13 @@ class Store:
             rng = random.Random(seed)
             starts = rng.sample(range(first, last + 1), min(2 * n, last + 1 - first))
             # The next item at or after a random id: quick at any size, and gaps left by removals do no harm.
-            rows = [self._query(f"SELECT {_ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", s)[0] for s in starts]
+            rows = [self._query(f"SELECT {ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", s)[0] for s in starts]
             # Gaps may have led to one item more than once; the first items make up the number.
-            rows += self._query(f"SELECT {_ITEM} FROM items ORDER BY id LIMIT ?", n)
+            rows += self._query(f"SELECT {ITEM} FROM items ORDER BY id LIMIT ?", n)
         return [item_of(row) for row in {row[0]: row for row in rows}.values()][:n]
 
     def item_of_content(self, content_sha256: str) -> Item | None:
-        rows = self._query(f"SELECT {_ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
+        rows = self._query(f"SELECT {ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
         return item_of(rows[0]) if rows else None
 
     def sources_by_content(self) -> dict[str, str]:
@@ -315,45 +295,11 @@ class Store:
         """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
         with self._of_this_model():
             cursor = self._db.execute(
-                f"SELECT {_ITEM}, embedding, media_type, data FROM items JOIN embeddings ON embeddings.item = items.id "
+                f"SELECT {ITEM}, embedding, media_type, data FROM items JOIN embeddings ON embeddings.item = items.id "
                 "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
                 yield item_of(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
-
-    def _insert(self, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> tuple[int, bool]:
-        """The id of the item with this content, and whether it is new."""
-        known = self._known(item)
-        if known is not None:
-            return known, False
-        cursor = self._db.execute(
-            "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
-            (*row, change),
-        )
-        new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
-        self._db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
-        self._db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
-        self._give_key(new_id, item.key)
-        return new_id, True
-
-    def _known(self, item: NewItem) -> int | None:
-        """The id of the item with this content, which has the key then, if one is given."""
-        other = f"SELECT {_ITEM} FROM items WHERE id = (SELECT item FROM keys WHERE key = ?) AND content_sha256 <> ?"
-        if item.key is not None and (taken := self._query(other, item.key, item.content_sha256)):
-            raise ItemConflictError(f"the key {item.key!r} is that of item {taken[0][0]}, which is another image.")
-        rows = self._query(f"SELECT {_ITEM} FROM items WHERE content_sha256 = ?", item.content_sha256)
-        if not rows:
-            return None
-        known = item_of(rows[0])
-        if known.key is None:
-            self._give_key(known.id, item.key)
-        elif item.key not in (None, known.key):
-            raise ItemConflictError(f"the image is there already, as item {known.id} with the key {known.key!r}.")
-        return known.id
-
-    def _give_key(self, item_id: int, key: str | None) -> None:
-        if key is not None:
-            self._db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
 
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
         rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []
