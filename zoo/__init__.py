@@ -5,16 +5,23 @@
 >>> vectors = model.embed(["a.png", "b.png"])  # float32 [2, dim], unit rows
 """
 
-from zoo import cards, datasets, errors, evaluation
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from zoo import cards, errors
 from zoo.architectures.on_import import register_beside_timm
-from zoo.baselines.saving import baseline
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
-from zoo.evaluation import evaluate
 from zoo.loading import load
-from zoo.publication import Publication
-from zoo.publish import push
 from zoo.registry import info, list_models
+
+if TYPE_CHECKING:
+    from zoo import datasets as datasets
+    from zoo import evaluation as evaluation
+    from zoo.baselines.saving import baseline
+    from zoo.evaluation.evaluate import evaluate
+    from zoo.publication import Publication
+    from zoo.publish import push
 
 __version__ = "0.3.0"
 
@@ -33,5 +40,23 @@ __all__ = [
     "load",
     "push",
 ]
+
+_AT_FIRST_USE = {
+    "Publication": "zoo.publication",
+    "baseline": "zoo.baselines.saving",
+    "datasets": "",
+    "evaluate": "zoo.evaluation",
+    "evaluation": "",
+    "push": "zoo.publish",
+}
+"""Where they are; "" for a module. Who embeds one image does not wait for them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _AT_FIRST_USE:
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+    module = _AT_FIRST_USE[name]
+    return getattr(import_module(module), name) if module else import_module(f"zoo.{name}")
+
 
 register_beside_timm()
