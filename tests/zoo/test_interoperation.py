@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from zoo.cards import read_card
-from zoo.floors import GOLDEN_FLOORS
+from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.golden import read_golden
-from zoo.onnx_runtime import FILES
+from zoo.onnx_runtime import FILES, RESIZING
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 
 ROOT = Path(__file__).parent
 FIXTURES = ROOT / "fixtures"
+SCRIPT = ROOT / "web" / "embed.mjs"
 
 PLAIN = """
 import json, sys
@@ -84,12 +85,14 @@ def test_onnxruntime_web_gives_the_golden_embeddings(folder: Path, web: Path, tm
 
 @pytest.mark.slow
 def test_onnxruntime_web_runs_every_precision(web: Path, tmp_path: Path) -> None:
-    from exports.export import export
+    from exports.export import Exporter
 
     folder = tmp_path / "model"
     shutil.copytree(SHIPPED / "margin-conv4-glyphs", folder)
-    export(folder, "fp16")
-    export(folder, "int8", calibration="glyphs")
+    exporter = Exporter(folder, calibration="glyphs", cost=False)
+    for precision in FILES:
+        exporter.export(precision)
+        exporter.export_resizing(precision)
     assert _assert_golden_in_web(folder, web, tmp_path) == list(FILES)
 
 
@@ -97,14 +100,25 @@ def _assert_golden_in_web(folder: Path, web: Path, scratch: Path) -> list[str]:
     """The precisions that the folder holds, each of which gave its golden embeddings in onnxruntime-web."""
     images, expected = read_golden(folder)
     pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
-    (scratch / "pixels").write_bytes(pixels.tobytes())
     present = [precision for precision, file in FILES.items() if (folder / file).is_file()]
     for precision in present:
-        command = ["node", str(ROOT / "web" / "embed.mjs"), str(folder / FILES[precision]), str(scratch / "pixels")]
-        done = subprocess.run(
-            [*command, *map(str, pixels.shape)], capture_output=True, text=True, check=False, timeout=120, cwd=web
-        )
-        assert done.returncode == 0, done.stderr
-        got = np.array(json.loads(done.stdout), np.float32).reshape(expected.shape)
+        got = _in_web(folder / FILES[precision], pixels, web, scratch)
         assert (got * expected).sum(1).min() >= GOLDEN_FLOORS[precision]
+        if (resizes := folder / RESIZING[precision]).is_file():
+            alone = [_in_web(resizes, image[None], web, scratch) for image in images]
+            assert (np.concatenate(alone) * expected).sum(1).min() >= GOLDEN_RESIZE_FLOORS[precision]
     return present
+
+
+def _in_web(graph: Path, pixels: np.ndarray, web: Path, scratch: Path) -> np.ndarray:
+    """The embeddings float32 [n, dim] of pixels uint8 [n, h, w, c] by onnxruntime-web under Node."""
+    (scratch / "pixels").write_bytes(pixels.tobytes())
+    command = ["node", str(SCRIPT), str(graph), str(scratch / "pixels"), *map(str, pixels.shape)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=web)
+    assert done.returncode == 0, done.stderr
+    return np.array(json.loads(done.stdout), np.float32).reshape(len(pixels), -1)
+
+
+def test_the_page_shows_the_script_that_is_run_here() -> None:
+    page = (ROOT.parents[1] / "docs" / "exports-web.md").read_text("utf-8")
+    assert f"```js\n{SCRIPT.read_text('utf-8')}```" in page

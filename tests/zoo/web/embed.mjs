@@ -9,5 +9,5 @@ const ort = await import(pathToFileURL(web).href).then((module) => module.defaul
 ort.env.wasm.numThreads = 1;
 const session = await ort.InferenceSession.create(new Uint8Array(await readFile(model)), { executionProviders: ["wasm"] });
 const input = new ort.Tensor("uint8", new Uint8Array(await readFile(pixels)), shape.map(Number));
-const { embeddings } = await session.run({ pixels: input });
+const { embeddings } = await session.run({ [session.inputNames[0]]: input }); // pixels; images where the graph resizes
 console.log(JSON.stringify(Array.from(embeddings.data)));
