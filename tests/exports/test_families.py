@@ -29,7 +29,8 @@ def test_the_page() -> None:
         "pending": ["gamma_net"],
     }
     text = page(table)
-    assert "| alpha_net | alpha | 64 | 320 | 1.3 | 0.9999999 | 0.9999995 | 3.0 | - | - | 1.0000 | 3.0 | 0.987 | 0.9877 |" in text
+    measured = "0.9999999 | 0.9999995 | 3.0 | - | - | 1.0000 | 3.0 | 0.987 | 0.9877"
+    assert f"| alpha_net | alpha | 64 | 320 | 1.3 | {measured} |" in text
     assert "| beta_net | - | 64 | - | - | - | - | - | - | - | - | - | - | - |" in text
     assert "members of 1 further families" in text
     assert "- layers alone: alpha_net" in text
