@@ -37,8 +37,8 @@ def page(table: Mapping[str, Any]) -> str:
         "cosine of int8 after the mean embedding was taken away. Random networks may also magnify every small change: "
         "noise is the least cosine between torch's own embeddings of an image held out and of the same image with each "
         "of its values changed by at most 1 of 255. torch is the same of torch's embeddings of the noise in single and "
-        "in double precision: where that is no nearer than fp32, it is the network that magnifies rounding, not the graph "
-        "that departs from it.",
+        "in double precision: where that is no nearer than fp32, it is the network that magnifies rounding, not the "
+        "graph that departs from it.",
         "",
         f"| {columns} |",
         "|---|---|" + "---:|" * 12,
