@@ -130,7 +130,16 @@ def test_every_picture_can_be_decoded_and_is_small(html, reader):
 
 
 def test_sections_and_marks(reader):
-    for heading in ("Scores", "Model", "What it finds", "Map of the embeddings", "Singular values", "p_same", "R@1 by epoch"):
+    headings = (
+        "Scores",
+        "Model",
+        "What it finds",
+        "Map of the embeddings",
+        "Singular values",
+        "p_same",
+        "R@1 by epoch",
+    )
+    for heading in headings:
         assert heading in reader.text
     marks = [a["class"] for t, a in reader.tags if t == "figure"]
     assert marks[0] == ""
