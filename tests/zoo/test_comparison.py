@@ -72,6 +72,18 @@ def test_several_seeds_by_hand(own_zoo):
     assert row.difference == pytest.approx(-0.01)
 
 
+def test_a_model_that_was_trained_with_changes_is_not_ours_to_the_papers(own_zoo):
+    folder = model(own_zoo, "margin-r50-cub", {**RECIPE, "schedule": {"epochs": 1}}, recall_at_1=0.9)
+    record = json.loads((folder / "recipe.json").read_text())
+    changes = {"origin": "margin-r50-cub", "settings": {"schedule.epochs": 1}}
+    (folder / "recipe.json").write_text(json.dumps(record | changes))
+    (row,) = compare([table_of(SCORE)])
+    assert row.status == "not run"
+    model(own_zoo, "margin-r50-cub-seed3", {**RECIPE, "seed": 3}, recall_at_1=0.6)
+    (row,) = compare([table_of(SCORE)])
+    assert (row.ours.value, row.ours.over) == (0.6, "classes")
+
+
 def test_one_seed_has_the_interval_of_its_measurement(own_zoo):
     model(own_zoo, "margin-r50-cub", RECIPE, best=12, recall_at_1=0.6)
     (row,) = compare([table_of(SCORE)])

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu_products, nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
 
 
@@ -172,15 +172,17 @@ def definition(queries, gallery, k, exclude_self):
     return np.take_along_axis(exact, order, axis=1), order
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("how", ["float32", "int8", "device"])
 @pytest.mark.parametrize("whole", [0, 8192])
 @pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
-def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, int8):
-    if int8 and not products.has_int8(64):
+def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, how):
+    if how == "int8" and not products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
+    if how == "device":  # as on a GPU, but for the place
+        monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", whole)
-    monkeypatch.setattr(neighbours, "has_int8", lambda dim: int8)
+    monkeypatch.setattr(neighbours, "has_int8", lambda dim: how == "int8")
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries = rows if exclude_self else rows[::-1][:130]
         expected = definition(queries, rows, k, exclude_self)
@@ -190,6 +192,29 @@ def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, int8):
         chunks = list(neighbour_chunks(queries, rows, k, exclude_self, exact=False))
         np.testing.assert_array_equal(np.concatenate([found for _, _, found in chunks]), expected[1])
         assert [rows.start for rows, _, _ in chunks] == sorted(rows.start for rows, _, _ in chunks)
+
+
+def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_path):
+    rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
+    expected = nearest_neighbours(rows, rows, 3)
+    assert gpu_products.on_gpu(rows, rows) is None or torch.cuda.is_available()
+    monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        for found, wanted in zip(nearest_neighbours(mapped, mapped, 3), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        assert torch.get_float32_matmul_precision() == "high"  # who asked for it has it again
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+    def full(*args):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gpu_products, "GpuProducts", full)
+    np.testing.assert_array_equal(nearest_neighbours(rows, rows, 3)[1], expected[1])
 
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):

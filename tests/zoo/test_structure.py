@@ -87,6 +87,16 @@ def test_decay_by_class_is_the_mean_over_classes_of_two_and_more():
         spectral_decay_by_class(np.eye(3), [0, 1, 2])
 
 
+def test_the_largest_values_of_each_class_may_be_left_out():
+    rng = np.random.default_rng(5)
+    labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
+    rows = rng.normal(size=(9, 5)).astype(np.float32)
+    expected = np.mean([naive(rows[labels == c].T.astype(np.float64), drop=2) for c in (0, 2)])
+    assert spectral_decay_by_class(rows, labels, drop=2) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(EvaluationError, match="class of at least 5"):
+        spectral_decay_by_class(rows, labels, drop=4)
+
+
 def test_all_measures_of_rows_of_any_length():
     rng = np.random.default_rng(4)
     labels = np.repeat(np.arange(5), 6)

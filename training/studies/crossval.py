@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,16 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
         "separated": {metric: float(np.mean([scores[metric] for scores in alone])) for metric in METRICS},
         "concatenated": {metric: joined[metric] for metric in METRICS},
         "folds": kept,
+        "date": _now(),
+        **work.made_with,
     }
     write_json(folder / RESULT, result)
     _tidy(folder)
     return result
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _fold(
@@ -87,7 +94,7 @@ def _fold(
     record = trained.log[trained.best_epoch - 1]
     scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
     result = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
-    write_json(place / RESULT, {**result, "data": digest, "seconds": trained.seconds, **work.made_with})
+    write_json(place / RESULT, {**result, "data": digest, "seconds": trained.seconds, "date": _now(), **work.made_with})
     if use is None:
         _tidy(place)
     else:

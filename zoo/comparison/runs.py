@@ -22,9 +22,9 @@ UNRECORDED = "how it was trained is not recorded"
 class Run:
     """A trained model, or a finished run of a study.
 
-    settings: its resolved recipe but for name, seed and sources; None where none is recorded. Of a study's run alone:
-    recipe: the name of its recipe, unless its arm changes it; changes: in how many ways the whole study departs from
-    its recipes; curves: recall at 1 by epoch.
+    settings: its resolved recipe but for name, seed and sources; None where none is recorded. changed: whether a model
+    was trained by its recipe with changes (`--set`). Of a study's run alone: recipe: the name of its recipe, unless its
+    arm changes it; changes: in how many ways the whole study departs from its recipes; curves: recall at 1 by epoch.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Run:
     recipe: str | None = None
     changes: int = 0
     curves: dict[str, list[tuple[int, float]]] | None = None
+    changed: bool = False
 
 
 def find_runs(folders: Iterable[Path] = ()) -> list[Run]:
@@ -51,10 +52,11 @@ def find_runs(folders: Iterable[Path] = ()) -> list[Run]:
 def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
     """The runs of a recipe, one a seed, by seed.
 
-    The model called as the recipe sets the standard; where it is missing, the one called RECIPE-seedN with the lowest
-    N. Every other model or run counts, whatever its name, whose recipe agrees in all but name and seed. Without a
-    recipe.json (an ensemble, a model from elsewhere) the model stands alone. A study's run of the recipe, of the last
-    epoch and without settings first, sets a standard of its own; of the two that with more seeds is taken.
+    The model called as the recipe sets the standard, unless it was trained with changes; where it is missing, the one
+    called RECIPE-seedN with the lowest N. Every other model or run counts, whatever its name, whose recipe agrees in
+    all but name and seed. Without a recipe.json (an ensemble, a model from elsewhere) the model stands alone. A study's
+    run of the recipe, of the last epoch and without settings first, sets a standard of its own; of the two that with
+    more seeds is taken.
     """
     runs = list(runs)
     standards = (_standard(recipe, runs), _studied(recipe, runs))
@@ -73,7 +75,7 @@ def _like(standard: Run, runs: Iterable[Run]) -> list[Run]:
 
 
 def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
-    runs = [run for run in runs if run.curves is None]
+    runs = [run for run in runs if run.curves is None and not run.changed]
     matches = [(SEEDED.fullmatch(run.name), run) for run in runs]
     numbered = [(int(match["seed"]), run) for match, run in matches if match and match["name"] == recipe]
     named = [(-1, run) for run in runs if run.name == recipe]
@@ -107,7 +109,8 @@ def _run(model: ModelInfo, folder: Path) -> Run:
         return Run(model.name, model.dim, None, selection, None, model.results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
-    return Run(model.name, model.dim, seed, _selection(record, recipe), settings, model.results)
+    changed = bool(model.origin.changed)
+    return Run(model.name, model.dim, seed, _selection(record, recipe), settings, model.results, changed=changed)
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Matrix products find, for each query, the few gallery rows that could be among its k nearest, with a proven bound on
 their rounding; inner products in double precision then decide the order. Where the queries are the gallery each
-product serves two rows. Where torch is loaded anyway, products are of 8-bit integers: another first step with a bound
-of its own, never another result.
+product serves two rows. Where torch is loaded anyway, products are computed on its GPU, or of 8-bit integers: another
+first step with a bound of its own, never another result.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.gpu_products import on_gpu
 from zoo.evaluation.products import (
     UNIT_ROUNDOFF,
     Float32Products,
@@ -134,6 +135,8 @@ def _plan(
 
 
 def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
+    if len(gallery) >= BLOCK and (there := on_gpu(queries, gallery)):
+        return there
     if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)

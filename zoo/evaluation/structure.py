@@ -76,15 +76,17 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
     return float(-np.log(len(shares) * shares).mean())
 
 
-def spectral_decay_by_class(embeddings: Any, labels: Any) -> float:
+def spectral_decay_by_class(embeddings: Any, labels: Any, drop: int = 0) -> float:
     """The mean over classes of the spectral decay of each class's own rows (Revisiting, appendix C).
 
-    embeddings: [n, d], as they are and not centred; labels: n integers or strings. Classes of one sample have one
-    singular value and are left out. Raises `EvaluationError` as `spectral_decay` does, for labels that do not fit, and
-    for no class of two samples.
+    embeddings: [n, d], as they are and not centred; labels: n integers or strings. drop: how many of each class's
+    largest singular values are left out. Classes of one sample have one singular value, and those of `drop` samples
+    none that is left: they are left out. Raises `EvaluationError` as `spectral_decay` does, for labels that do not
+    fit, and for no class of enough samples.
     """
     rows = as_rows(embeddings, "embeddings")
-    members = [own for own in members_of(class_codes(labels, len(rows))[0]) if len(own) > 1]
+    members = [own for own in members_of(class_codes(labels, len(rows))[0]) if len(own) > max(1, drop)]
     if not members:
-        raise EvaluationError("spectral decay by class needs a class of at least two samples.")
-    return float(np.mean([spectral_decay(rows[own]) for own in members]))
+        least = "two" if drop < 2 else str(drop + 1)
+        raise EvaluationError(f"spectral decay by class needs a class of at least {least} samples.")
+    return float(np.mean([spectral_decay(rows[own], drop) for own in members]))
