@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from training.studies.plan import Plan, Run
 from training.studies.results import value_of
 from training.studies.single import Workplace, claimed, perform
-from zoo.errors import DatasetError, ZooError
+from zoo.errors import ZooError
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,7 @@ def tell(line: str) -> None:
 
 
 def run_all(plan: Plan, runs: Sequence[Run], work: Workplace, say: Callable[[str], None] = tell) -> Tally:
-    """Perform every run that is not finished and that no other process holds. One that fails stops no other.
-
-    Raises `DatasetError` at the first run whose images cannot be had.
-    """
+    """Perform every run that is not finished and that no other process holds. One that fails stops no other."""
     tally = Tally()
     tally.before.extend(run for run in runs if run.finished)
     waiting = [run for run in runs if not run.finished]
@@ -48,8 +45,6 @@ def run_all(plan: Plan, runs: Sequence[Run], work: Workplace, say: Callable[[str
             started = time.perf_counter()
             try:
                 result = perform(run, plan, work)
-            except DatasetError:  # which no other run would fare better with
-                raise
             except ZooError as error:
                 tally.failed.append((run, str(error)))
                 say(f"{run.title}: failed: {error}")

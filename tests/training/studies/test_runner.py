@@ -249,11 +249,10 @@ def test_what_is_no_study_is_refused(tmp_path: Path, data: Path) -> None:
     assert [run.arm.label for run in chosen(runs, ["margin"], toys.STUDY)] == ["margin", "margin"]
 
 
-def test_data_that_are_not_there_are_told_of_once(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="absent"):
-        go(toys.plan(tmp_path / "absent"), tmp_path)
-    (failure,) = tmp_path.rglob(FAILURE)
-    assert DatasetError.__name__ in failure.read_text()
+def test_data_that_are_not_there_fail_every_run(tmp_path: Path) -> None:
+    tally = go(toys.plan(tmp_path / "absent"), tmp_path)
+    assert len(tally.failed) == 4
+    assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE).read_text()
 
 
 def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp_path: Path, data: Path) -> None:
