@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
@@ -25,7 +24,7 @@ from exports.precisions import check_precision
 from zoo import onnx_runtime, paths, torch_runtime
 from zoo.cards import Card, read_card
 from zoo.errors import ExportError, ModelFolderError, UsageError
-from zoo.files import atomic_path, locked, sha256_of, write_json
+from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
 from zoo.loading import check_files
 from zoo.parity import FILE as PARITY
 
@@ -196,7 +195,8 @@ def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> li
             parity = stack.enter_context(atomic_path(folder / PARITY))
             final = stack.enter_context(atomic_path(folder / name))
             shutil.copyfile(graph, final)
-            write_json(parity, {**_without(_known(folder / PARITY), stale), **entries})
+            # A file that cannot be read is made anew.
+            write_json(parity, {**_without(read_object(folder / PARITY), stale), **entries})
             files = {**_without(card.files, stale.values()), name: sha256_of(final)}
             write_json(own_card, dataclasses.replace(card, files=files).to_json())
         dropped = [file for file in stale.values() if (folder / file).exists()]
@@ -207,15 +207,6 @@ def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> li
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in left_out}
-
-
-def _known(path: Path) -> dict[str, Any]:
-    """The entries so far; a file that cannot be read is made anew."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
 
 
 def _refusal(card: Card, parity: Parity) -> str:

@@ -10,7 +10,7 @@ from training.recipe import Recipe
 from zoo import paths
 from zoo.cards import read_card
 from zoo.errors import UsageError, ZooError
-from zoo.files import read_json
+from zoo.files import read_object
 from zoo.registry import known_names
 from zoo.results import FILE as RESULTS
 
@@ -34,7 +34,7 @@ def check_name(name: str, base: Path, replace: bool = False) -> None:
 def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) -> None:
     """Raise `UsageError` where the name belongs to a model of another recipe or split, unless it may be replaced."""
     folder = paths.local_models() / recipe.name
-    made = _record(folder)
+    made = read_object(folder / FILE)
     same = made.get("recipe") == recipe.to_json() and made.get("split") == split
     if folder.exists() and not replace and not same:
         raise _taken(recipe.name)
@@ -44,7 +44,7 @@ def seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
     """Those of `classes`, by name, that the model in the folder `base` or one it started from was finetuned on."""
     learnt: set[str] = set()
     for folder in _line(base):
-        learnt.update(_of(_record(folder), "split").get("train_classes", ()))
+        learnt.update(_of(read_object(folder / FILE), "split").get("train_classes", ()))
     return tuple(name for name in classes if name in learnt)
 
 
@@ -53,7 +53,7 @@ def unreadable(base: Path) -> Path | None:
 
     What that model was finetuned on is not known then.
     """
-    damaged = (folder / FILE for folder in _line(base) if (folder / FILE).exists() and not _record(folder))
+    damaged = (folder / FILE for folder in _line(base) if (folder / FILE).exists() and not read_object(folder / FILE))
     return next(damaged, None)
 
 
@@ -64,7 +64,7 @@ def _line(base: Path) -> Iterator[Path]:
     while folder is not None and folder not in visited:
         visited.add(folder)
         yield folder
-        folder = _base_of(_record(folder))
+        folder = _base_of(read_object(folder / FILE))
 
 
 def _base_of(record: dict[str, Any]) -> Path | None:
@@ -81,15 +81,7 @@ def _base_of(record: dict[str, Any]) -> Path | None:
 
 def _unmeasured(folder: Path) -> bool:
     """Whether a finetune was stopped between the writing of its model and the measuring."""
-    return "split" in _record(folder) and not (folder / RESULTS).exists()
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    try:
-        found = read_json(folder / FILE)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return "split" in read_object(folder / FILE) and not (folder / RESULTS).exists()
 
 
 def _of(record: dict[str, Any], key: str) -> dict[str, Any]:

@@ -58,6 +58,15 @@ def read_json(path: Path) -> Any:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; empty where it cannot be read or holds something else."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST + 1):

@@ -33,15 +33,7 @@ def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callab
     device that this ONNX Runtime cannot use.
     """
     where = device or "cpu"
-    session = open_session(path, where)
-    _check_origin(session, card, path)
-    _check_signature(session, card, INPUT, list(card.preprocessing.shape))
-
-    def run(pixels: np.ndarray) -> np.ndarray:
-        out: np.ndarray = session.run([OUTPUT], {INPUT: pixels})[0]
-        return out
-
-    return run, where
+    return _opened(path, card, where, INPUT, list(card.preprocessing.shape)), where
 
 
 def open_resizing(path: Path, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
@@ -49,12 +41,19 @@ def open_resizing(path: Path, card: Card, device: str | None = None) -> Callable
 
     The images are upright and have the channels of the card's mode. Raises what `open_file` raises.
     """
-    session = open_session(path, device or "cpu")
-    _check_origin(session, card, path)
-    _check_signature(session, card, IMAGES, None)
+    return _opened(path, card, device or "cpu", IMAGES, None)
 
-    def run(images: np.ndarray) -> np.ndarray:
-        out: np.ndarray = session.run([OUTPUT], {IMAGES: images})[0]
+
+def _opened(
+    path: Path, card: Card, device: str, name: str, shape: list[int] | None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from the input `name` to embeddings, of a graph that is the card's. shape: see `_check_signature`."""
+    session = open_session(path, device)
+    _check_origin(session, card, path)
+    _check_signature(session, card, name, shape)
+
+    def run(given: np.ndarray) -> np.ndarray:
+        out: np.ndarray = session.run([OUTPUT], {name: given})[0]
         return out
 
     return run

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.files import read_json
+from zoo.files import read_object
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,7 @@ def read_origin(folder: Path, name: str) -> Origin:
     Folders from before this was recorded have nothing but their name to go by, and so has one whose recipe.json cannot
     be read.
     """
-    try:
-        record = read_json(folder / "recipe.json")
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict):
-        return Origin(name)
+    record = read_object(folder / "recipe.json")
     if "origin" not in record:
         return Origin(None if "baseline" in record else name)
     recipe, changed = record["origin"], record.get("settings")

@@ -172,7 +172,7 @@ async def measure(
         "peaks_per_second": [round(one, 1) for one in peaks],
         "rounds": rounds,
         "rounds_at_that_share": int(kept.sum()),
-        "statuses_at_that_share": _counted(np.array(steady.status)[kept[of_round]]),
+        "statuses_at_that_share": steady.statuses(kept[of_round]),
         "share": share,
         "steady": steady.told(seconds),
         "memory_mib": [round(steady.memory[0][1]), round(steady.memory[-1][1])],
@@ -213,10 +213,6 @@ def run(
 def _served(url: str) -> dict[str, Any]:
     stats, model = (httpx.get(f"{url}/{path}").json() for path in ("stats", "model"))
     return {"items": stats["items"], "model": model["name"], "workers": stats["service"]["workers"]}
-
-
-def _counted(status: np.ndarray) -> dict[str, int]:
-    return {str(one): int(count) for one, count in zip(*np.unique(status, return_counts=True), strict=True)}
 
 
 def check(report: dict[str, Any]) -> None:

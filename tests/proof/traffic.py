@@ -48,12 +48,17 @@ class Answers:
         good = self.good()
         return round(1000 * float(np.percentile(good, q)), 2) if len(good) else None
 
+    def statuses(self, chosen: np.ndarray | None = None) -> dict[str, int]:
+        """How often each status came, of all answers or of those chosen, bool [n]."""
+        status = np.array(self.status) if chosen is None else np.array(self.status)[chosen]
+        return {str(one): count for one, count in sorted(Counter(status.tolist()).items())}
+
     def told(self, seconds: float) -> dict[str, Any]:
         return {
             "seconds": round(seconds, 1),
             "requests": len(self.status),
             "per_second": round(len(self.good()) / seconds, 1),
-            "statuses": {str(status): count for status, count in sorted(Counter(self.status).items())},
+            "statuses": self.statuses(),
             "p50_ms": self.percentile(50),
             "p99_ms": self.percentile(99),
             "max_ms": self.percentile(100),

@@ -16,8 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import httpx
 import uvicorn
 from starlette.types import ASGIApp
+
+from serving.app import create_app
+from serving.collection import Collection
+from serving.collections import Collections
+from serving.configuration import WRITE_KEYS, Configuration
+from serving.keys import Keys
+from serving.searcher import Searcher
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -101,3 +109,11 @@ def answering(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(timeout=20)
+
+
+@contextmanager
+def writing_to(searcher: Searcher, key: str, configuration: Configuration | None = None) -> Iterator[httpx.Client]:
+    """A client, with the write key, of a service over the searcher that a thread of this process answers for."""
+    app = create_app(Collections([Collection("", lambda: searcher, Keys.of({WRITE_KEYS: key}))]), configuration)
+    with answering(app) as url, httpx.Client(base_url=url, timeout=60, headers={"x-api-key": key}) as client:
+        yield client

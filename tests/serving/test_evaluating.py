@@ -14,19 +14,15 @@ import numpy as np
 import pytest
 
 from serving import served
-from serving.app import create_app
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import WRITE_KEYS, Configuration
+from serving.configuration import Configuration
 from serving.gallery import Gallery
 from serving.gallery.binding import MODEL
 from serving.gallery.builder import index_folder
-from serving.keys import Keys
 from serving.reproducing import reproduced
 from serving.searcher import Searcher
 from serving.served import gallery_steps
 from tests.serving import toys
-from tests.serving.running import answering
+from tests.serving.running import writing_to
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.test_served import write_int8
@@ -45,9 +41,7 @@ def path(gallery_folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def service(path: Path) -> Iterator[httpx.Client]:
     searcher = Searcher.open(path)
-    one = Collection("", lambda: searcher, Keys.of({WRITE_KEYS: KEY}))
-    app = create_app(Collections([one]), Configuration(answer_seconds=0.1))
-    with answering(app) as url, httpx.Client(base_url=url, timeout=60, headers={"x-api-key": KEY}) as client:
+    with writing_to(searcher, KEY, Configuration(answer_seconds=0.1)) as client:
         yield client
     searcher.close()
 

@@ -16,20 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.app import create_app
 from serving.client import Client
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import WRITE_KEYS
 from serving.gallery import Gallery
 from serving.gallery.exchange import export_gallery, import_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.schema import SCHEMA
-from serving.keys import Keys
 from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.older import as_schema_5
-from tests.serving.running import answering
+from tests.serving.running import writing_to
 from tests.serving.test_connection import new_item, unwritable
 from zoo.cli.main import main
 from zoo.embedder import Embedder
@@ -46,8 +41,7 @@ def path(gallery_folder: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def service(path: Path) -> Iterator[httpx.Client]:
     searcher = Searcher.open(path)
-    app = create_app(Collections([Collection("", lambda: searcher, Keys.of({WRITE_KEYS: KEY}))]))
-    with answering(app) as url, httpx.Client(base_url=url, timeout=30, headers={"x-api-key": KEY}) as client:
+    with writing_to(searcher, KEY) as client:
         yield client
     searcher.close()
 

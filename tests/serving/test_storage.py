@@ -17,19 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.app import create_app
 from serving.client import Client
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import WRITE_KEYS
 from serving.gallery.backends import choose
 from serving.gallery.gallery import STORE
-from serving.keys import Keys
 from serving.openapi import document
 from serving.searcher import Searcher
 from serving.storage import storage_refusal
 from tests.serving import toys
-from tests.serving.running import answering
+from tests.serving.running import writing_to
 from tests.serving.test_connection import unwritable
 from zoo.errors import GalleryError, ServiceError
 
@@ -49,9 +44,8 @@ def path(gallery_folder: Path, model_folder: Path) -> Iterator[Path]:
 @contextmanager
 def serving(path: Path) -> Iterator[httpx.Client]:
     searcher = Searcher.open(path, str(path.parent / "model"))
-    app = create_app(Collections([Collection("", lambda: searcher, Keys.of({WRITE_KEYS: KEY}))]))
     try:
-        with answering(app) as url, httpx.Client(base_url=url, timeout=30, headers={"x-api-key": KEY}) as client:
+        with writing_to(searcher, KEY) as client:
             yield client
     finally:
         searcher.close()

@@ -15,17 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.app import create_app
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import WRITE_KEYS
 from serving.gallery import Gallery
 from serving.gallery.builder import ImageFile, add_files
 from serving.gallery.gallery import STORE
-from serving.keys import Keys
 from serving.searcher import Searcher
 from tests.serving import toys
-from tests.serving.running import answering
+from tests.serving.running import writing_to
 from zoo.embedder import Embedder
 
 KEY = "w" * 20
@@ -45,8 +40,7 @@ def searcher(path: Path) -> Iterator[Searcher]:
 
 @pytest.fixture
 def service(searcher: Searcher) -> Iterator[httpx.Client]:
-    app = create_app(Collections([Collection("", lambda: searcher, Keys.of({WRITE_KEYS: KEY}))]))
-    with answering(app) as url, httpx.Client(base_url=url, timeout=30, headers={"x-api-key": KEY}) as client:
+    with writing_to(searcher, KEY) as client:
         yield client
 
 

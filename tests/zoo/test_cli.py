@@ -199,11 +199,6 @@ def test_info_of_a_recipe_says_how_to_train_it(capsys):
 EVALUATE = ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
-
-
 def test_evaluate_prints_json_and_nothing_else(toy, pictures):
     out = shell(*EVALUATE, "--data", str(pictures), "--json", "-k", "1,5")
     assert out.returncode == 0, out.stderr

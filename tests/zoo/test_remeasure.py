@@ -20,11 +20,6 @@ from zoo.verify import Check, verify_files
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
-
-
-@pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     """A toy model whose scores on the pictures are in its results.json."""
     folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")

@@ -26,11 +26,6 @@ from zoo.verify import Check
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
-
-
-@pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     """A toy with a coarser graph beside its own, and what that costs on the pictures."""
     folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")

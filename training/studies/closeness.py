@@ -39,6 +39,11 @@ def differences(reruns: Mapping[str, Sequence[Rerun]]) -> list[Difference]:
     return [_difference(kind, metric, pair, reruns) for metric in METRICS for kind in KINDS for pair in pairs]
 
 
+def compared(report: Sequence[Mapping[str, Any]]) -> list[Difference]:
+    """Between every two losses of a search's report that were tested."""
+    return differences({row["loss"]: row["tests"] for row in report})
+
+
 def _difference(kind: str, metric: str, pair: tuple[str, str], reruns: Mapping[str, Sequence[Rerun]]) -> Difference:
     ours, others = ({int(run["seed"]): float(run[kind][metric]) for run in reruns[loss]} for loss in pair)
     found = paired(ours, others)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from training.studies.arms import recipes_of
 from training.studies.plan import Plan
 from training.studies.stand_ins import with_recipes
 from training.studies.study import EMBEDDING, Measure
@@ -13,8 +12,7 @@ from zoo.datasets.recalls import RECALL_AT
 
 def on_data(plan: Plan) -> Plan:
     """The plan, its study's measures and note fitted to the data set whose images it reads."""
-    recipe = recipes_of(plan.study, plan.study.arms[0], plan.dataset, 0, "last", plan.settings)[0]
-    read, owner = recipe.data.dataset, with_recipes(plan.dataset)
+    read, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, with_recipes(plan.dataset)
     note = plan.study.note
     if read != owner:
         where = f" ({plan.data})" if plan.data else ""

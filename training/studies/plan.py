@@ -82,6 +82,10 @@ class Plan:
         labels = {arm.label for arm in self.arms}
         return [each for each in self.study.claims if {each.better, each.than or self.study.reference} <= labels]
 
+    def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
+        """The arm's recipe, or those of an ensemble's members."""
+        return recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)
+
     def runs(self, folder: Path) -> list[Run]:
         """Every run, seed by seed, so that what is paired is finished together."""
         return [
@@ -89,7 +93,7 @@ class Plan:
             for seed in range(self.seeds)
             for arm in self.arms
             for selection in self.selections
-            for recipes in [recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)]
+            for recipes in [self.recipes(arm, seed, selection)]
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,8 +204,7 @@ def check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
 
 def _recipes(plan: Plan) -> dict[str, dict[str, Any]]:
     """By the arm's label: member number -> recipe with the first seed, that of the last epoch."""
-    arms = {arm.label: recipes_of(plan.study, arm, plan.dataset, 0, "last", plan.settings) for arm in plan.study.arms}
     return {
-        label: {str(number): recipe.to_json() for number, recipe in enumerate(recipes)}
-        for label, recipes in arms.items()
+        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
+        for arm in plan.study.arms
     }

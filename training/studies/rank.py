@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import cache
 
 from training.recipe import Recipe
-from training.studies.arms import recipes_of
 from training.studies.plan import Plan
 from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD, REDUCED, Measure
 
@@ -26,8 +25,7 @@ def ranks_of(plan: Plan) -> Ranks:
 
 
 def _ranks(plan: Plan, view: str) -> dict[str, tuple[int, int]]:
-    arms = {arm.label: recipes_of(plan.study, arm, plan.dataset, 0, "last", plan.settings) for arm in plan.arms}
-    found = {label: rank_and_dim(recipes, view) for label, recipes in arms.items()}
+    found = {arm.label: rank_and_dim(plan.recipes(arm), view) for arm in plan.arms}
     return {label: (rank, dim) for label, (rank, dim) in found.items() if rank < dim}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from training.studies.claims import CLOSE
-from training.studies.closeness import Difference, by_kind, closeness, differences
+from training.studies.closeness import Difference, by_kind, closeness, compared
 from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.search import Search
@@ -53,7 +53,7 @@ def _line(name: str, value: Summary) -> Line:
 
 def _closeness(report: list[dict[str, Any]]) -> list[Section]:
     """Differences between every two losses, by each score; the first open."""
-    found = by_kind(differences({row["loss"]: row["tests"] for row in report}))
+    found = by_kind(compared(report))
     parts = []
     for number, ((metric, kind), each) in enumerate(found.items()):
         lines = [_difference(one) for one in each if one.difference]

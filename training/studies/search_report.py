@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from training.studies.closeness import KINDS, Difference, by_kind, closeness, differences
+from training.studies.closeness import KINDS, Difference, by_kind, closeness, compared
 from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.formats import table
@@ -50,11 +50,6 @@ def _day(moment: datetime | None) -> str | None:
 
 def _scores(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
-
-
-def compared(report: list[dict[str, Any]]) -> list[Difference]:
-    """Between every two losses that were tested."""
-    return differences({row["loss"]: row["tests"] for row in report})
 
 
 def to_json(search: Search, report: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.files import read_object
 from zoo.paths import home
 from zoo.registry import ModelInfo, list_models
 
@@ -101,7 +101,7 @@ def agree(a: Any, b: Any, name: str = "") -> bool:
 
 
 def _run(model: ModelInfo, folder: Path) -> Run:
-    record = _record(folder)
+    record = read_object(folder / "recipe.json")  # one that cannot be read hides no score
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
@@ -111,15 +111,6 @@ def _run(model: ModelInfo, folder: Path) -> Run:
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     changed = bool(model.origin.changed)
     return Run(model.name, model.dim, seed, _selection(record, recipe), settings, model.results, changed=changed)
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    """The folder's recipe.json; empty where it cannot be read, which hides no score."""
-    try:
-        record = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _selection(record: dict[str, Any], recipe: dict[str, Any]) -> str:

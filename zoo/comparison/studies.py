@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from zoo.comparison.runs import Run
 from zoo.errors import UsageError
+from zoo.files import read_object
 from zoo.report.history import recalls_of
 
 EMBEDDING = "embedding"
@@ -29,9 +29,9 @@ def study_runs(folder: Path) -> list[Run]:
 
 
 def _runs(study: Path) -> Iterator[Run]:
-    plan = _read(study / "plan.json")
+    plan = read_object(study / "plan.json")
     for path in sorted(study.glob("runs/*/*/result.json")):
-        result = _read(path)
+        result = read_object(path)
         try:
             run = _run(study, path, {**_planned(plan, result), **result})
         except (KeyError, TypeError, IndexError):
@@ -81,11 +81,3 @@ def _planned(plan: Record, result: Record) -> Record:
     changed = not str(first["name"]).startswith(f"{result['arm']}-")
     facts = {"recipe": first["name"], "changed": changed, "settings": plan.get("settings", [])}
     return {**facts, "resolved": list(recipes.values())}
-
-
-def _read(path: Path) -> Record:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

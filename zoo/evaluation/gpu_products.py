@@ -43,10 +43,6 @@ class GpuProducts(Float32Products):
         self._gallery = _sent(gallery, device)
         self._queries = self._gallery if queries is gallery else _sent(queries, device)
 
-    def all_of(self, rows: slice, columns: slice) -> np.ndarray:
-        products: np.ndarray = self._block(rows, columns).cpu().numpy()
-        return products
-
     def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
         products = self._block(rows, columns)
         reached = products >= self._there(floors)[:, None]
