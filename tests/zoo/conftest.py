@@ -1,12 +1,32 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.serving import toys
+from tests.zoo.hub_client import connected
+from tests.zoo.hub_world import FILES, World
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A Hub with the shipped model as org/toy, nothing of it in the cache, and no token.
+
+    It offers Xet and the client would take it, as they do outside.
+    """
+    for variable in ("HF_TOKEN", "HF_HUB_DISABLE_XET"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    with connected(monkeypatch, tmp_path / "cache") as (hub, waits):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+        hub.add("org/toy", FILES)
+        hub.xet = True
+        yield World(hub, waits, tmp_path / "cache")

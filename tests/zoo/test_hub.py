@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
@@ -10,66 +9,23 @@ import os
 import resource
 import subprocess
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub.utils._fixes import WeakFileLock
 
 import zoo
-from tests.zoo.hub_client import connected
-from tests.zoo.hub_state import Fault, Hub, sha256
+from tests.zoo.hub_state import Fault
+from tests.zoo.hub_world import FILES, MODEL, WEIGHTS, World, assert_whole
 from zoo import hub as reading
 from zoo.cards import SCHEMA, read_card
 from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
 from zoo.golden import read_golden
 from zoo.hub_errors import explain
-from zoo.hub_transfer import DAY, over_http, remove_leftovers
-from zoo.paths import SHIPPED, home
+from zoo.paths import home
 
-MODEL = SHIPPED / "margin-conv4-glyphs"
-FILES = {path.relative_to(MODEL).as_posix(): path.read_bytes() for path in MODEL.rglob("*") if path.is_file()}
-WEIGHTS = "model.safetensors"
 API = "/api/models/org/toy"
-
-
-@dataclasses.dataclass
-class World:
-    hub: Hub
-    waits: list[float]
-    cache: Path
-
-    def parts(self) -> list[str]:
-        """What of a download that broke off still lies in the cache."""
-        return [path.name for path in self.cache.rglob("*.incomplete")]
-
-    def gets(self, file: str) -> int:
-        return len(self.hub.ranges(file))
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A Hub with the shipped model as org/toy, nothing of it in the cache, and no token.
-
-    It offers Xet and the client would take it, as they do outside.
-    """
-    for variable in ("HF_TOKEN", "HF_HUB_DISABLE_XET"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
-    with connected(monkeypatch, tmp_path / "cache") as (hub, waits):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
-        hub.add("org/toy", FILES)
-        hub.xet = True
-        yield World(hub, waits, tmp_path / "cache")
-
-
-def assert_whole(folder: Path) -> None:
-    fetched = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert fetched == {name: data for name, data in FILES.items() if name != "log.jsonl"}
 
 
 @pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "hf-hub:org/toy@main"])
@@ -88,40 +44,6 @@ def test_a_connection_that_drops_in_mid_file_is_taken_up_at_that_byte(world: Wor
     world.hub.fail(Fault(WEIGHTS, drop=100_000))
     assert_whole(reading.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS) == [None, f"bytes={100_000 // 4096 * 4096}-"]
-
-
-def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's default is Xet, where it is installed and the Hub offers it."""
-    import hf_xet  # noqa: F401
-    from huggingface_hub import constants
-
-    def asked_for_xet() -> bool:
-        return any("xet-read-token" in path for path in world.hub.paths)
-
-    assert_whole(reading.snapshot("org/toy"))
-    assert not asked_for_xet()
-    assert constants.HF_HUB_DISABLE_XET is False
-    world.hub.add("org/toy2", FILES)
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "0")
-    monkeypatch.delenv("SSL_CERT_DIR")  # its client wants certificates, if only to hold them
-    with pytest.raises(HubError):
-        reading.snapshot("org/toy2")
-    assert asked_for_xet()
-
-
-def test_downloads_beside_one_another_leave_the_clients_setting_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
-    for before in (False, True):
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", before)
-        first, second = over_http(), over_http()
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert constants.HF_HUB_DISABLE_XET
-        second.__exit__(None, None, None)
-        assert constants.HF_HUB_DISABLE_XET is before
 
 
 def test_a_slow_server_is_asked_again_from_that_byte(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,47 +109,6 @@ def test_what_does_not_pass_is_said_and_leaves_a_cache_that_the_next_call_comple
     arrived = {file: world.gets(file) for file in ("heads.safetensors", "golden.safetensors")}
     assert_whole(zoo.load("org/toy", runtime="onnx").folder)
     assert all(world.gets(file) == max(count, 1) for file, count in arrived.items())
-
-
-def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: World) -> None:
-    """A process is killed in mid file, which leaves a part under a name that no later download takes up."""
-    world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=60))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    environment = {**kept, "HF_HUB_CACHE": str(world.cache), "HF_ENDPOINT": world.hub.url}
-    code = "from zoo.hub import snapshot; snapshot('org/toy')"
-    with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
-        _wait_for(lambda: any(part.startswith(sha256(FILES[WEIGHTS])) for part in world.parts()))
-        child.kill()
-    left = world.parts()
-    assert left
-    assert_whole(reading.snapshot("org/toy"))
-    assert world.parts() == []
-    assert world.hub.ranges(WEIGHTS) == [None, None]
-
-
-def _wait_for(happens: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if happens():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not happen within a minute")
-
-
-def test_parts_of_a_download_that_goes_on_stay_unless_they_are_old(world: World) -> None:
-    blobs, locks = (world.cache / place / "models--org--toy" for place in (".", ".locks"))
-    blobs = blobs / "blobs"
-    for folder in (blobs, locks):
-        folder.mkdir(parents=True)
-    held, old, free = (blobs / f"{name}.0123abcd.incomplete" for name in ("a", "b", "c"))
-    for part in (held, old, free, blobs / "whole"):
-        part.write_bytes(b"1")
-    os.utime(old, (time.time() - DAY - 60,) * 2)
-    with WeakFileLock(locks / "a.lock"), WeakFileLock(locks / "b.lock"):
-        remove_leftovers("org/toy")
-        assert {path.name for path in blobs.iterdir()} == {held.name, "whole"}
-    remove_leftovers("org/toy")
-    assert world.parts() == []
-    remove_leftovers("org/none")
 
 
 def test_a_server_that_stays_silent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

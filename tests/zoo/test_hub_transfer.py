@@ -1,0 +1,96 @@
+"""How files come from the Hub: over HTTP, not by Xet, and what killed downloads left goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from huggingface_hub.utils._fixes import WeakFileLock
+
+from tests.zoo.hub_state import Fault, sha256
+from tests.zoo.hub_world import FILES, WEIGHTS, World, assert_whole
+from zoo import hub as reading
+from zoo.errors import HubError
+from zoo.hub_transfer import DAY, over_http, remove_leftovers
+
+
+def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's default is Xet, where it is installed and the Hub offers it."""
+    import hf_xet  # noqa: F401
+    from huggingface_hub import constants
+
+    def asked_for_xet() -> bool:
+        return any("xet-read-token" in path for path in world.hub.paths)
+
+    assert_whole(reading.snapshot("org/toy"))
+    assert not asked_for_xet()
+    assert constants.HF_HUB_DISABLE_XET is False
+    world.hub.add("org/toy2", FILES)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "0")
+    monkeypatch.delenv("SSL_CERT_DIR")  # its client wants certificates, if only to hold them
+    with pytest.raises(HubError):
+        reading.snapshot("org/toy2")
+    assert asked_for_xet()
+
+
+def test_downloads_beside_one_another_leave_the_clients_setting_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
+    for before in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", before)
+        first, second = over_http(), over_http()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert constants.HF_HUB_DISABLE_XET
+        second.__exit__(None, None, None)
+        assert constants.HF_HUB_DISABLE_XET is before
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: World) -> None:
+    """A process is killed in mid file, which leaves a part under a name that no later download takes up."""
+    world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=60))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment = {**kept, "HF_HUB_CACHE": str(world.cache), "HF_ENDPOINT": world.hub.url}
+    code = "from zoo.hub import snapshot; snapshot('org/toy')"
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
+        # The part is there before it is asked for; the fault is this process's, and not the next one's, only then.
+        _wait_for(
+            lambda: world.gets(WEIGHTS) > 0 and any(part.startswith(sha256(FILES[WEIGHTS])) for part in world.parts())
+        )
+        child.kill()
+    left = world.parts()
+    assert left
+    assert_whole(reading.snapshot("org/toy"))
+    assert world.parts() == []
+    assert world.hub.ranges(WEIGHTS) == [None, None]
+
+
+def _wait_for(happens: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if happens():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within a minute")
+
+
+def test_parts_of_a_download_that_goes_on_stay_unless_they_are_old(world: World) -> None:
+    blobs, locks = (world.cache / place / "models--org--toy" for place in (".", ".locks"))
+    blobs = blobs / "blobs"
+    for folder in (blobs, locks):
+        folder.mkdir(parents=True)
+    held, old, free = (blobs / f"{name}.0123abcd.incomplete" for name in ("a", "b", "c"))
+    for part in (held, old, free, blobs / "whole"):
+        part.write_bytes(b"1")
+    os.utime(old, (time.time() - DAY - 60,) * 2)
+    with WeakFileLock(locks / "a.lock"), WeakFileLock(locks / "b.lock"):
+        remove_leftovers("org/toy")
+        assert {path.name for path in blobs.iterdir()} == {held.name, "whole"}
+    remove_leftovers("org/toy")
+    assert world.parts() == []
+    remove_leftovers("org/none")
