@@ -13,7 +13,7 @@ from serving.configuration import Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
 from serving.keys import Keys, reading_key
 from serving.metrics import CURRENT, SCOPE
-from serving.models import Models
+from serving.models import DEVICE, PRECISION, Models
 from serving.refusals import RefusedError, respond
 from serving.renewing import Renewing
 from serving.searcher import Searcher
@@ -34,10 +34,12 @@ class Collections:
     def of(cls, environment: Mapping[str, str]) -> Collections:
         """Those that the environment names; their galleries are opened at first use.
 
-        `ZOO_DEVICE`: what their models run on, as `zoo.load` takes it. Raises `UsageError` for settings and keys that
-        are none. Where nothing is named, there is one collection that raises when it is opened.
+        `DEVICE`: what their models run on; `PRECISION`: the variant that embeds, of those models that have it; both as
+        `zoo.load` takes them. Raises `UsageError` for settings and keys that are none. Where nothing is named, there is
+        one collection that raises when it is opened.
         """
-        limits, models = Configuration.of(environment).limits, Models(device=environment.get("ZOO_DEVICE"))
+        limits, precision = Configuration.of(environment).limits, environment.get(PRECISION, "fp32")
+        models = Models(precision=precision, device=environment.get(DEVICE), or_fp32=True)
         places = from_environment(environment)
         if not places:
             return cls([Collection("", Renewing(_nothing), Keys.of(environment))])

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving import runtimes
 from serving.configuration import PREFIX, Configuration
 from zoo.cli.command import Command
 from zoo.cli.output import print_json
@@ -26,7 +27,7 @@ def _configure_index(parser: ArgumentParser) -> None:
         "--labels", type=Path, metavar="CSV", help="labels from a file with the columns path and label instead"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="gallery to make or add to")
-    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+    runtimes.configure(parser)
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images embedded at once, default 64")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
@@ -46,12 +47,11 @@ def _configure_index(parser: ArgumentParser) -> None:
 def _index(args: Namespace) -> None:
     from serving.gallery import backends
     from serving.gallery.builder import index_folder
-    from zoo.loading import load
 
     embed = _embedding(args)
     if args.backend is not None:
         backends.check(args.backend)
-    embedder = load(args.model, runtime=args.runtime)
+    embedder = runtimes.loaded(args.model, args)
     progress = sys.stderr.isatty()
     report = index_folder(
         embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels, embed
@@ -131,6 +131,7 @@ def _configure_serve(parser: ArgumentParser) -> None:
         help="file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY",
     )
     parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
+    parser.add_argument("--precision", metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
     for one in fields(Configuration):
         parser.add_argument(
             f"--{one.name.replace('_', '-')}", metavar="N", help=f"{one.metadata['help']} (default {one.default})"
@@ -151,7 +152,7 @@ def _serve(args: Namespace) -> None:
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    serve(places, args.host, args.port, args.device)
+    serve(places, args.host, args.port, args.device, args.precision)
 
 
 INDEX = Command(
@@ -169,6 +170,7 @@ SERVE = Command(
     _serve,
     "zoo serve gallery/ --port 3000\n"
     "zoo serve gallery/ --workers 4                               four processes; the cores are shared among them\n"
+    "zoo serve gallery/ --precision int8                         queries embedded by the int8 variant (zoo export)\n"
     "zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars\n"
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
     "ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone\n"

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serving import runtimes
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table
 from zoo.errors import ItemNotFoundError, UsageError, nearest
@@ -35,17 +36,16 @@ def _configure_add(parser: ArgumentParser) -> None:
         "--update", action="store_true", help="give the label and the metadata to images that are there already as well"
     )
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
-    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+    runtimes.configure(parser)
 
 
 def _add(args: Namespace) -> int:
     from serving.gallery import Gallery
     from serving.gallery.builder import add_files
-    from zoo.loading import load
 
     files = _files(args)
     with Gallery.open(args.gallery) as gallery:
-        embedder = load(args.model or gallery.model_ref, runtime=args.runtime)
+        embedder = runtimes.loaded(args.model or gallery.model_ref, args)
         report = add_files(gallery, embedder, files, progress=sys.stderr.isatty(), update=args.update)
     if args.json:
         print_json(report.to_json())

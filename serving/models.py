@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from serving.gallery import Gallery
+from serving.gallery.binding import model_of
+from serving.gallery.gallery import STORE
+from serving.gallery.store import Store
+from zoo.cards import read_card
 from zoo.embedder import Embedder
+from zoo.errors import VariantNotFoundError
 from zoo.loading import load
+from zoo.onnx_runtime import graph_file
+from zoo.registry import find
+
+logger = logging.getLogger(__name__)
+
+DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
+"""Environment variables of a service: what its models run on, and which of their ONNX variants embeds."""
 
 
 class Models:
@@ -15,9 +29,13 @@ class Models:
     threads.
     """
 
-    def __init__(self, runtime: str = "onnx", device: str | None = None) -> None:
-        """As `zoo.load` takes them."""
-        self._runtime, self._device = runtime, device
+    def __init__(
+        self, runtime: str = "onnx", precision: str = "fp32", device: str | None = None, or_fp32: bool = False
+    ) -> None:
+        """As `zoo.load` takes them. or_fp32: whether a model that has no variant of that precision is loaded in fp32:
+        a gallery in use may be given such a model, and a slower answer is better than none.
+        """
+        self._runtime, self._precision, self._device, self._or_fp32 = runtime, precision, device, or_fp32
         self._lock = threading.Lock()
         self._loaded: WeakValueDictionary[str, Embedder] = WeakValueDictionary()
 
@@ -30,6 +48,26 @@ class Models:
         with self._lock:
             found = self._loaded.get(fingerprint)
             if found is None:
-                found = load(ref, runtime=self._runtime, device=self._device)
+                found = self._load(ref)
                 self._loaded[found.card.fingerprint] = found
             return found
+
+    def _load(self, ref: str) -> Embedder:
+        try:
+            return load(ref, self._runtime, self._precision, self._device)
+        except VariantNotFoundError as error:
+            if not self._or_fp32 or self._precision == "fp32":
+                raise
+            logger.warning("%s Until then it is served in fp32.", str(error))
+            return load(ref, self._runtime, "fp32", self._device)
+
+
+def check_variant(gallery: Path, model: str | None, precision: str) -> None:
+    """Raise `VariantNotFoundError` where the model that a gallery has now lacks the ONNX variant.
+
+    model: its name or folder now, if it has moved. Raises `UsageError` for a precision that there is not.
+    """
+    with Store(gallery / STORE).closing() as store:
+        _, ref = model_of(gallery, store)
+    folder = find(model or ref)
+    graph_file(folder, read_card(folder), precision)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serving import runtimes
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 from zoo.errors import UsageError
@@ -41,7 +42,7 @@ def _configure(parser: ArgumentParser) -> None:
         help="what becomes of items whose image is not found: nothing is exchanged (default), their thumbnail is "
         "embedded, or they are removed for good at the exchange",
     )
-    parser.add_argument("--runtime", choices=("onnx", "torch"), default="onnx", help="default: onnx")
+    runtimes.configure(parser)
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images embedded at once, default 64")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
@@ -62,12 +63,11 @@ def _configure_rebuild(parser: ArgumentParser) -> None:
 
 def _rebuild(args: Namespace) -> int:
     from serving.commands import model_ref
-    from zoo.loading import load
 
     if args.queries < 1 or not 0 <= args.margin < 1:
         raise UsageError("--queries is at least 1, and --margin a fraction from 0 to below 1.")
     _check_folders(args.images)
-    embedder, ref = load(args.model, runtime=args.runtime), model_ref(args.model)
+    embedder, ref = runtimes.loaded(args.model, args), model_ref(args.model)
     with _upgrading(args, embedder, ref) as upgrade:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving import runtimes
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 from zoo.errors import GalleryError, UsageError
@@ -31,6 +32,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
     parser.add_argument("--runtime", choices=("onnx", "torch"), help="default: onnx")
+    parser.add_argument("--precision", metavar="P", help=runtimes.PRECISION)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
@@ -54,7 +56,7 @@ def _in_folder(args: Namespace) -> list[Hit]:
     from serving.models import Models
     from serving.searcher import Searcher
 
-    searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx"))
+    searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx", args.precision or "fp32"))
     try:
         if args.text is not None:
             return _by_text(searcher, args)
@@ -84,7 +86,8 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
 
 def _image_for_service(args: Namespace) -> str | None:
     """With --url the first word is the image."""
-    if args.image is not None or args.model is not None or args.runtime is not None:
+    of_folder = (args.image, args.model, args.runtime, args.precision)
+    if any(one is not None for one in of_folder):
         raise UsageError("with --url the service has the gallery and its model; give an image, --id or --text alone.")
     image: str | None = args.gallery
     _check_query(image, args)

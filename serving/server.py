@@ -17,26 +17,31 @@ from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
 from serving.gallery.backends import check_workers
 from serving.hosts import ANY
 from serving.keys import Keys
+from serving.models import DEVICE, PRECISION, check_variant
 from zoo.errors import UsageError
 
 
-def serve(places: Sequence[Place], host: str, port: int, device: str | None = None) -> None:
+def serve(
+    places: Sequence[Place], host: str, port: int, device: str | None = None, precision: str | None = None
+) -> None:
     """Print the address once queries are answered; return after SIGINT or SIGTERM, requests under way finished.
 
     places: the galleries, as `serving.galleries.from_words` gives them. Port 0 takes a free one. device: what their
-    models run on, as `zoo.load` takes it. Raises `UsageError` for an address that cannot be had or must not be,
-    and for several workers of a gallery that is for one.
+    models run on, precision: the ONNX variant that embeds, as `zoo.load` takes them. Raises `UsageError` for an address
+    that cannot be had or must not be, and for several workers of a gallery that is for one; `VariantNotFoundError` for
+    a model without that variant.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, worker.leave)
     for stale in (GALLERY, COLLECTIONS):
         os.environ.pop(stale, None)
     os.environ |= to_environment(places)
-    if device:
-        os.environ["ZOO_DEVICE"] = device
+    os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     configuration = Configuration.of(os.environ)
     for place in places:
         check_workers(Path(place.gallery), configuration.workers)
+        if PRECISION in os.environ:
+            check_variant(Path(place.gallery), place.model, os.environ[PRECISION])
     public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as scratch, listening:

@@ -60,6 +60,10 @@ class ModelFolderError(ZooError):
     pass
 
 
+class VariantNotFoundError(ModelFolderError):
+    """A model folder without the ONNX variant that was asked for."""
+
+
 class CardError(ModelFolderError):
     pass
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zoo.cards import Card
-from zoo.errors import ModelFolderError, UsageError, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, missing, nearest
 
 FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
 RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
@@ -60,13 +60,13 @@ def _opened(
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
-    """The graph's name in the folder. Raises `ModelFolderError` where there is none of that precision."""
+    """The graph's name in the folder. Raises `VariantNotFoundError` where there is none of that precision."""
     if precision not in FILES:
         raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
     path = folder / FILES[precision]
     if not path.is_file():
         there = [name for name, file in FILES.items() if (folder / file).is_file()]
-        raise ModelFolderError(
+        raise VariantNotFoundError(
             f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(there) or 'none'}. "
             f"Make it with: zoo export {card.name} --precision {precision}"
         )

@@ -58,7 +58,7 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
 
     def embed(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
         with _cluster(address, workers) as size, _explained():
-            worker = (model_ref, embedder.card.fingerprint, _absolute(folder), known(run))
+            worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known(run))
             write(run, files, _outcomes(list(tables(files, batch_size)), worker, batch_size, size), progress)
 
     return embed
@@ -119,13 +119,13 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
 
     # It logs what it raises as well, with all of its own traceback.
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    model_ref, fingerprint, folder, hashes = worker
+    *words, hashes = worker
     data = ray.data.from_arrow(files).map_batches(
         _Actor,
         batch_size=batch_size,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=workers),
-        fn_constructor_args=(model_ref, fingerprint, folder, ray.put(hashes)),
+        fn_constructor_args=(*words, ray.put(hashes)),
         num_cpus=1,
     )
     data.context.execution_options.preserve_order = True
@@ -136,12 +136,12 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
 class _Actor:
     """An `EmbeddingWorker` in a process of its own, with the hashes where all workers of its machine share them."""
 
-    def __init__(self, model_ref: str, fingerprint: str, folder: str, hashes: Any) -> None:
+    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, hashes: Any) -> None:
         import ray
 
         from serving.gallery.embedding_worker import EmbeddingWorker
 
-        self.worker = EmbeddingWorker(model_ref, fingerprint, folder, ray.get(hashes))
+        self.worker = EmbeddingWorker(model_ref, precision, fingerprint, folder, ray.get(hashes))
 
     def __call__(self, files: pa.Table) -> pa.Table:
         return self.worker(files)

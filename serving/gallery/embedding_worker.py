@@ -39,7 +39,7 @@ OUTCOMES = pa.schema(
 class EmbeddingWorker:
     """One network, made once and called with table after table."""
 
-    def __init__(self, model_ref: str, fingerprint: str, folder: str, known: np.ndarray) -> None:
+    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, known: np.ndarray) -> None:
         """known: as `sorted_hashes` makes it, of the files that need no embedding.
 
         Raises `GalleryError` where this machine lacks the folder of images, `ModelMismatchError` where `model_ref` is
@@ -47,7 +47,7 @@ class EmbeddingWorker:
         """
         if not Path(folder).is_dir():
             raise GalleryError(f"{socket.gethostname()} has no folder {folder}; workers read the images themselves.")
-        self.model, self.known = load(model_ref, runtime="onnx"), known
+        self.model, self.known = load(model_ref, runtime="onnx", precision=precision), known
         if self.model.card.fingerprint != fingerprint:
             raise ModelMismatchError(
                 f"{model_ref} on {socket.gethostname()} is another model ({self.model.card.fingerprint[:12]}) than "

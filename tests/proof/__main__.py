@@ -141,12 +141,13 @@ def _in_short(result: dict[str, Any]) -> str:
             )
         case _:
             images, schema = found["images"], found["specification"]
+            peak = max(found[part]["memory_peak_mib"] for part in ("images", "bombs"))
             told = (
                 f"{images['images']:,} damaged images",
                 f"{found['bombs']['bombs']} bombs (slowest {found['bombs']['slowest']})",
                 f"{found['requests_refused']} hostile requests",
                 f"{schema['cases']:,} cases of schemathesis",
-                f"memory {images['memory_before_mib']} to at most {images['memory_peak_mib']} MiB",
+                f"memory {images['memory_before_mib']} to at most {peak} MiB",
                 f"good queries {found['poisoned']['alone_ms']} alone",
                 f"{found['poisoned']['beside_ms']} beside poisoned ones",
             )

@@ -54,7 +54,7 @@ class Workers:
         self, run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
         known = distributed.known(run)
-        worker = EmbeddingWorker(str(self.model.folder), embedder.card.fingerprint, str(self.folder), known)
+        worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card.fingerprint, str(self.folder), known)
         write(run, files, self._outcomes(worker, tables(files, batch_size)), progress)
 
     def _outcomes(self, worker: EmbeddingWorker, handed: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -129,7 +129,9 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
     index_folder(model, "toy", pictures, tmp_path / "g")
 
     def embed(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
-        worker = EmbeddingWorker(str(model.folder), model.card.fingerprint, str(pictures), distributed.known(run))
+        worker = EmbeddingWorker(
+            str(model.folder), "fp32", model.card.fingerprint, str(pictures), distributed.known(run)
+        )
         run.gallery.remove([3])
         write(run, files, map(worker, tables(files, batch_size)), progress)
 
@@ -139,7 +141,7 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
 
 def test_a_worker_has_a_row_for_every_file(model: Embedder, folder: Path) -> None:
     files = find_images(folder)
-    worker = EmbeddingWorker(str(model.folder), model.card.fingerprint, str(folder), sorted_hashes([]))
+    worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(folder), sorted_hashes([]))
     (table,) = tables(files, 64)
     outcome = worker(table)
     assert outcome["number"].to_pylist() == list(range(len(files)))
@@ -178,9 +180,9 @@ def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch
 
 def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedder, pictures: Path) -> None:
     with pytest.raises(GalleryError, match="has no folder /no/where"):
-        EmbeddingWorker(str(model.folder), model.card.fingerprint, "/no/where", sorted_hashes([]))
+        EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, "/no/where", sorted_hashes([]))
     with pytest.raises(ModelMismatchError, match="Put the same model on all machines"):
-        EmbeddingWorker(str(other_model.folder), model.card.fingerprint, str(pictures), sorted_hashes([]))
+        EmbeddingWorker(str(other_model.folder), "fp32", model.card.fingerprint, str(pictures), sorted_hashes([]))
 
 
 def test_what_a_worker_says_is_told_without_its_traceback() -> None:

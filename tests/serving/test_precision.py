@@ -1,0 +1,134 @@
+"""Which of a model's ONNX variants embeds: as commands and services are told, beside ONNX Runtime asked by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from serving.gallery import Gallery
+from serving.models import Models, check_variant
+from serving.searcher import Searcher
+from tests.serving import toys
+from tests.serving.running import run, serving
+from zoo.cards import Card, read_card
+from zoo.cli.main import main
+from zoo.errors import UsageError, VariantNotFoundError
+from zoo.files import sha256_of
+from zoo.onnx_runtime import FILES
+from zoo.preprocessing import to_pixels
+
+
+@pytest.fixture(scope="module")
+def varied(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy model with an int8 variant: its projection rounded to 8 bits, which other embeddings tell."""
+    folder = tmp_path_factory.mktemp("models") / "varied"
+    shutil.copytree(model_folder, folder)
+    graph = onnx.load(folder / FILES["fp32"])
+    for constant in graph.graph.initializer:
+        if constant.name == "projection":
+            weights = numpy_helper.to_array(constant)
+            step = np.abs(weights).max() / 127
+            rounded = (np.round(weights / step) * step).astype(np.float32)
+            constant.CopyFrom(numpy_helper.from_array(rounded, "projection"))
+    onnx.save(graph, folder / FILES["int8"])
+    card = read_card(folder)
+    card.files[FILES["int8"]] = sha256_of(folder / FILES["int8"])
+    card.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gallery(varied: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Indexed with int8."""
+    out = tmp_path_factory.mktemp("galleries") / "varied"
+    assert main(["index", str(varied), str(pictures), "--out", str(out), "--precision", "int8"]) == 0
+    return out
+
+
+def by_hand(folder: Path, precision: str, image: bytes) -> np.ndarray:
+    pixels = to_pixels(image, read_card(folder).preprocessing)[None]
+    session = onnxruntime.InferenceSession(folder / FILES[precision])
+    return session.run(None, {"pixels": pixels})[0]
+
+
+def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Path) -> None:
+    with Gallery.open(gallery) as opened:
+        for item in opened.items()[:5]:
+            image = (pictures / item.source).read_bytes()
+            embedding = opened.embedding(item.id)
+            np.testing.assert_allclose(embedding, by_hand(varied, "int8", image)[0], atol=1e-6)
+            assert np.abs(embedding - by_hand(varied, "fp32", image)[0]).max() > 1e-4
+
+
+def test_add_and_search_take_it_too(
+    varied: Path, gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, image = tmp_path / "gallery", tmp_path / "new.png"
+    shutil.copytree(gallery, copy)
+    image.write_bytes(toys.query(1))
+    assert main(["gallery", "add", str(copy), str(image), "--precision", "int8"]) == 0
+    found = {}
+    for precision in ("fp32", "int8"):
+        capsys.readouterr()
+        assert main(["search", str(copy), str(image), "-k", "1", "--json", "--precision", precision]) == 0
+        found[precision] = json.loads(capsys.readouterr().out)["results"][0]
+    assert found["int8"]["source"] == found["fp32"]["source"]
+    assert found["int8"]["similarity"] == pytest.approx(1, abs=1e-6)
+    expected = float((by_hand(varied, "fp32", toys.query(1)) @ by_hand(varied, "int8", toys.query(1)).T)[0, 0])
+    assert found["fp32"]["similarity"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> None:
+    image = toys.query(2)
+    with serving(gallery, "--precision", "int8") as running:
+        assert httpx.get(f"{running.url}/model").json()["precision"] == "int8"
+        answer = httpx.post(f"{running.url}/embed", content=image, headers={"Content-Type": "image/png"}).json()
+        assert httpx.get(f"{running.url}/readyz").status_code == 200
+    np.testing.assert_allclose(answer["embeddings"][0], by_hand(varied, "int8", image)[0], atol=1e-6)
+
+
+def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path, gallery: Path) -> None:
+    for folder, precision, status, message in (
+        (gallery_folder, "int8", 1, "Make it with: zoo export toy-pool --precision int8"),
+        (gallery, "int9", 2, "not 'int9'"),
+    ):
+        outcome = run("serve", folder, "--precision", precision, "--port", 0)
+        assert (outcome.returncode, outcome.stdout) == (status, "")
+        assert message in outcome.stderr
+        assert "Traceback" not in outcome.stderr
+
+
+def test_the_variants_model_may_have_moved(gallery_folder: Path, gallery: Path, varied: Path) -> None:
+    check_variant(gallery, None, "int8")
+    check_variant(gallery_folder, str(varied), "int8")
+    with pytest.raises(VariantNotFoundError, match="it has fp32"):
+        check_variant(gallery_folder, None, "int8")
+    with pytest.raises(UsageError, match="fp32, fp16, int8"):
+        check_variant(gallery, None, "double")
+
+
+def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
+    model_folder: Path, gallery_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a rebuild to a model that was not exported in int8."""
+    card: Card = read_card(model_folder)
+    with pytest.raises(VariantNotFoundError):
+        Models(precision="int8").get(card.fingerprint, str(model_folder))
+    models = Models(precision="int8", or_fp32=True)
+    searcher = Searcher.open(gallery_folder, models=models)
+    assert searcher.embedder.precision == "fp32"
+    searcher.close()
+    assert "zoo export toy-pool --precision int8" in caplog.text
+
+
+def test_the_variant_is_the_folders_matter_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["search", "--url", "http://127.0.0.1:1", "--id", "1", "--precision", "int8"]) == 2
+    assert "the service has the gallery and its model" in capsys.readouterr().err
