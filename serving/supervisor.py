@@ -20,6 +20,7 @@ from pathlib import Path
 
 from serving.configuration import Configuration, core_share
 from serving.pulse import Pulse
+from serving.turns import Counts
 from zoo import errors
 from zoo.errors import GalleryError
 from zoo.onnx_runtime import threads
@@ -54,18 +55,19 @@ def supervise(
     where that one cannot.
     """
     places = [Worker(number, Pulse(scratch / f"pulse-{number}")) for number in range(1, configuration.workers + 1)]
+    counts = Counts(scratch / "connections", len(places))
     try:
-        _start(places[0], listening)
+        _start(places[0], listening, counts)
         what = _first_word(places[0])
         for place in places[1:]:
-            _start(place, listening)
+            _start(place, listening, counts)
         for place in places[1:]:
             _first_word(place)
         ready(what)
         while True:
             time.sleep(0.1)
             for place in places:
-                _look_after(place, listening, configuration.hang_seconds)
+                _look_after(place, listening, counts, configuration.hang_seconds)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # they are on their way, and are waited for
@@ -84,12 +86,13 @@ def environment(workers: int, counts: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(share), "PROMETHEUS_MULTIPROC_DIR": counts}
 
 
-def _start(place: Worker, listening: socket.socket) -> None:
+def _start(place: Worker, listening: socket.socket, counts: Counts) -> None:
     numbers = [listening.fileno(), place.pulse.listening.fileno()]
+    words = [*map(str, numbers), str(place.number), str(counts.path)]
     place.started = time.monotonic()
     place.pulse.begin(place.started)
     place.process = subprocess.Popen(
-        [sys.executable, "-m", "serving.worker", *map(str, numbers)],
+        [sys.executable, "-m", "serving.worker", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=numbers,
@@ -113,11 +116,11 @@ def _first_word(place: Worker) -> str:
     raise kind(said["error"])
 
 
-def _look_after(place: Worker, listening: socket.socket, hang_seconds: float) -> None:
+def _look_after(place: Worker, listening: socket.socket, counts: Counts, hang_seconds: float) -> None:
     now = time.monotonic()
     if place.process is None:
         if now >= place.due:
-            _start(place, listening)
+            _start(place, listening, counts)
         return
     status = place.process.poll()
     if status is None:
@@ -136,6 +139,7 @@ def _look_after(place: Worker, listening: socket.socket, hang_seconds: float) ->
     pid, why = place.process.pid, _last_word(place.process)
     logger.warning("worker %d (%d) ended with %d%s; again in %.1f s.", place.number, pid, status, why, pause)
     _forget(pid)
+    counts.away(place.number)
     place.process, place.due = None, now + pause
 
 

@@ -1,13 +1,13 @@
 """One process that answers: uvicorn over the BentoML service's application, at a socket that is bound already.
 
 uvicorn runs it as BentoML's own worker does, without BentoML's supervisor: no control socket, and a gallery that cannot
-be served ends the process instead of being tried again for ever. `python -m serving.worker FD PULSE` is a worker of
-serving.supervisor; PULSE is the socket at which that one asks whether it still answers.
+be served ends the process instead of being tried again for ever. `python -m serving.worker FD PULSE NUMBER COUNTS` is a
+worker of serving.supervisor, its NUMBER from 1; PULSE is the socket at which it is asked whether it still answers,
+COUNTS the file by which workers share connections (serving.turns).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -17,10 +17,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
+from serving.turns import Turns
 from zoo.errors import GalleryError, ZooError
 
 QUEUE = 2048
@@ -29,18 +32,25 @@ SWITCH = 0.0005
 """Seconds for which a thread keeps the interpreter from others: Python's ten times as many let decoders wait for the
 event loop wherever there is much to refuse."""
 SUPERFLUOUS = frozenset({"TimeoutMiddleware", "OpenTelemetryMiddleware"})
-LAST_CALL = 0.2
-"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
 
 
-def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket.socket | None = None) -> None:
-    """Answer at the sockets until SIGINT or SIGTERM; `ready` is told what is served once queries are answered.
+@dataclass(frozen=True)
+class One:
+    """What a process has that is one of several. pulse: a listening socket of its own."""
 
-    Raises `GalleryError` where the gallery cannot be served.
+    pulse: socket.socket
+    turns: Turns
+
+
+def answer(listening: socket.socket, ready: Callable[[str], None], one: One | None = None) -> None:
+    """Answer at the socket until SIGINT or SIGTERM; `ready` is told what is served once queries are answered.
+
+    one: where other processes answer at it, too. Raises `GalleryError` where the gallery cannot be served.
     """
     import uvicorn
 
     from serving import service
+    from serving.answering import Server
 
     sys.setswitchinterval(SWITCH)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -53,24 +63,12 @@ def answer(listening: socket.socket, ready: Callable[[str], None], pulse: socket
         server_header=False,
         lifespan="on",
         http="h11",  # httptools takes a head of any length
-        # One connection at a time, so that of several workers the next goes to the one that is free.
-        backlog=1,
+        backlog=QUEUE,
         timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
     )
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                listening.listen(QUEUE)  # uvicorn has just made the kernel's queue as short as its own
-                ready(str(service.COLLECTIONS))
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(LAST_CALL)
-            await super().shutdown(sockets)
-
-    server = Server(config)
-    server.run(sockets=[listening, *([pulse] if pulse else [])])
+    turns = one.turns if one else None
+    server = Server(config, listening, lambda: ready(str(service.COLLECTIONS)), turns)
+    server.run(sockets=[one.pulse if one else listening])
     if not server.started:
         raise GalleryError("the service could not start; the log above says why.")
 
@@ -91,8 +89,9 @@ def main() -> None:
     _on_signals(leave)
     threading.Thread(target=_end_with_supervisor, daemon=True).start()
     try:
-        listening, pulse = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
-        answer(listening, lambda what: _tell({"ready": what}), pulse)
+        listening, pulse = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+        one = One(pulse, Turns(Path(sys.argv[4]), int(sys.argv[3])))
+        answer(listening, lambda what: _tell({"ready": what}), one)
     except ZooError as error:
         _on_signals(signal.SIG_IGN)
         _tell({"error": str(error), "kind": type(error).__name__})

@@ -2,13 +2,14 @@
 
     python tests/benchmarks/bench_service.py                       ResNet-50 with random weights, JPEGs of 1024 x 768
     python tests/benchmarks/bench_service.py --model margin-conv4-glyphs --items 1000 --seconds 3 --repeats 1
+    python tests/benchmarks/bench_service.py --precision int8      ours embeds with the int8 variant
     python tests/benchmarks/bench_service.py --only throughput --json
 
 throughput: searches a second of 8 clients that each wait for their answer. "in process" is decoding, ONNX Runtime and
 FAISS in as many threads as there are cores, without any HTTP, the better of ONNX Runtime's threads shared and one to
-each. "plain" is tests/benchmarks/plain_service.py, the better of its two ways. Model, images, vectors and k are the
-same, the forms take turns, and the clients share the machine with all of them; ours has --workers processes. Asked:
-0.75 of in process, 1.5 x plain.
+each, in the precision of ours. "plain" is tests/benchmarks/plain_service.py, the better of its two ways, always in
+float32. Model, images, vectors and k are the same, the forms take turns, and the clients share the machine with all of
+them; ours has --workers processes. Asked: 0.75 of in process, 1.5 x plain.
 
 latency: p99 against p50 at half of the service's own peak, requests due at random. Asked: below 3.
 
@@ -65,26 +66,29 @@ class Setting:
     images: Path
     seconds: float
     workers: int
+    precision: str
 
     def requests(self) -> list[bytes]:
         return [request(f"/search?k={K}", path.read_bytes()) for path in sorted(self.images.iterdir())[:IMAGES]]
 
 
-def prepare(folder: Path, model: str | None, items: int, images: int, seconds: float, workers: int) -> Setting:
-    if model is None:
+def prepare(folder: Path, args: argparse.Namespace) -> Setting:
+    photographs(folder / "images", args.images, min(40, args.images))
+    if args.model is None:
         resnet50(folder / "model")
-        export_all(folder / "model", ["fp32"])
-    found = folder / "model" if model is None else find(model)
-    card, rows = read_card(found), vectors(items, read_card(found).dim)
+        export_all(folder / "model", sorted({"fp32", args.precision}), folder / "images")
+    found = folder / "model" if args.model is None else find(args.model)
+    card, rows = read_card(found), vectors(args.items, read_card(found).dim)
     np.save(folder / "vectors.npy", rows)
     with Gallery.create(folder / "gallery", card, str(found)) as gallery:
         for some in new_items(rows):
             gallery.add(some)
         gallery.compact()
-    for path in photographs(folder / "images", images, min(40, images)):
+    for path in (folder / "images").iterdir():
         with path.open("ab") as file:  # what lies behind an image's end makes another file of it, as an index sees it
             file.write(path.name.encode())
-    return Setting(found, card, folder / "gallery", folder / "vectors.npy", folder / "images", seconds, workers)
+    places = folder / "gallery", folder / "vectors.npy", folder / "images"
+    return Setting(found, card, *places, args.seconds, args.workers, args.precision)
 
 
 INSIDE = """
@@ -96,7 +100,7 @@ import faiss, numpy as np
 from zoo.loading import load
 from zoo.preprocessing import to_pixels
 
-model, rows = load(sys.argv[1], runtime="onnx"), np.load(sys.argv[2])
+model, rows = load(sys.argv[1], runtime="onnx", precision=sys.argv[7]), np.load(sys.argv[2])
 images = [path.read_bytes() for path in sorted(Path(sys.argv[3]).iterdir())[:int(sys.argv[4])]]
 seconds, threads = float(sys.argv[5]), int(sys.argv[6])
 index = faiss.IndexFlatIP(rows.shape[1])
@@ -124,6 +128,7 @@ def in_process(setting: Setting, shared: bool) -> float:
     cores = len(os.sched_getaffinity(0))
     files = str(setting.model), str(setting.vectors), str(setting.images)
     words = [sys.executable, "-c", INSIDE, *files, str(IMAGES), str(setting.seconds), str(cores)]
+    words.append(setting.precision)
     environment = {**os.environ, "OMP_NUM_THREADS": str(cores if shared else 1)}
     done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
     return float(done.stdout)
@@ -160,7 +165,8 @@ def _await(url: str, process: subprocess.Popen[bytes], patience: float = 60.0) -
 
 @contextmanager
 def ours(setting: Setting) -> Iterator[Service]:
-    with _without_thread_limit(), serving(setting.gallery, "--workers", setting.workers) as running:
+    words = "--workers", setting.workers, "--precision", setting.precision
+    with _without_thread_limit(), serving(setting.gallery, *words) as running:
         yield Service(running.url, running)
 
 
@@ -260,7 +266,7 @@ def latency(setting: Setting) -> dict[str, Any]:
 def adding(setting: Setting, repeats: int) -> dict[str, Any]:
     from serving.gallery.builder import index_folder
 
-    model, paths = load(setting.model, runtime="onnx"), sorted(setting.images.iterdir())
+    model, paths = load(setting.model, runtime="onnx", precision=setting.precision), sorted(setting.images.iterdir())
     rates: dict[str, list[float]] = {"index": [], "embed": []}
     model.embed(paths[:IMAGES])
     for _ in range(repeats):
@@ -305,13 +311,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=300, help="photographs, for adding (default 300)")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=cores, help="processes of our service (default: one a core)")
+    parser.add_argument("--precision", default="fp32", help="the ONNX variant that ours embeds with (default fp32)")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement (default 15)")
     parser.add_argument("--repeats", type=int, default=3, help="of throughput and adding; medians count (default 3)")
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        setting = prepare(Path(folder), args.model, args.items, args.images, args.seconds, args.workers)
+        setting = prepare(Path(folder), args)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "throughput": lambda: throughput(setting, args.repeats),
             "latency": lambda: latency(setting),
@@ -323,7 +330,7 @@ def main() -> None:
             if not args.json:
                 show(name, found[name])
     if args.json:
-        told = {"model": setting.card.name, "cores": cores, "workers": args.workers}
+        told = {"model": setting.card.name, "cores": cores, "workers": args.workers, "precision": args.precision}
         print(json.dumps({**told, **found}, indent=2))
 
 

@@ -1,0 +1,49 @@
+"""uvicorn's server, as one process or as one of several at a listening socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from serving.turns import Acceptor, Turns
+
+LAST_CALL = 0.2
+"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
+
+
+class Server(uvicorn.Server):
+    def __init__(
+        self, config: uvicorn.Config, listening: socket.socket, ready: Callable[[], None], turns: Turns | None = None
+    ) -> None:
+        """`ready` is called once queries are answered. turns: where other processes answer at the socket, too."""
+        super().__init__(config)
+        self._listening, self._ready, self._turns = listening, ready, turns
+        self._acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            if self._turns:
+                self._acceptor = Acceptor(self._listening, self._turns, self._protocol, self._connections)
+            self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._acceptor:
+            self._acceptor.tell()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.sleep(LAST_CALL)
+        if self._acceptor:
+            self._acceptor.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return H11Protocol(self.config, self.server_state, self.lifespan.state)
+
+    def _connections(self) -> int:
+        return len(self.server_state.connections)

@@ -1,0 +1,119 @@
+"""Connections that come together are shared evenly by the workers, and nobody waits long for one that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serving.turns import PATIENCE, Counts, Turns
+from tests.serving.running import Running, serving
+
+ESTABLISHED = "01"
+
+
+@pytest.fixture(scope="module")
+def service(gallery_folder: Path) -> Iterator[Running]:
+    with serving(gallery_folder, "--workers", 2) as running:
+        yield running
+
+
+def pids(service: Running) -> list[int]:
+    pid = service.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def connections(service: Running) -> list[int]:
+    """How many established connections to the service each worker has, as the kernel tells it."""
+    port = f":{httpx.URL(service.url).port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == ESTABLISHED}
+    return [sum(held in ours for held in files(pid)) for pid in pids(service)]
+
+
+def files(pid: int) -> Iterator[str]:
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield str(file.readlink())
+        except OSError:  # closed meanwhile
+            continue
+
+
+@contextmanager
+def connected(service: Running, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections at once, each of which has had an answer and stays."""
+    url = httpx.URL(service.url)
+    with ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection((url.host, url.port), 20)) for _ in range(count)]
+        for line in lines:
+            line.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for line in lines:
+            assert line.recv(1000).startswith(b"HTTP/1.1 200 ")
+        yield lines
+
+
+def test_each_worker_has_half_of_the_connections_that_come_together(service: Running) -> None:
+    for _ in range(5):
+        with connected(service, 8):
+            held = connections(service)
+        assert sum(held) == 8
+        assert max(held) <= 5, "one may be taken by whoever saw it when the other was slow"
+        until_closed(service)
+
+
+def test_whoever_has_fewer_gets_the_next(service: Running) -> None:
+    first, second = pids(service)
+    with ExitStack() as stack:
+        os.kill(second, signal.SIGSTOP)
+        try:
+            stack.enter_context(connected(service, 6))
+        finally:
+            os.kill(second, signal.SIGCONT)
+        assert connections(service) == [6, 0]
+        stack.enter_context(connected(service, 4))
+        fewer, more = sorted(connections(service))
+        assert more <= 7, (fewer, more)
+    until_closed(service)
+    assert pids(service) == [first, second]
+
+
+def test_one_that_hangs_costs_the_others_next_to_nothing(service: Running) -> None:
+    with connected(service, 4):
+        os.kill(pids(service)[0], signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            for _ in range(5):
+                assert httpx.get(f"{service.url}/livez").status_code == 200
+            assert time.monotonic() - started < 5 * PATIENCE + 5
+        finally:
+            os.kill(pids(service)[0], signal.SIGCONT)
+    until_closed(service)
+
+
+def until_closed(service: Running) -> None:
+    ends = time.monotonic() + 20
+    while sum(connections(service)):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    time.sleep(0.15)  # until the workers have told of it
+
+
+def test_the_turn_is_of_those_with_the_fewest(tmp_path: Path) -> None:
+    counts = Counts(tmp_path / "counts", 3)
+    first, second, third = (Turns(counts.path, number) for number in (1, 2, 3))
+    first.tell(2)
+    assert first.is_mine(), "the others are away"
+    second.tell(1)
+    assert (first.is_mine(), second.is_mine()) == (False, True)
+    third.tell(1)
+    assert (first.is_mine(), second.is_mine(), third.is_mine()) == (False, True, True)
+    counts.away(2)
+    counts.away(3)
+    assert first.is_mine()
