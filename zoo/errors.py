@@ -140,6 +140,10 @@ class BackendError(GalleryError):
     pass
 
 
+class FollowingError(GalleryError):
+    """What another service hands out of its gallery is not what it should be, or cannot be had."""
+
+
 class ModelMismatchError(GalleryError):
     exit_code = 2
 

@@ -23,6 +23,8 @@ from zoo.files import atomic_folder, sha256_of, write_json
 
 EXACT, APPROXIMATE, IDS, FACTS = "exact.faiss", "index.faiss", "ids.npy", "facts.json"
 PREFIX = "index-"
+NONE = "none-"
+"""What the name begins with that stands for no generation, and yet for another one than before."""
 
 CHECKED_BYTES = 256 * 2**20
 """Up to this size a generation is read and compared with its hashes when it is opened; beyond, by `verify` alone."""

@@ -12,7 +12,7 @@ import faiss
 
 from serving.gallery import compaction
 from serving.gallery.compaction import BusyError
-from serving.gallery.generation import Facts, open_generation
+from serving.gallery.generation import NONE, Facts, open_generation
 from serving.gallery.index import Index
 from serving.gallery.items import IndexStats
 from serving.gallery.measuring import Measured
@@ -97,8 +97,8 @@ class LiveIndex:
 
     def _opened(self, generation: str) -> tuple[Index, Facts | None]:
         """The generation of that name, or an empty index in its place where its files are not right."""
-        if not generation:
-            return Index(self._store.dim), None
+        if not generation or generation.startswith(NONE):
+            return Index(self._store.dim, generation=generation), None
         try:
             found = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)
         except (OSError, ValueError, TypeError, RuntimeError) as error:

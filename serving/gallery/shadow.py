@@ -42,6 +42,8 @@ _EXCHANGE = (
     "WHERE key IN ('dim', 'fingerprint', 'generation', 'model') OR key LIKE 'fact %'",
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
+    # The journal says nothing of another model's embeddings: whoever follows the gallery copies it anew.
+    "UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'",
 )
 _CHANGE, _ROLE = "other change", "other role"
 REBUILT, REPLACED = "rebuilt", "replaced"

@@ -26,6 +26,7 @@ from serving.gallery import schema
 from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
+from serving.gallery.history import History, check_leads
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
@@ -51,7 +52,8 @@ class Store:
         self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
         self.overview = Overview(self._query)
-        self.shadow = Shadow(self._query, self._transaction)
+        self.shadow = Shadow(self._query, self._leading)
+        self.history = History(self._query, self._of_this_model)
         try:
             state = dict(self._query("SELECT key, value FROM state"))
             if "fingerprint" not in state:
@@ -154,7 +156,8 @@ class Store:
 
     def set_generation(self, name: str) -> None:
         """From now on this generation counts; it changes nothing of the content."""
-        with self._transaction_of_this_model():
+        with self._transaction():
+            self._check_model()
             self.set_state("generation", name)
 
     def state(self, key: str) -> str | None:
@@ -327,7 +330,7 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[int]:
         """A transaction with the next change number; the number is used up only if something changed."""
-        with self._transaction() as db:
+        with self._leading() as db:
             before, change = db.total_changes, self.change() + 1
             yield change
             if db.total_changes > before:
@@ -335,6 +338,13 @@ class Store:
 
     @contextmanager
     def _transaction_of_this_model(self) -> Iterator[sqlite3.Connection]:
-        with self._transaction() as db:
+        with self._leading() as db:
             self._check_model()
+            yield db
+
+    @contextmanager
+    def _leading(self) -> Iterator[sqlite3.Connection]:
+        """A transaction of a store that follows no other one. Raises `UsageError` where it does."""
+        with self._transaction() as db:
+            check_leads(self._query)
             yield db

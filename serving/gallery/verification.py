@@ -10,7 +10,7 @@ import numpy as np
 from serving.gallery.backends import backend_of
 from serving.gallery.compaction import read_plan
 from serving.gallery.gallery import STORE, Gallery
-from serving.gallery.generation import check_hashes, read_facts
+from serving.gallery.generation import NONE, check_hashes, read_facts
 from serving.gallery.items import Changes
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, GalleryNotFoundError
@@ -69,7 +69,7 @@ def _unit(content: Changes) -> Check:
 
 def _files(path: Path, store: Store) -> Check:
     name = store.position()[1]
-    if not name:
+    if not name or name.startswith(NONE):
         return Check("generation", None, "none was written yet; searches use the store's vectors")
     try:
         facts = read_facts(path / name)

@@ -7,8 +7,19 @@ from contextlib import closing
 from pathlib import Path
 
 
+def as_schema_6(store: Path) -> None:
+    """Without a journal."""
+    with closing(sqlite3.connect(store)) as db:
+        for (name,) in db.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '*_noted'"
+        ).fetchall():
+            db.execute(f"DROP TRIGGER {name}")
+        db.executescript("DROP TABLE journal; DELETE FROM state WHERE key = 'history'; PRAGMA user_version = 6;")
+
+
 def as_schema_5(store: Path) -> None:
     """Without keys."""
+    as_schema_6(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("DROP TABLE keys; PRAGMA user_version = 5;")
 
