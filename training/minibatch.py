@@ -7,6 +7,9 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
+from zoo.cards import Preprocessing
+from zoo.errors import RecipeError
+
 Forward = Callable[[Tensor, "nn.Module | None"], Tensor]
 
 
@@ -28,10 +31,11 @@ class Minibatch:
         task: str,
         epoch: int,
         part: slice = slice(None),
+        render: Callable[[Preprocessing], Tensor] | None = None,
     ) -> None:
         self.part = part
         self.labels, self.samples, self.images, self.task, self.epoch = labels, samples, images, task, epoch
-        self._forward, self._another_view = forward, another_view
+        self._forward, self._another_view, self._render = forward, another_view, render
 
     @cached_property
     def features(self) -> Tensor:
@@ -48,3 +52,9 @@ class Minibatch:
     def another_view(self) -> Tensor:
         """The same samples as `images`, by another random augmentation."""
         return self._another_view()
+
+    def seen_by(self, how: Preprocessing) -> Tensor:
+        """The same views as `images`, float [b / processes, c, how.crop, how.crop], as another model takes them."""
+        if self._render is None:
+            raise RecipeError("cached features hold no images that another model could see; train without --features.")
+        return self._render(how)

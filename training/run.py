@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from training import state
-from training.augmentation import augment, draw_changes
+from training.augmentation import Changes, augment, draw_changes
 from training.data import TrainingData
 from training.frozen.data import CachedData, Samples
 from training.frozen.trunk import CachedTrunk, draw_views
@@ -26,6 +27,7 @@ from training.minibatch import Minibatch
 from training.optimizers import create_optimizer, learning_rate_factor
 from training.processes import Processes
 from training.recipe import Augmentation, Recipe
+from zoo.cards import Preprocessing
 from zoo.errors import RecipeError
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
 
@@ -63,38 +65,55 @@ class Run:
         self.average = _average(self.network, recipe.schedule.average)
         self.epoch, self.forwards = 0, 0
         self.best: dict[str, Any] | None = None
-        how = recipe.preprocessing
-        self.mean = torch.tensor(how.mean, device=place.device).reshape(1, -1, 1, 1)
-        self.std = torch.tensor(how.std, device=place.device).reshape(1, -1, 1, 1)
+        self.statistics: dict[Preprocessing, list[Tensor]] = {}
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
         """What the method sees of samples int64 [b]; squares: uint8 [b / processes, side, side, c], this part's.
 
         Of cached features they are the views, [b / processes, v, f].
         """
-        device = self.place.device
-
-        def view() -> Tensor:
-            return self.view(samples, squares, self.recipe.augmentation)
-
+        device, how = self.place.device, self.recipe.augmentation
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
         part = self.place.processes.part(len(samples))
         everything = torch.from_numpy(samples).to(device)
         if isinstance(self.data, CachedData):
             cached = draw_views(squares.to(device), len(samples), part, self.place.processes.gather)
             return Minibatch(labels, everything, cached.first, cached.forward, cached.another, task, self.epoch, part)
-        return Minibatch(labels, everything, view(), self.features, view, task, self.epoch, part)
+        changes = self.draw(samples, how)
+        render = partial(self.render, squares, changes, how)
+        another_view = partial(self.view, samples, squares, how)
+        images = render(self.recipe.preprocessing)
+        return Minibatch(labels, everything, images, self.features, another_view, task, self.epoch, part, render)
 
-    @torch.no_grad()
     def view(self, samples: np.ndarray, squares: Tensor, how: Augmentation) -> Tensor:
         """This process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
-        device, preprocessing, data = self.place.device, self.recipe.preprocessing, cast(TrainingData, self.data)
-        turns, aspects = (values.to(device) for values in data.geometry(samples))
+        return self.render(squares, self.draw(samples, how), how, self.recipe.preprocessing)
+
+    def draw(self, samples: np.ndarray, how: Augmentation) -> Changes:
+        """Random changes of this process's samples."""
+        preprocessing, data = self.recipe.preprocessing, cast(TrainingData, self.data)
+        turns, aspects = (values.to(self.place.device) for values in data.geometry(samples))
         changes = draw_changes(turns, aspects, how, preprocessing.crop / preprocessing.resize)
-        part = changes.part(self.place.processes.part(len(samples)))
-        images = squares.to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
-        images = augment(images, part, how, preprocessing.crop)
-        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return changes.part(self.place.processes.part(len(samples)))
+
+    @torch.no_grad()
+    def render(self, squares: Tensor, changes: Changes, how: Augmentation, seen: Preprocessing) -> Tensor:
+        """The squares with these changes, in the size and normalisation of `seen`: [b, c, seen.crop, seen.crop]."""
+        if squares.shape[-1] != seen.channels:
+            raise RecipeError(
+                f"the images have {squares.shape[-1]} channel(s), and {seen.channels} are wanted of them."
+            )
+        images = squares.to(self.place.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
+        images = augment(images, changes, how, seen.crop)
+        mean, std = self._statistics(seen)
+        return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+
+    def _statistics(self, how: Preprocessing) -> list[Tensor]:
+        """Mean and standard deviation, [1, c, 1, 1] each, put on the device once."""
+        if how not in self.statistics:
+            values = (torch.tensor(v, device=self.place.device).reshape(1, -1, 1, 1) for v in (how.mean, how.std))
+            self.statistics[how] = list(values)
+        return self.statistics[how]
 
     def features(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
         """Pooled features float32 of every process's images, by the trunk or another one, with gradients."""

@@ -11,9 +11,11 @@ from training.methods.mic import MIC
 from training.methods.mixup import Mixup
 from training.methods.plain import Plain
 from training.methods.sharing import Sharing
+from training.methods.teacher import Distillation
 
 METHODS: dict[str, type[Method]] = {
     "cross-batch-memory": CrossBatchMemory,
+    "distillation": Distillation,
     "diva": DiVA,
     "group": Group,
     "mic": MIC,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, normalize
 
+from training.divergence import divergence
 from training.methods.method import Method
 from training.methods.plain import Miner, objective
 from training.minibatch import Minibatch
@@ -77,17 +77,3 @@ class S2SD(Method):
 
 def two_layers(features: int, dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, dim), nn.ReLU(), nn.Linear(dim, dim))
-
-
-def divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Mean over i of T^2 KL(softmax_j(t_ij / T) || softmax_j(s_ij / T)), a scalar; s, t: cosines of rows [b, any].
-
-    No gradient reaches the teacher.
-    """
-    shares, targets = (_log_shares(rows, temperature) for rows in (student, teacher.detach()))
-    return temperature**2 * kl_div(shares, targets, reduction="batchmean", log_target=True)
-
-
-def _log_shares(rows: Tensor, temperature: float) -> Tensor:
-    unit = normalize(rows, dim=1)
-    return (unit @ unit.T / temperature).log_softmax(1)

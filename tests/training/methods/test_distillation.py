@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
+from training.divergence import divergence
 from training.losses.contrastive import Contrastive
-from training.methods.distillation import divergence
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
