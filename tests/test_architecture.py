@@ -93,6 +93,7 @@ def in_fresh_process(code: str) -> str:
         "serving.gallery, serving.commands, serving.service, serving.app, serving.client",
         "training.command, training.ensemble_command, training.toy_command, exports.command, zoo.cli.convert",
         "training.frozen.command, training.finetune_command, training.publishing.command, zoo.features",
+        "training.distilling.command, training.distilling.pictures",
     ],
 )
 def test_without_torch(what: str) -> None:

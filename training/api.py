@@ -131,11 +131,15 @@ def train_model(
             "precision": trained.precision,
             "skipped": list(data.skipped),
         }
-        base = base_of(recipe)
-        of_base = {} if base is None else {"base": {"name": base.name, "fingerprint": base.fingerprint}}
+        base, teacher = base_of(recipe), teacher_of(recipe)
+        made_of = {
+            kind: {"name": card.name, "fingerprint": card.fingerprint}
+            for kind, card in (("base", base), ("teacher", teacher))
+            if card is not None
+        }
         of_recipe = origin_facts(recipe, origin) if dataset is None else UNKNOWN
-        record = {**of_recipe, **run, **of_base, **(facts or {})}
-        write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base)
+        record = {**of_recipe, **run, **made_of, **(facts or {})}
+        write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
         (scratch / CHECKPOINT).unlink(missing_ok=True)
     processes.wait()
     return Outcome(
@@ -163,6 +167,13 @@ def base_of(recipe: Recipe) -> Card | None:
         return read_card(find(start))
     except ZooError:
         return None  # a folder or a file of weights alone
+
+
+def teacher_of(recipe: Recipe) -> Card | None:
+    """The card of the model that a student learns from; None for a recipe that has no teacher."""
+    if recipe.objective.method != "distillation":
+        return None
+    return read_card(find(recipe.objective.method_args["teacher"]))
 
 
 def _load(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +59,27 @@ def unreadable(base: Path) -> Path | None:
 
 
 def _line(base: Path) -> Iterator[Path]:
-    """The folder `base`, that of the model it started from, and so on."""
-    folder: Path | None = base
-    visited: set[Path] = set()
-    while folder is not None and folder not in visited:
-        visited.add(folder)
-        yield folder
-        folder = _base_of(read_object(folder / FILE))
+    """The folder `base`, those of the models that it started from and learnt from, and so on."""
+    waiting, visited = [base], set[Path]()
+    while waiting:
+        folder = waiting.pop(0)
+        if folder not in visited:
+            visited.add(folder)
+            yield folder
+            waiting += _made_of(read_object(folder / FILE))
 
 
-def _base_of(record: dict[str, Any]) -> Path | None:
-    """The folder that a model started from, if that still holds the same model."""
-    start = _of(_of(record, "recipe"), "backbone").get("pretrained")
-    if not isinstance(start, str):
-        return None
-    try:
-        same = read_card(Path(start)).fingerprint == _of(record, "base").get("fingerprint")
-    except ZooError:
-        return None
-    return Path(start) if same else None
+def _made_of(record: dict[str, Any]) -> Iterator[Path]:
+    """The folders of the model that one started from and of its teacher, if they still hold the same models."""
+    recipe = _of(record, "recipe")
+    starts = {
+        "base": _of(recipe, "backbone").get("pretrained"),
+        "teacher": _of(_of(recipe, "objective"), "method_args").get("teacher"),
+    }
+    for kind, start in starts.items():
+        with suppress(ZooError):
+            if isinstance(start, str) and read_card(Path(start)).fingerprint == _of(record, kind).get("fingerprint"):
+                yield Path(start)
 
 
 def _unmeasured(folder: Path) -> bool:

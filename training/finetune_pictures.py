@@ -69,7 +69,7 @@ def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
     """
     place = expand(path)
     named = _from_table(place) if place.suffix.lower() == ".csv" else _from_folder(place)
-    unreadable = _unreadable(named, progress)
+    unreadable = unreadable_images(named, progress)
     readable = np.array([source not in unreadable for source in named.sources])
     if not readable.any():
         first, reason = next(iter(unreadable.items()))
@@ -153,7 +153,7 @@ def _check_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
         seen.add(image)
 
 
-def _unreadable(dataset: Dataset, progress: bool) -> dict[str, str]:
+def unreadable_images(dataset: Dataset, progress: bool) -> dict[str, str]:
     """The images that cannot be decoded, and why."""
 
     def attempt(image: ImageLike) -> None:

@@ -31,13 +31,15 @@ def write_model_folder(
     facts: dict[str, Any],
     golden: list[Any],
     base: Card | None = None,
+    teacher: Card | None = None,
 ) -> Card:
     """Write the model folder whole, in place of an older one of that name; its card.
 
-    base: the model whose weights it started from, which gives the licence and its sources.
+    base: the model whose weights it started from, teacher: the one whose embeddings it learnt; they give the licence
+    and their sources.
     """
     with atomic_folder(folder) as temporary:
-        card = _after(card_of(recipe, network), base)
+        card = _after(_taught(card_of(recipe, network), teacher), base)
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
@@ -67,8 +69,22 @@ def card_of(recipe: Recipe, network: Network, files: dict[str, str] | None = Non
 def _after(card: Card, base: Card | None) -> Card:
     if base is None:
         return card
-    sources = tuple(dict.fromkeys((*base.sources, *card.sources)))
-    return dataclasses.replace(card, licence=base.licence, sources=sources, description=f"Trained from {base.name}.")
+    described = " ".join(filter(None, (f"Trained from {base.name}.", card.description)))
+    return dataclasses.replace(_under(card, base), description=described)
+
+
+def _taught(card: Card, teacher: Card | None) -> Card:
+    if teacher is None:
+        return card
+    learnt = f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]})."
+    return dataclasses.replace(_under(card, teacher), description=learnt)
+
+
+def _under(card: Card, other: Card) -> Card:
+    """The card with the licence and the sources of what it was made from; two licences hold both."""
+    own = Card.licence  # of a network that began with random weights
+    licence = other.licence if card.licence in (own, other.licence) else f"{other.licence} AND {card.licence}"
+    return dataclasses.replace(card, licence=licence, sources=tuple(dict.fromkeys((*other.sources, *card.sources))))
 
 
 def provenance() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from training.frozen.extract import Views
-from training.recipe import Augmentation, Ensemble, Recipe
+from training.recipe import Augmentation, Data, Ensemble, Recipe
 from zoo.cards import Preprocessing
 from zoo.errors import RecipeError, UsageError
 
@@ -28,7 +28,9 @@ def usual_views(folder: Path, how: Preprocessing, count: int, seed: int) -> View
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
         augmentation = augmentation_of(recipe["augmentation"])
-        return Views(count, augmentation, int(recipe["data"]["side"]), recipe["data"]["fit"], seed)
+        side = int(recipe["data"]["side"])
+        fit = recipe["data"].get("fit", Data.fit)  # the first versions did not write it
+        return Views(count, augmentation, side, fit, seed)
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return Views(count, USUAL, how.resize, "whole", seed)
 

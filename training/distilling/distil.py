@@ -1,0 +1,110 @@
+"""A student made from a teacher, and measured beside it on images that were held out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from training.api import Outcome, train_model
+from training.distilling.fidelity import Fidelity, compare
+from training.distilling.pictures import Pictures, unlabelled
+from training.distilling.recipe import Student, check_parts, recipe_for
+from training.finetune_history import check_name, check_same, seen
+from training.frozen.extract import Model
+from training.frozen.views import usual_views
+from zoo.cards import Card
+from zoo.embedder import Embedder
+from zoo.loading import load
+from zoo.results import Evaluation, add_result
+
+ALONE = "beside the teacher, cosine, exact"
+"""How images without labels are measured."""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The student's training, its images, its teacher, and how near it came.
+
+    seen: the measured classes that the teacher learnt from when it was finetuned itself.
+    """
+
+    outcome: Outcome
+    pictures: Pictures
+    teacher: Card
+    fidelity: Fidelity
+    seen: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.outcome.to_json(),
+            "teacher": {"name": self.teacher.name, "fingerprint": self.teacher.fingerprint},
+            "split": self.pictures.to_json(),
+            "unreadable": self.pictures.unreadable,
+            "labelled": self.pictures.labelled,
+            "seen_by_teacher": list(self.seen),
+            "fidelity": self.fidelity.to_json(),
+        }
+
+
+def distil(
+    teacher: str,
+    pictures: Pictures,
+    student: Student,
+    device: str | None = None,
+    replace: bool = False,
+    progress: bool = False,
+) -> Distilled:
+    """Train `ZOO_HOME/models/<student.name>` on the images of `pictures` and measure it on those held out.
+
+    teacher: a model's name, or the path of a model folder. replace: a model that has the student's name already may go.
+    The split is written into the student's recipe.json and the measurement into its results.json. The same call goes on
+    where one was stopped. Raises `UsageError` for a name that is taken, and what loading, `recipe_for` and training
+    raise.
+    """
+    strong = load(teacher, device=device)
+    check_name(student.name, strong.folder, replace)
+    model = Model(strong.folder, strong.card, str(strong.folder.resolve()))
+    views = usual_views(strong.folder, strong.card.preprocessing, 0, student.seed)
+    train = unlabelled(pictures.train)
+    recipe = recipe_for(student, model, len(train), views, train.name)
+    split = pictures.to_json()
+    check_same(recipe, split, replace)
+    check_parts(recipe, len(train))
+    taught = strong.embed(pictures.test.images, progress=progress)
+    del strong  # the method has its own copy, and two would take twice the memory
+    known = seen(model.folder, split["test_classes"])
+    facts = {"split": split, "seen_by_teacher": list(known)}
+    outcome = train_model(recipe, None, device, progress=progress, dataset=train, facts=facts)
+    made = load(outcome.folder, device=device)
+    learnt = made.embed(pictures.test.images, progress=progress)
+    fidelity = compare(taught, learnt, pictures.test, pictures.labelled)
+    add_result(outcome.folder, _evaluation(made, pictures, fidelity))
+    return Distilled(outcome, pictures, model.card, fidelity, known)
+
+
+def _evaluation(model: Embedder, pictures: Pictures, fidelity: Fidelity) -> Evaluation:
+    """What the student's folder says of it: what it finds, if there are labels, and how near it is to its teacher."""
+    test = pictures.test
+    found = fidelity.evaluation or Evaluation(
+        None, test.name, test.split, ALONE, None, None, model.dim, len(test), 0, 0, {}, {}, now(), {}
+    )
+    near = {f"teacher_neighbours_at_{fidelity.k}": fidelity.neighbours}
+    if fidelity.cosine is not None:
+        near["teacher_cosine"] = fidelity.cosine
+    return dataclasses.replace(
+        found,
+        model=model.card.name,
+        runtime=model.runtime,
+        precision=model.precision,
+        metrics={**found.metrics, **{name: score.value for name, score in near.items()}},
+        intervals={**found.intervals, **{name: (score.low, score.high) for name, score in near.items()}},
+        versions={**found.versions, "torch": torch.__version__},
+    )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

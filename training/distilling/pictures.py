@@ -1,0 +1,147 @@
+"""The images that a student learns from, and those that are held out to see what it has learnt."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.finetune_pictures import LEAST_CLASSES, subset, unreadable_images
+from zoo import datasets
+from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.folder import list_images
+from zoo.errors import DatasetError, UsageError
+from zoo.paths import expand
+
+LEAST_IMAGES = 4
+"""Two to learn from and two to measure on."""
+
+BY_CLASS, BY_IMAGE, AS_GIVEN = "class", "image", "given"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images to learn from, whose labels play no part, and images to measure on.
+
+    labelled: whether the labels of `test` mean anything. by: how the two were parted: "class", no class is in both;
+    "image", at random; "given", by a data set's split or the folders train and test. unreadable: images that
+    were left out, and why.
+    """
+
+    train: Dataset
+    test: Dataset
+    labelled: bool
+    by: str
+    seed: int
+    share: float
+    unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to part the images again and to see that they are the same."""
+        sources = [f"{name}\n" for part in (self.train, self.test) for name in part.sources]
+        by_class = self.by != BY_IMAGE and self.labelled
+        return {
+            "by": self.by,
+            "seed": self.seed,
+            "test_share": self.share,
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+            "train_classes": list(self.train.classes) if by_class else [],
+            "test_classes": list(self.test.classes) if by_class else [],
+            "images_sha256": hashlib.sha256("".join(sources).encode()).hexdigest(),
+        }
+
+
+def check_source(folder: str | None, dataset: str | None, data: str | None = None) -> None:
+    """Raise `UsageError` or `DatasetError` for what no image can come from, before anything is loaded."""
+    if (folder is None) == (dataset is None):
+        raise UsageError("name a folder of images, or a data set with --dataset; one of the two.")
+    if dataset == "folder":
+        raise UsageError("a folder is named without --dataset: zoo distill TEACHER DIR ...")
+    if dataset is not None:
+        datasets.check(dataset, "train", data)
+    elif data is not None:
+        raise UsageError("--data says where the data set of --dataset lies; a folder of images is named by itself.")
+    else:
+        datasets.check_folder(str(folder))
+
+
+def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
+    """A data set's training split to learn from, its test split to measure on."""
+    train, test = (datasets.load(name, split, data) for split in SPLITS)
+    return Pictures(train, test, True, AS_GIVEN, seed, 0.0)
+
+
+def read_folder(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> Pictures:
+    """Every image below a folder, with labels or without.
+
+    With the subfolders `train` and `test` these are taken. Else a share is held out by the seed: of the classes, where
+    every image lies in a folder of its class and at least four classes have two images; of the images otherwise. Images
+    that cannot be read are left out. Raises `DatasetError` where there are too few images, saying how many.
+    """
+    if not 0 < share < 1:
+        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+    root = expand(path)
+    bad: dict[str, str] = {}
+    if all((root / split).is_dir() for split in SPLITS):
+        train, test = (_readable(_listed(root / split, split), bad, progress) for split in SPLITS)
+        return Pictures(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, bad)
+    whole = _readable(_listed(root), bad, progress)
+    labelled = is_labelled(whole)
+    held_out = held_out_rows(whole, labelled, share, seed)
+    train, test = subset(whole, ~held_out), subset(whole, held_out, "test")
+    return Pictures(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, bad)
+
+
+def unlabelled(dataset: Dataset) -> Dataset:
+    """The same images, each a class of its own, so that batches are drawn evenly from all of them."""
+    n = len(dataset)
+    return dataclasses.replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
+
+
+def is_labelled(dataset: Dataset, least: int = LEAST_CLASSES) -> bool:
+    """Whether every image lies in a folder, and `least` of these hold two images."""
+    return "" not in dataset.classes and int((np.bincount(dataset.labels) >= 2).sum()) >= least
+
+
+def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> np.ndarray:
+    """bool [n]: a share of the images, or all of a share of the classes that have two; at least two, two are left."""
+    eligible = np.flatnonzero(np.bincount(dataset.labels) >= 2) if by_class else np.arange(len(dataset))
+    count = min(max(2, round(share * len(eligible))), len(eligible) - 2)
+    if count < 2:
+        raise DatasetError(
+            f"there are {len(eligible)} images that can be read; {LEAST_IMAGES} are needed at least, two to learn from "
+            "and two to measure on."
+        )
+    drawn = np.random.default_rng(seed).choice(eligible, count, replace=False)
+    return np.isin(dataset.labels if by_class else np.arange(len(dataset)), drawn)
+
+
+def _readable(dataset: Dataset, bad: dict[str, str], progress: bool) -> Dataset:
+    """The images that can be read, two at least; why others cannot is put into `bad`."""
+    bad |= unreadable_images(dataset, progress)
+    readable = np.array([source not in bad for source in dataset.sources])
+    if readable.sum() < 2:
+        reason = "".join(f" {source}: {why}" for source, why in list(bad.items())[:1])
+        raise DatasetError(
+            f"of the {len(dataset)} images of the split {dataset.split!r} {int(readable.sum())} can be read; two to "
+            f"learn from and two to measure on are needed.{reason}"
+        )
+    return dataset if readable.all() else subset(dataset, readable, dataset.split)
+
+
+def _listed(root: Path, split: str = "train") -> Dataset:
+    """The images below a folder; the class of each is the folder that it lies in, "" for one at the top."""
+    paths: Sequence[Path] = list_images(root)
+    if not paths:
+        raise DatasetError(
+            f"{root} holds no images; every image below it would be learnt from, with labels or without."
+        )
+    names = [path.relative_to(root).as_posix() for path in paths]
+    classes, labels = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)
+    return Dataset("folder", split, paths, labels.astype(np.int64), tuple(classes.tolist()), names)
