@@ -44,7 +44,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.distilling.pictures import check_source
+    from training.distilling.pictures import check_share, check_source
     from zoo.cards import NAME
     from zoo.cli.output import print_json
     from zoo.errors import UsageError
@@ -58,11 +58,12 @@ def _run(args: Namespace) -> int:
     if args.seed < 0:
         raise UsageError(f"--seed is 0 or more, not {args.seed}.")
     check_source(args.folder, args.dataset, args.data)
+    check_share(args.test_share)
     find(args.teacher)
     from training.distilling.distil import distil  # torch, not before the arguments were looked at
 
     student = _student(args, name)
-    made = distil(args.teacher, _pictures(args), student, args.device, args.replace, not args.quiet)
+    made = distil(args.teacher, lambda: _pictures(args), student, args.device, args.replace, not args.quiet)
     if args.json:
         print_json(made.to_json())
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from training.api import Outcome, train_model
 from training.distilling.fidelity import Fidelity, compare
 from training.distilling.pictures import Pictures, unlabelled
-from training.distilling.recipe import Student, check_parts, recipe_for
+from training.distilling.recipe import BATCH, Student, check_parts, recipe_for
 from training.finetune_history import check_name, check_same, seen
 from training.frozen.extract import Model
 from training.frozen.views import usual_views
@@ -52,15 +53,16 @@ class Distilled:
 
 def distil(
     teacher: str,
-    pictures: Pictures,
+    read: Callable[[], Pictures],
     student: Student,
     device: str | None = None,
     replace: bool = False,
     progress: bool = False,
 ) -> Distilled:
-    """Train `ZOO_HOME/models/<student.name>` on the images of `pictures` and measure it on those held out.
+    """Train `ZOO_HOME/models/<student.name>` on images and measure it on those that were held out.
 
-    teacher: a model's name, or the path of a model folder. replace: a model that has the student's name already may go.
+    teacher: a model's name, or the path of a model folder. read: gives the images; it is asked when all else has been
+    looked at, since reading them may take long. replace: a model that has the student's name already may go.
     The split is written into the student's recipe.json and the measurement into its results.json. The same call goes on
     where one was stopped. Raises `UsageError` for a name that is taken, and what loading, `recipe_for` and training
     raise.
@@ -69,11 +71,12 @@ def distil(
     check_name(student.name, strong.folder, replace)
     model = Model(strong.folder, strong.card, str(strong.folder.resolve()))
     views = usual_views(strong.folder, strong.card.preprocessing, 0, student.seed)
+    check_parts(recipe_for(student, model, BATCH, views, "folder"), BATCH)
+    pictures = read()
     train = unlabelled(pictures.train)
     recipe = recipe_for(student, model, len(train), views, train.name)
     split = pictures.to_json()
     check_same(recipe, split, replace)
-    check_parts(recipe, len(train))
     taught = strong.embed(pictures.test.images, progress=progress)
     del strong  # the method has its own copy, and two would take twice the memory
     known = seen(model.folder, split["test_classes"])

@@ -46,7 +46,9 @@ class Fidelity:
     evaluation: Evaluation | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(dataclasses.replace(self, evaluation=None))
+        values = dataclasses.asdict(self)
+        del values["evaluation"]  # the student's results.json has it
+        return values
 
 
 def compare(teacher: np.ndarray, student: np.ndarray, test: Dataset, labelled: bool) -> Fidelity:

@@ -71,6 +71,11 @@ def check_source(folder: str | None, dataset: str | None, data: str | None = Non
         datasets.check_folder(str(folder))
 
 
+def check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+
+
 def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
     """A data set's training split to learn from, its test split to measure on."""
     train, test = (datasets.load(name, split, data) for split in SPLITS)
@@ -84,8 +89,7 @@ def read_folder(path: str | Path, share: float = 0.2, seed: int = 0, progress: b
     every image lies in a folder of its class and at least four classes have two images; of the images otherwise. Images
     that cannot be read are left out. Raises `DatasetError` where there are too few images, saying how many.
     """
-    if not 0 < share < 1:
-        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+    check_share(share)
     root = expand(path)
     bad: dict[str, str] = {}
     if all((root / split).is_dir() for split in SPLITS):

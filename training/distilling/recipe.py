@@ -83,6 +83,11 @@ def recipe_for(student: Student, teacher: Model, images: int, views: Views, data
     changed = override(normalised_as_trained(recipe), student.settings)
     if changed.objective.method != "distillation":
         raise RecipeError(f"a student is trained by the method 'distillation', not by {changed.objective.method!r}.")
+    if changed.preprocessing.mode != card.preprocessing.mode:
+        raise RecipeError(
+            f"preprocessing.mode is {changed.preprocessing.mode!r}; the teacher {card.name} takes "
+            f"{card.preprocessing.mode!r}, and both are shown the same views."
+        )
     check_names(changed)
     loss = changed.objective.method_args["transfer"]
     if changed.dim:  # without a head it is known when the trunk is there

@@ -12,14 +12,18 @@ import pytest
 from PIL import Image
 
 import zoo
-from tests.training.frozen.pictures import make_model, noise, write_pictures
+from tests.training import toys
+from tests.training.frozen.pictures import CPU, make_model, noise, write_pictures
 from training import state
 from training.distilling.distil import distil
 from training.distilling.pictures import Pictures, read_folder, unlabelled
 from training.distilling.recipe import Student, recipe_for
+from training.finetune_history import seen
 from training.frozen.extract import Model, Views
+from training.output import write_model_folder
 from training.recipe import Augmentation
-from zoo.cards import read_card
+from training.run import Run
+from zoo.cards import Card, read_card
 from zoo.cli.main import main
 from zoo.datasets.dataset import Dataset
 from zoo.datasets.glyphs import GlyphImages
@@ -145,16 +149,18 @@ def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: 
         ({"size": 5000}, "--size is a number of pixels"),
         ({"size": 4}, "does not take images of 4 x 4 pixels"),
         ({"settings": ("optimizer.lrr=1",)}, r"no setting 'optimizer\.lrr'"),
+        ({"settings": ("preprocessing.mode=L", "preprocessing.mean=[0.5]", "preprocessing.std=[0.5]")}, "takes 'RGB'"),
+        ({"settings": ("objective.method=plain",)}, "by the method 'distillation', not by 'plain'"),
         ({"settings": ('objective.method_args.transfer_args={"heat":1}',)}, "there is no 'heat'"),
         ({"name": "toy"}, "would take the place of toy"),
         ({"name": "margin-conv4-glyphs"}, "there is a model or recipe margin-conv4-glyphs already"),
     ],
 )
 def test_wishes_that_make_no_sense_are_refused_before_training(
-    change: dict[str, Any], says: str, teacher: Path, tmp_path: Path, own_zoo: Path
+    change: dict[str, Any], says: str, teacher: Path, own_zoo: Path
 ) -> None:
     with pytest.raises((RecipeError, UsageError), match=says):
-        distil("toy", read_folder(flat(tmp_path / "flat")), small(**change), "cpu")
+        distil("toy", lambda: pytest.fail("images were read"), small(**change), "cpu")
     assert not (own_zoo / "models" / "small").exists()
     assert not (own_zoo / "runs").exists()
 
@@ -162,9 +168,9 @@ def test_wishes_that_make_no_sense_are_refused_before_training(
 def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     """Of a few glyphs: nearer to its teacher than chance, and a model folder like any other."""
     few = [glyphs(split, count) for split, count in (("train", 32), ("test", 12))]
-    settings = (*QUICK[2:], "schedule.epochs=2", "schedule.steps=15", "optimizer.lr=0.01", "batch.size=32")
+    settings = (*QUICK[2:], "schedule.epochs=2", "schedule.steps=10", "optimizer.lr=0.01", "batch.size=32")
     pictures = Pictures(*few, True, "given", 0, 0.0)
-    made = distil("margin-conv4-glyphs", pictures, Student("tiny", "conv4", settings=settings))
+    made = distil("margin-conv4-glyphs", lambda: pictures, Student("tiny", "conv4", settings=settings))
     assert made.fidelity.cosine is not None
     assert made.fidelity.cosine.low > 0
     losses = [json.loads(line)["loss"] for line in (made.outcome.folder / "log.jsonl").read_text().splitlines()]
@@ -184,6 +190,37 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     assert made.fidelity.cosine.value == pytest.approx(np.mean(np.sum(rows[0] * rows[1], 1)), abs=1e-5)
 
 
+def test_licence_and_sources_are_those_of_all_that_it_was_made_of(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(toys.recipe(), sources=("the loss",))
+    network = Run(recipe, toys.noise(), 1, CPU).final()
+
+    def written(base: Card | None, teacher: Card | None) -> Card:
+        return write_model_folder(tmp_path / "made", recipe, network, [], {}, noise().images[:1], base, teacher)
+
+    alone = written(None, None)
+    base = dataclasses.replace(alone, name="begun", licence="mit", sources=("the base",))
+    teacher = dataclasses.replace(alone, name="taught", licence="dinov3-license", sources=("the teacher",))
+    assert (alone.licence, alone.description) == ("apache-2.0", "")
+    made = written(None, teacher)
+    assert (made.licence, made.sources) == ("dinov3-license", ("the teacher", "the loss"))
+    both = written(base, teacher)
+    assert both.licence == "mit AND dinov3-license"
+    assert both.sources == ("the base", "the teacher", "the loss")
+    assert both.description.startswith("Trained from begun. Distilled from taught (fingerprint ")
+    assert written(base, dataclasses.replace(teacher, licence="mit")).licence == "mit"
+    assert written(base, None).licence == "mit"
+
+
+def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_path: Path) -> None:
+    record = json.loads((teacher / "recipe.json").read_text())
+    record["split"] = {"train_classes": ["class 3"]}
+    (teacher / "recipe.json").write_text(json.dumps(record))
+    made = distil("toy", lambda: read_folder(write_pictures(tmp_path)), small(), "cpu")
+    mine = set(made.pictures.train.classes)
+    assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
+    assert set(seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
+
+
 def test_a_stopped_run_goes_on_to_the_same_weights(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,17 +235,17 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(state, "save", saves_once)
-        distil("toy", pictures, small("cut", loss="rkd"), "cpu")
+        distil("toy", lambda: pictures, small("cut", loss="rkd"), "cpu")
     weights = []
     for name in ("cut", "whole"):
-        made = distil("toy", pictures, small(name, loss="rkd"), "cpu")
+        made = distil("toy", lambda: pictures, small(name, loss="rkd"), "cpu")
         weights.append(zoo.load(name).card.files)
         log = (made.outcome.folder / "log.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in log] == [1, 2]
     assert weights[0] == weights[1]
     with pytest.raises(UsageError, match="there is a model or recipe cut already"):
-        distil("toy", pictures, small("cut"), "cpu")
-    assert distil("toy", pictures, small("cut"), "cpu", replace=True).outcome.name == "cut"
+        distil("toy", lambda: pictures, small("cut"), "cpu")
+    assert distil("toy", lambda: pictures, small("cut"), "cpu", replace=True).outcome.name == "cut"
 
 
 def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,6 +285,9 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
         (["nobody-knows", ".", "--backbone", "conv4"], "nobody-knows"),
         (["toy", ".", "--backbone", "conv4", "--as", "No Name"], "give --as NAME"),
         (["toy", ".", "--backbone", "conv4", "--seed", "-1"], "--seed is 0 or more"),
+        (["toy", ".", "--backbone", "conv4", "--test-share", "1"], "--test-share lies between 0 and 1"),
+        (["toy", ".", "--backbone", "konv4"], "Did you mean 'conv4'"),
+        (["toy", ".", "--backbone", "conv4", "--loss", "rdk"], "Did you mean 'rkd'"),
     ],
 )
 def test_mistakes_on_the_command_line(
