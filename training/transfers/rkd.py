@@ -78,8 +78,8 @@ class RelationalDistillation(nn.Module):
         total = smooth_l1_loss(ours, theirs, reduction="sum")
         if self.published:
             return total
-        alone = (values.diagonal(dim1=1, dim2=2) for values in (ours, theirs))  # i = k: no triplet
-        return total - smooth_l1_loss(*alone, reduction="sum")
+        pairs = ours.diagonal(dim1=1, dim2=2), theirs.diagonal(dim1=1, dim2=2)  # i = k: no triplet
+        return total - smooth_l1_loss(*pairs, reduction="sum")
 
 
 def relative(matrix: Tensor, above_zero: bool = False) -> Tensor:
