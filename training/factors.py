@@ -37,8 +37,7 @@ def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
     found: dict[str, list[torch.Tensor]] = {name: [] for name in network.heads}
     with torch.inference_mode():
         for chunk in batches(images, card.preprocessing, 256):
-            shown = (torch.from_numpy(chunk).permute(0, 3, 1, 2).float() - pixels.mean) / pixels.std
-            features = network.trunk(shown)
+            features = network.trunk(pixels.images(torch.from_numpy(chunk)))
             for name, head in network.heads.items():
                 found[name].append(normalize(head(features), dim=1))
     return {name: torch.cat(rows).numpy() for name, rows in found.items()}

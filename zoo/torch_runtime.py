@@ -40,9 +40,8 @@ def open_trunk(network: Network, card: Card, device: str | None = None) -> Calla
 
     def run(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            images = torch.from_numpy(pixels).to(chosen).permute(0, 3, 1, 2).float()
-            features = network.trunk((images - normalised.mean) / normalised.std)
-            out: np.ndarray = features.float().cpu().numpy()
+            images = normalised.images(torch.from_numpy(pixels).to(chosen))
+            out: np.ndarray = network.trunk(images).float().cpu().numpy()
             return out
 
     return run

@@ -31,8 +31,8 @@ def embed_views(
     found: dict[str, list[Tensor]] = {view: [] for view in views}
     with torch.inference_mode():
         for start in range(0, len(pixels), CHUNK):
-            images = torch.from_numpy(pixels[start : start + CHUNK]).to(device).permute(0, 3, 1, 2).float()
-            pooled = network.trunk((images - normalised.mean) / normalised.std)
+            chunk = torch.from_numpy(pixels[start : start + CHUNK]).to(device)
+            pooled = network.trunk(normalised.images(chunk))
             for view, make in makers.items():
                 found[view].append(make(pooled).float().cpu())
     return {view: _reduced(torch.cat(rows), view).numpy() for view, rows in found.items()}

@@ -71,7 +71,7 @@ def lloyd(points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS)
         moved = points[changed]
         sums += _sums(moved, labels[changed], k)
         sums -= _sums(moved, last[changed], k)
-    centres = _means(_sums(points, labels, k), labels)
+    centres = _means(sums, labels)
     return Clusters(labels, centres, float(_distances(points, centres, labels).sum()))
 
 
@@ -96,7 +96,7 @@ def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
 def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
 
-    Each round adds a quarter to the rows, so no distance is much out of date. A point of weight w whose exponential
+    Each round adds half to the rows, so no distance is much out of date. A point of weight w whose exponential
     variate divided by w is among the m smallest is one of m drawn so (Efraimidis and Spirakis 2006).
     """
     lengths = np.einsum("ij,ij->i", points, points)
@@ -109,7 +109,7 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> n
         nearest[drawn] = 0
         with np.errstate(divide="ignore"):
             keys = rng.exponential(size=len(points)) / nearest
-        more = min(1 + len(chosen) // 4, k - len(chosen))
+        more = min(1 + len(chosen) // 2, k - len(chosen))
         drawn = np.argpartition(keys, more - 1)[:more]
         chosen = np.concatenate([chosen, drawn])
     return chosen

@@ -27,7 +27,6 @@ from training.studies.table import STUDIES, study_of
 from training.studies.views import embed_views
 from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
-from zoo.network import PixelNetwork
 
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
 """Training classes, and images of each."""
@@ -191,9 +190,11 @@ def test_reduced_features_are_scikit_learns() -> None:
         network, recipe, pixels, ["features reduced to 5", "features reduced to 512"], torch.device("cpu")
     )
     with torch.inference_mode():
-        normalised = PixelNetwork(network, recipe.preprocessing).eval()
+        mean, std = (
+            255 * torch.tensor(of).reshape(1, -1, 1, 1) for of in (recipe.preprocessing.mean, recipe.preprocessing.std)
+        )
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
-        features = network.trunk((images - normalised.mean) / normalised.std).numpy()
+        features = network.eval().trunk((images - mean) / std).numpy()
     expected = PCA(5, svd_solver="full").fit_transform(features.astype(np.float64))
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     rows = found["features reduced to 5"]
