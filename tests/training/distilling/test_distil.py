@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,16 @@ from zoo.errors import DatasetError, RecipeError, UsageError
 QUICK = ("schedule.epochs=2", "schedule.steps=2", 'backbone.args={"widths":[4,4,4,8],"last_pool":false}')
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher") / "toy"
+    make_model(folder)
+    return folder
+
+
 @pytest.fixture
-def teacher(own_zoo: Path) -> Path:
-    make_model(own_zoo / "models" / "toy")
-    return own_zoo / "models" / "toy"
+def teacher(made_once: Path, own_zoo: Path) -> Path:
+    return Path(shutil.copytree(made_once, own_zoo / "models" / "toy"))
 
 
 def small(name: str = "small", **change: Any) -> Student:
