@@ -10,9 +10,8 @@ import numpy as np
 
 from serving.gallery import Gallery
 from serving.gallery.marks import MarkedPairs
-from serving.gallery.measuring import codes_of, without_own
+from serving.gallery.measuring import Searched, codes_of, nearest_in, pieces, without_own
 from zoo.errors import EvaluationError
-from zoo.evaluation import nearest_neighbours
 from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out, reliability
 
 FACT = "calibration"
@@ -74,10 +73,10 @@ def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
 
     Raises `EvaluationError` where fewer than two items are labelled and there are not enough marks either.
     """
-    ids, vectors = gallery.vectors()
-    labels = gallery.labels()
+    index, labels = gallery.index(), gallery.labels()
+    ids = index.ids()
     codes = codes_of(labels, ids)
-    near, same, classes = _neighbours(vectors[codes >= 0], codes[codes >= 0], queries)
+    near, same, classes = _neighbours(index, ids[codes >= 0], codes[codes >= 0], queries)
     marks = gallery.marks.pairs()
     if not near.size and len(marks.same) < ENOUGH_MARKS:
         without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
@@ -117,15 +116,20 @@ def told(calibration: Calibration | None) -> dict[str, Any] | None:
     return {**calibration.to_json(), "error_not_measured": NO_ERROR if calibration.error is None else None}
 
 
-def _neighbours(vectors: np.ndarray, codes: np.ndarray, queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of some of the rows: similarities float32 [q, k], whether the neighbour shares the code [q, k], own codes [q]."""
-    k = min(NEIGHBOURS, len(vectors) - 1)
+def _neighbours(
+    index: Searched, ids: np.ndarray, codes: np.ndarray, queries: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of some of the ids: similarities float32 [q, k], whether the neighbour shares the code [q, k], own codes [q]."""
+    k = min(NEIGHBOURS, len(ids) - 1)
     if k < 1:
         return np.empty((0, 0), np.float32), np.empty((0, 0), bool), np.empty(0, np.int64)
-    asks = np.sort(np.random.default_rng(0).choice(len(vectors), min(queries, len(vectors)), replace=False))
-    similarities, found = nearest_neighbours(vectors[asks], vectors, k + 1)
+    rows = np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False))
+    asks, vectors = index.vectors_of(ids[rows])
+    blocks = (index.vectors_of(ids[some]) for some in pieces(len(ids), vectors.shape[1]))
+    similarities, found = nearest_in(blocks, vectors, k + 1)
     near, others = without_own(similarities, found, asks), without_own(found, found, asks)
-    return near, codes[others] == codes[asks][:, None], codes[asks]
+    own = codes[np.searchsorted(ids, asks)]
+    return near, codes[np.searchsorted(ids, others)] == own[:, None], own
 
 
 def _classes_of(marks: MarkedPairs, numbers: dict[str | None, int]) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery
+from serving.gallery.items import Block
 from serving.gallery.measuring import codes_of, without_own
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
@@ -66,7 +67,7 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
     Items without a label are found but do not search. Raises `EvaluationError` where no two items share a label.
     """
     labelled = Labelled.of(gallery)
-    asks = _some(labelled.can_ask(), queries)
+    asks = labelled.asking(labelled.ids[_some(labelled.can_ask(), queries)])
     exactly, indexed = (labelled.measured(asks, exact) for exact in (True, False))
     kind = gallery.index_stats().kind
     return [Step("gallery, exact", "gallery", exactly), Step(f"gallery, {kind} index", "gallery", indexed)]
@@ -82,30 +83,28 @@ def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> 
     if not len(shared):
         raise EvaluationError(f"no two items of {before.path} that both models embed share a label.")
     asks = _some(shared, queries)
-    return [
-        Step(one.gallery.card.name, "gallery", one.measured(np.searchsorted(one.ids, asks), exact=True))
-        for one in (old, new)
-    ]
+    for one in (old, new):
+        asks, _ = one.asking(asks)
+    return [Step(one.gallery.card.name, "gallery", one.measured(one.asking(asks), exact=True)) for one in (old, new)]
 
 
 @dataclass(frozen=True)
 class Labelled:
     """A gallery's items, as they search one another.
 
-    ids: int64 [n], ascending; vectors: float32 [n, dim]; codes: int64 [n], the class, -1 for an item without a label;
-    relatives: int64 [n], how many others share the label.
+    ids: int64 [n], ascending; codes: int64 [n], the class, -1 for an item without a label; relatives: int64 [n], how
+    many others share the label.
     """
 
     gallery: Gallery
     ids: np.ndarray
-    vectors: np.ndarray
     codes: np.ndarray
     relatives: np.ndarray
 
     @classmethod
     def of(cls, gallery: Gallery) -> Labelled:
         """Raises `EvaluationError` where no two items share a label."""
-        ids, vectors = gallery.vectors()
+        ids = gallery.index().ids()
         codes = codes_of(gallery.labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
@@ -115,31 +114,37 @@ class Labelled:
             raise EvaluationError(
                 f"no two items of {gallery.path} share a label, so nothing can be found right or wrong."
             )
-        return cls(gallery, ids, vectors, codes, relatives)
+        return cls(gallery, ids, codes, relatives)
 
     def can_ask(self) -> np.ndarray:
         """The rows that have a relative, int64, ascending."""
         return np.flatnonzero((self.codes >= 0) & (self.relatives > 0))
 
-    def measured(self, asks: np.ndarray, exact: bool) -> PerQuery:
-        """The metrics of rows that have relatives, each left out of its own neighbours."""
+    def asking(self, ids: np.ndarray) -> Block:
+        """Those of the ids that are still there, with their vectors."""
+        return self.gallery.index().vectors_of(ids)
+
+    def measured(self, asking: Block, exact: bool) -> PerQuery:
+        """The metrics of items that have relatives, each left out of its own neighbours."""
+        asks, vectors = np.searchsorted(self.ids, asking[0]), asking[1]
         depth = int(self.relatives[asks].max())
         size = max(1, AT_ONCE // (depth + 1))
-        pieces = [self._values(asks[start : start + size], depth, exact) for start in range(0, len(asks), size)]
+        parts = [slice(start, start + size) for start in range(0, len(asks), size)]
+        pieces = [self._values(asks[part], vectors[part], depth, exact) for part in parts]
         values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         return PerQuery(values, asks, self.codes[asks], 0)
 
-    def _values(self, asks: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
+    def _values(self, asks: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
         """Each metric of some of the rows, float64 [q]: R@K of what a search gives, the others `depth` deep."""
         relatives = self.relatives[asks]
-        nearest, deep = (self._hits(asks, k, exact) for k in (SERVED_K, depth))
+        nearest, deep = (self._hits(asks, vectors, k, exact) for k in (SERVED_K, depth))
         first = measure_hits(nearest, relatives, _depths(len(self.ids) - 1))
         recalls = {name: values for name, values in first.items() if name.startswith("recall_at_")}
         return {**measure_hits(deep, relatives, (1,)), **recalls}
 
-    def _hits(self, asks: np.ndarray, depth: int, exact: bool) -> np.ndarray:
+    def _hits(self, asks: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> np.ndarray:
         """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
-        _, found = self.gallery.neighbours(self.vectors[asks], min(depth, len(self.ids) - 1) + 1, exact)
+        _, found = self.gallery.neighbours(vectors, min(depth, len(self.ids) - 1) + 1, exact)
         others = without_own(found, found, self.ids[asks])
         rows = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
         known = self.ids[rows] == others  # not so for what was added since the labels were read

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from serving.gallery.items import Block
 from serving.gallery.milvus_address import Address
 from serving.gallery.milvus_file import opening
 from zoo.errors import BackendError, GalleryError, missing
@@ -85,12 +86,13 @@ class Collection:
     def drop(self) -> None:
         self._do(self._client.drop_collection, self.name)
 
-    def write(self, ids: np.ndarray, vectors: np.ndarray, removed: np.ndarray, held: Held) -> None:
-        """Take vectors float32 [n, dim] in and ids out, then say what is held. To do it twice is to do it once."""
-        for start in range(0, len(ids), PIECE):
-            piece = slice(start, start + PIECE)
-            pairs = zip(ids[piece].tolist(), vectors[piece], strict=True)
-            self._do(self._client.upsert, self.name, [{"id": one, "vector": vector} for one, vector in pairs])
+    def write(self, blocks: Iterable[Block], removed: np.ndarray, held: Held) -> None:
+        """Take vectors in and ids out, then say what is held. To do it twice is to do it once."""
+        for ids, vectors in blocks:
+            for start in range(0, len(ids), PIECE):
+                piece = slice(start, start + PIECE)
+                pairs = zip(ids[piece].tolist(), vectors[piece], strict=True)
+                self._do(self._client.upsert, self.name, [{"id": one, "vector": vector} for one, vector in pairs])
         for start in range(0, len(removed), PIECE):
             self._do(self._client.delete, self.name, ids=removed[start : start + PIECE].tolist())
         self._do(self._client.alter_collection_properties, self.name, _as_properties(held))
@@ -117,8 +119,8 @@ class Collection:
         )
         return [[(float(hit["distance"]), int(hit["id"])) for hit in row] for row in found]
 
-    def vectors(self, ids: Sequence[int], dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """Those of the ids that are there, int64 [n], ascending, and their vectors, float32 [n, dim]."""
+    def vectors(self, ids: Sequence[int], dim: int) -> Block:
+        """Those of the ids that are there, ascending, and their vectors."""
         found: dict[int, Any] = {}
         for start in range(0, len(ids), PIECE):
             piece = list(ids[start : start + PIECE])

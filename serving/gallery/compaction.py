@@ -1,9 +1,11 @@
 """Compaction: the store as a new generation of the index, written beside the old one and put in its place at once.
 
 It reads one state of the store over a connection of its own, so that reading and writing go on meanwhile; what
-changes after that state waits in the side index of whoever searches. The new folder counts from the moment that the
-store names it; the old one is removed then, which those who have mapped it do not notice. One process compacts a
-gallery at a time, and one that is killed leaves at most a folder that nobody uses and the next one removes.
+changes after that state waits in the side index of whoever searches. Vectors go through memory in blocks: they are
+written to the folder and mapped from there, also for other kinds of index to be built and measured. The new folder
+counts from the moment that the store names it; the old one is removed then, which those who have mapped it do not
+notice. One process compacts a gallery at a time, and one that is killed leaves at most a folder that nobody uses and
+the next one removes.
 """
 
 from __future__ import annotations
@@ -16,20 +18,19 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import faiss
-import numpy as np
-
-from serving.gallery.generation import PREFIX, Facts, write_generation
+from serving.gallery.generation import PREFIX, Facts, finish_generation, write_rows
 from serving.gallery.index import Frozen
 from serving.gallery.kinds import FLAT, KINDS
 from serving.gallery.measuring import Measured, Sample, measure_kind, sample_of
 from serving.gallery.schema import METRIC
+from serving.gallery.segment import rows_of
 from serving.gallery.store import Store
 from zoo.errors import GalleryError
+from zoo.files import atomic_folder
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +71,12 @@ def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
     written: the old generation counts then as before.
     """
     with alone(folder, wait), _explained(folder):
-        changes, plan, start = store.changes_since(0), read_plan(store), time.perf_counter()
-        name, facts = "", None
-        if changes.count:
-            frozen, measured = _frozen(changes.ids, changes.vectors, plan)
-            seconds = round(time.perf_counter() - start, 3)
-            name = f"{PREFIX}{changes.number}-{secrets.token_hex(4)}"
-            facts = write_generation(
-                folder / name, frozen, _facts(store, changes.number, changes.count, frozen, measured, seconds)
-            )
+        plan, start, name, facts = read_plan(store), time.perf_counter(), "", None
+        with _drafted(folder, store) as draft:
+            if draft:
+                frozen, measured = _frozen(draft.exact, plan)
+                seconds = round(time.perf_counter() - start, 3)
+                name, facts = draft.name, _finish(draft, store, frozen, measured, seconds)
         store.set_generation(name)
         _sweep(folder, store.generations())
     return facts
@@ -95,23 +93,21 @@ def tune(
     does not hold the floor. Flat search is always among them. An empty gallery is left alone.
     """
     with alone(folder, wait=True), _explained(folder):
-        changes = store.changes_since(0)
-        if not changes.count:
-            return None, []
-        exact = _exact(changes.ids, changes.vectors)
-        sample = sample_of(changes.ids, changes.vectors, k)
-        rows, best = [], (exact, Measured(FLAT, 1.0, float("inf"), 0.0))
-        for kind in sorted({"flat", *kinds}, key=list(KINDS).index):
-            found = measure_kind(kind, exact, changes.vectors, sample, floor) if sample else None
-            rows.append((kind, found[1] if found else None))
-            if found and found[1].milliseconds < (1 - NEAR_TIE) * best[1].milliseconds:
-                best = found
-        frozen, measured = best
-        name = f"{PREFIX}{changes.number}-{secrets.token_hex(4)}"
-        facts = _facts(store, changes.number, changes.count, frozen, measured if sample else None, measured.seconds)
-        facts = write_generation(folder / name, frozen, facts)
+        with _drafted(folder, store) as draft:
+            if not draft:
+                return None, []
+            vectors = rows_of(draft.exact.exact)
+            sample = sample_of(draft.exact.ids, vectors, k)
+            rows, best = [], (draft.exact, Measured(FLAT, 1.0, float("inf"), 0.0))
+            for kind in sorted({"flat", *kinds}, key=list(KINDS).index):
+                found = measure_kind(kind, draft.exact, vectors, sample, floor) if sample else None
+                rows.append((kind, found[1] if found else None))
+                if found and found[1].milliseconds < (1 - NEAR_TIE) * best[1].milliseconds:
+                    best = found
+            frozen, measured = best
+            facts = _finish(draft, store, frozen, measured if sample else None, measured.seconds)
         store.set_state("plan", json.dumps(asdict(Plan(measured.setting.kind, floor, k))))
-        store.set_generation(name)
+        store.set_generation(draft.name)
         _sweep(folder, store.generations())
     return facts, rows
 
@@ -120,33 +116,52 @@ class BusyError(GalleryError):
     """Another process compacts the gallery."""
 
 
-def _frozen(ids: np.ndarray, vectors: np.ndarray, plan: Plan) -> tuple[Frozen, Measured | None]:
-    exact = _exact(ids, vectors)
-    sample: Sample | None = sample_of(ids, vectors, plan.k) if plan.kind != "flat" else None
+@dataclass(frozen=True)
+class _Draft:
+    """A generation that is being written to `folder`: the store's vectors after `change`, written and mapped."""
+
+    name: str
+    folder: Path
+    change: int
+    exact: Frozen
+
+
+@contextmanager
+def _drafted(folder: Path, store: Store) -> Iterator[_Draft | None]:
+    """It is there by its name once the block ends well, and not at all if it does not; None for an empty gallery."""
+    with ExitStack() as until_finished:
+        with store.reading_since(0) as whole:
+            if not whole.count:
+                yield None
+                return
+            name = f"{PREFIX}{whole.number}-{secrets.token_hex(4)}"
+            made = until_finished.enter_context(atomic_folder(folder / name))
+            exact = write_rows(made, store.dim, whole.blocks)
+        # What takes long is done when the store's moment has been let go.
+        yield _Draft(name, made, whole.number, exact)
+
+
+def _frozen(exact: Frozen, plan: Plan) -> tuple[Frozen, Measured | None]:
+    vectors = rows_of(exact.exact)
+    sample: Sample | None = sample_of(exact.ids, vectors, plan.k) if plan.kind != "flat" else None
     found = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample else None
     if plan.kind != "flat" and found is None:
         logger.warning(
             "no %s index of these %d vectors finds %g of the %d nearest; the gallery is searched exactly. "
             "Choose anew with: zoo gallery tune",
             plan.kind,
-            len(ids),
+            len(vectors),
             plan.recall,
             plan.k,
         )
     return found or (exact, None)
 
 
-def _exact(ids: np.ndarray, vectors: np.ndarray) -> Frozen:
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
-    return Frozen(index, ids)
-
-
-def _facts(store: Store, change: int, count: int, frozen: Frozen, measured: Measured | None, seconds: float) -> Facts:
+def _finish(draft: _Draft, store: Store, frozen: Frozen, measured: Measured | None, seconds: float) -> Facts:
     recall, milliseconds = (measured.recall, measured.milliseconds) if measured else (None, None)
-    return Facts(
-        store.fingerprint, store.dim, METRIC, change, count, frozen.setting, frozen.k, recall, milliseconds, seconds, {}
-    )
+    model, held = (store.fingerprint, store.dim, METRIC), (draft.change, len(frozen.ids))
+    facts = Facts(*model, *held, frozen.setting, frozen.k, recall, milliseconds, seconds, {})
+    return finish_generation(draft.folder, frozen.approximate, facts)
 
 
 def _sweep(folder: Path, keep: set[str]) -> None:

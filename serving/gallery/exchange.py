@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 
 from serving.gallery.binding import MODEL, model_of, model_text, read_model
+from serving.gallery.flat_file import FlatFile
 from serving.gallery.gallery import STORE, Gallery, is_gallery
 from serving.gallery.items import Item, NewItem
 from serving.gallery.marks import Mark
@@ -47,16 +47,17 @@ def export_gallery(path: Path, out: Path) -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
     with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
-        index = faiss.IndexIDMap(faiss.IndexFlatIP(store.dim))
-        with parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer:
+        with (
+            parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer,
+            FlatFile(made / INDEX, store.dim, named=True) as index,
+        ):
             for rows in _batches(store.rows()):
                 writer.write_table(_table(rows, store.dim))
-                index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows]))
-        faiss.write_index(index, str(made / INDEX))
+                index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
         marks = [asdict(mark) for mark in store.marks.all()]
         parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
         write_bytes(made / MODEL, model_text(*model_of(path, store)).encode())
-        return int(index.ntotal)
+        return len(index.ids())
 
 
 def import_gallery(source: Path, out: Path) -> tuple[int, int]:

@@ -19,10 +19,12 @@ from serving.gallery.backends import open_index
 from serving.gallery.binding import MODEL, model_of, parsed_model
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
-from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Stats
+from serving.gallery.index import Index
+from serving.gallery.items import AS_IT_IS, Added, Block, IndexStats, Item, Kept, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.marks import Marks
-from serving.gallery.measuring import Measured, recall_of, sample_of
+from serving.gallery.measuring import Measured, recall_of, sample_in
+from serving.gallery.milvus import MilvusIndex
 from serving.gallery.overview import Overview
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
@@ -207,8 +209,9 @@ class Gallery:
 
     def recall(self, k: int = 10) -> float | None:
         """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
-        sample = sample_of(*self.vectors(), k)
-        return recall_of(self._live.current(), sample) if sample else None
+        index = self._live.current()
+        sample = sample_in(index, k)
+        return recall_of(index, sample) if sample else None
 
     def labels(self) -> dict[int, str | None]:
         """The label of every item by its id, in the order of the ids."""
@@ -290,9 +293,13 @@ class Gallery:
     def stats(self) -> Stats:
         return self._store.stats()
 
-    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """All ids, int64 [n], ascending, and their embeddings, float32 [n, dim], as the index holds them."""
+    def vectors(self) -> Block:
+        """All ids and their embeddings, as the index holds them, in memory."""
         return self._live.current().content()
+
+    def index(self) -> Index | MilvusIndex:
+        """What is searched, as it is after the last change; it is kept up as long as the gallery is open."""
+        return self._live.current()
 
     def index_stats(self) -> IndexStats:
         return self._live.stats()

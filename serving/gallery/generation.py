@@ -10,16 +10,18 @@ be deleted at any time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import faiss
 import numpy as np
 
+from serving.gallery.flat_file import FlatFile
 from serving.gallery.index import Frozen
+from serving.gallery.items import Block
 from serving.gallery.kinds import KINDS, Setting
-from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.files import sha256_of, write_json
 
 EXACT, APPROXIMATE, IDS, FACTS = "exact.faiss", "index.faiss", "ids.npy", "facts.json"
 PREFIX = "index-"
@@ -52,17 +54,23 @@ class Facts:
     files: Mapping[str, str]
 
 
-def write_generation(folder: Path, frozen: Frozen, facts: Facts) -> Facts:
-    """Write a generation's folder, whole or not at all; `facts` as written, with the files' hashes."""
-    with atomic_folder(folder) as made:
-        faiss.write_index(frozen.exact, str(made / EXACT))
-        np.save(made / IDS, frozen.ids)
-        if frozen.approximate is not None:
-            faiss.write_index(frozen.approximate, str(made / APPROXIMATE))
-        facts = Facts(**{**vars(facts), "files": {path.name: sha256_of(path) for path in sorted(made.iterdir())}})
-        write_json(made / FACTS, asdict(facts))
-        # FAISS does not say when the last bytes of a file found no room.
-        open_generation(made, facts.fingerprint, facts.dim)
+def write_rows(folder: Path, dim: int, blocks: Iterable[Block]) -> Frozen:
+    """Begin a generation in a folder that is there: its exact rows, one block of them at a time in memory, mapped."""
+    with FlatFile(folder / EXACT, dim) as file:
+        for ids, vectors in blocks:
+            file.add(ids, vectors)
+    np.save(folder / IDS, file.ids())
+    return Frozen(_mapped(folder / EXACT), file.ids())
+
+
+def finish_generation(folder: Path, approximate: faiss.Index | None, facts: Facts) -> Facts:
+    """Write what a generation has beside its rows; `facts` as written, with the files' hashes."""
+    if approximate is not None:
+        faiss.write_index(approximate, str(folder / APPROXIMATE))
+    facts = Facts(**{**vars(facts), "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir())}})
+    write_json(folder / FACTS, asdict(facts))
+    # FAISS does not say when the last bytes of a file found no room.
+    open_generation(folder, facts.fingerprint, facts.dim)
     return facts
 
 

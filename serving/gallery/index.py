@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 
-from serving.gallery.items import Changes
+from serving.gallery.items import Block, Changes, Reading
 from serving.gallery.kinds import FLAT, KINDS, Setting
 from serving.gallery.locks import SharedLock
 from serving.gallery.segment import NOTHING, Segment
@@ -67,11 +67,16 @@ class Index:
         """Take over what happened in the store since `self.change`."""
         with self._lock.exclusive():
             if len(changes.ids):
-                self._side.add(changes.ids, changes.vectors)
-            if len(changes.removed):
-                self._main.remove(changes.removed)
-                self._side.remove(changes.removed)
+                self._side.add([(changes.ids, changes.vectors)])
+            self._pass_over(changes.removed)
             self.change = changes.number
+
+    def fill(self, new: Reading) -> None:
+        """As `apply`, with one block of the vectors beside those held; searches wait while they are read."""
+        with self._lock.exclusive():
+            self._side.add(new.blocks, max(0, new.count - len(self)))
+            self._pass_over(new.removed)
+            self.change = new.number
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
         """The `k` nearest to each of `vectors`, float32 [q, dim]; k is cut to what there is.
@@ -91,12 +96,25 @@ class Index:
                 ids = np.concatenate([ids, self._side.ids_of(new_rows)], axis=1)
         return best_of(similarities, ids, k)
 
-    def content(self) -> tuple[np.ndarray, np.ndarray]:
-        """All that is there: ids int64 [n], ascending, and vectors float32 [n, dim], copied."""
+    def ids(self) -> np.ndarray:
+        """The ids of all that is there, int64 [n], ascending."""
         with self._lock.shared():
-            parts = (self._main, self._side)
-            ids = np.concatenate([part.ids[part.alive] for part in parts])
-            return ids, np.concatenate([part.vectors()[part.alive] for part in parts])
+            return np.concatenate([part.ids[part.alive] for part in (self._main, self._side)])
+
+    def vectors_of(self, ids: np.ndarray) -> Block:
+        """Those of the ids, int64, ascending, that are there, and their vectors, float32 [n, dim], copied."""
+        with self._lock.shared():
+            parts = [part.vectors_of(ids) for part in (self._main, self._side)]
+        return np.concatenate([found for found, _ in parts]), np.concatenate([vectors for _, vectors in parts])
+
+    def content(self) -> Block:
+        """All that is there, copied: to be asked for of what fits into memory."""
+        return self.vectors_of(self.ids())
+
+    def _pass_over(self, removed: np.ndarray) -> None:
+        if len(removed):
+            self._main.remove(removed)
+            self._side.remove(removed)
 
     def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Found:
         """At least k rows for each vector, with their exact similarities, in no order."""

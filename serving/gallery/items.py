@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -105,3 +105,21 @@ class Changes:
     removed: np.ndarray
     ids: np.ndarray
     vectors: np.ndarray
+
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
+
+
+def equal_blocks(one: Block, other: Block) -> bool:
+    return all(np.array_equal(*parts) for parts in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """As `Changes`, with the new items in blocks that are read as they are asked for, once."""
+
+    number: int
+    count: int
+    removed: np.ndarray
+    blocks: Iterator[Block]

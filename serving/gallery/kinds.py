@@ -57,10 +57,11 @@ def kind_of(name: str) -> Kind:
 
 
 def build(kind: Kind, vectors: np.ndarray) -> faiss.Index:
-    """A trained index of `vectors`, float32 [n, dim], in their order."""
+    """A trained index of `vectors`, float32 [n, dim], contiguous, in their order."""
     index = kind.make(*vectors.shape)
     index.train(_sample(index, vectors))
-    index.add(vectors)
+    # Not by `add`, which would copy vectors that are mapped; in blocks, a graph would grow by doubling its memory.
+    index.add_c(len(vectors), faiss.swig_ptr(vectors))
     return index
 
 

@@ -30,8 +30,7 @@ class LiveIndex:
         self.folder, self._store = folder, store
         self._catching_up, self._compacting = threading.Lock(), threading.Lock()
         self._in_background = False
-        self._index, self._facts = self._opened(store.position()[1])
-        self.current()
+        self._index, self._facts = self._newest()
 
     def close(self) -> None:
         """Nothing is held that has to be let go; the store is closed by who made it."""
@@ -44,10 +43,11 @@ class LiveIndex:
             index, facts = self._index, self._facts
             if self._store.position()[1] != index.generation:
                 index, facts = self._newest()
+            # What is searched already takes changes over at once, and not block by block.
             changes = self._store.changes_since(index.change)
             index.apply(changes)
             if len(index) != changes.count:
-                index, facts = self._rebuilt(index.generation), None
+                index, facts = self._rebuilt(index.generation)
             self._index, self._facts = index, facts
         if self._in_background and compaction.is_due(index.waiting, len(index)):
             self._start_compaction()
@@ -70,9 +70,11 @@ class LiveIndex:
         )
 
     def is_due(self) -> bool:
-        """Whether a compaction is worth its time now."""
-        index = self.current()
-        return compaction.is_due(index.waiting, len(index))
+        """Whether a compaction is worth its time now: what has come is counted, and not read."""
+        if self._store.position()[1] != self._index.generation:
+            self.current()
+        held = self._facts.change if self._facts else 0
+        return compaction.is_due(self._store.changed_since(held), self._store.count())
 
     def compact(self) -> Facts | None:
         with self._compacting, self._store.again().closing() as store:
@@ -108,17 +110,21 @@ class LiveIndex:
         return Index(self._store.dim, found[0], found[1].change, generation), found[1]
 
     def _newest(self) -> tuple[Index, Facts | None]:
-        """The generation that counts; another may come, and this one go, before it is open."""
+        """The generation that counts, with what came since; another may come, and this one go, before it is open."""
         while True:
-            found = self._opened(self._store.position()[1])
-            if found[0].generation == self._store.position()[1]:
-                return found
+            index, facts = self._opened(self._store.position()[1])
+            if index.generation == self._store.position()[1]:
+                break
+        with self._store.reading_since(index.change) as new:
+            index.fill(new)
+        return (index, facts) if len(index) == new.count else self._rebuilt(index.generation)
 
-    def _rebuilt(self, generation: str) -> Index:
+    def _rebuilt(self, generation: str) -> tuple[Index, None]:
         logger.warning("the index of %s does not add up; it is built anew from the store.", self.folder)
         index = Index(self._store.dim, generation=generation)
-        index.apply(self._store.changes_since(0))
-        return index
+        with self._store.reading_since(0) as whole:
+            index.fill(whole)
+        return index, None
 
     def _try_to_compact(self) -> None:
         try:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from serving.gallery.index import Frozen, Index
+from serving.gallery.index import Found, Frozen, Index, best_of
+from serving.gallery.items import Block
 from serving.gallery.kinds import Kind, Setting, build, kind_of
 from zoo.evaluation import nearest_neighbours
 from zoo.evaluation.inputs import class_codes
 
 QUERIES = 500
 TIMED = 60
+BLOCK_BYTES = 64 * 2**20
+"""How much of a gallery's vectors is looked at at a time."""
 _ROUNDING = 1e-5
 """Two ways of summing a product of unit vectors in single precision differ by less."""
 
@@ -23,7 +26,11 @@ _ROUNDING = 1e-5
 class Searched(Protocol):
     """What is measured: `Index`, or an index like it."""
 
-    def search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]: ...
+    def search(self, vectors: np.ndarray, k: int) -> Found: ...
+
+    def ids(self) -> np.ndarray: ...
+
+    def vectors_of(self, ids: np.ndarray) -> Block: ...
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,41 @@ class Measured:
 
 def sample_of(ids: np.ndarray, vectors: np.ndarray, k: int, queries: int = QUERIES) -> Sample | None:
     """Some of the vectors, float32 [n, dim], and how near their `k` nearest others are; None where there are none."""
+    # Of mapped rows a copy, block by block: NumPy would copy them all, time and again (serving.gallery.segment).
+    return _sample(ids, lambda rows: (ids[rows], np.require(vectors[rows], requirements="A")), k, queries)
+
+
+def sample_in(index: Searched, k: int, queries: int = QUERIES) -> Sample | None:
+    """As `sample_of`, of what an index holds."""
+    ids = index.ids()
+    return _sample(ids, lambda rows: index.vectors_of(ids[rows]), k, queries)
+
+
+def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int) -> Sample | None:
     k = min(k, len(ids) - 1)
     if k < 1:
         return None
-    chosen = np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False))
-    similarities, found = nearest_neighbours(vectors[chosen], vectors, k + 1)
-    kth = without_own(similarities, found, chosen)[:, -1]
-    return Sample(ids[chosen], vectors[chosen], kth, k)
+    own, vectors = block(np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False)))
+    blocks = (block(rows) for rows in pieces(len(ids), vectors.shape[1]))
+    similarities, found = nearest_in(blocks, vectors, k + 1)
+    return Sample(own, vectors, without_own(similarities, found, own)[:, -1], k)
+
+
+def pieces(n: int, dim: int) -> Iterator[slice]:
+    """The rows of float32 [n, dim] in slices of at most `BLOCK_BYTES`."""
+    size = max(1, BLOCK_BYTES // (4 * dim))
+    return (slice(start, start + size) for start in range(0, n, size))
+
+
+def nearest_in(blocks: Iterable[Block], queries: np.ndarray, k: int) -> Found:
+    """The k nearest to each of float32 [q, dim], as `nearest_neighbours` finds them, of vectors that come in blocks."""
+    similarities, ids = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    for some, vectors in blocks:
+        if len(some) and len(queries):
+            near, rows = nearest_neighbours(queries, vectors, min(k, len(some)))
+            both = np.concatenate([similarities, near], axis=1), np.concatenate([ids, some[rows]], axis=1)
+            similarities, ids = best_of(*both, k)
+    return similarities, ids
 
 
 def codes_of(labels: Mapping[int, str | None], ids: np.ndarray) -> np.ndarray:

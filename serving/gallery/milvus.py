@@ -15,7 +15,7 @@ import numpy as np
 from serving.gallery.collection import Collection, Held
 from serving.gallery.generation import Facts
 from serving.gallery.index import Found, Index, best_of
-from serving.gallery.items import IndexStats
+from serving.gallery.items import Block, IndexStats, equal_blocks
 from serving.gallery.measuring import Measured
 from serving.gallery.milvus_address import Address
 from serving.gallery.segment import NOTHING
@@ -73,9 +73,22 @@ class MilvusIndex:
                     similarities[number, place], ids[number, place] = similarity, one
         return best_of(similarities, ids, k)
 
-    def content(self) -> tuple[np.ndarray, np.ndarray]:
-        """What the collection holds of the gallery's items: ids int64 [n], ascending, and float32 [n, dim]."""
-        return self._collection.vectors(sorted(self._store.labels()), self._store.dim)
+    @property
+    def change(self) -> int:
+        """The store's change up to which the collection was brought."""
+        return self._change
+
+    def ids(self) -> np.ndarray:
+        """As `Index.ids`: those of the store that the collection should hold."""
+        return self._store.ids()
+
+    def vectors_of(self, ids: np.ndarray) -> Block:
+        """As `Index.vectors_of`."""
+        return self._collection.vectors(ids.tolist(), self._store.dim)
+
+    def content(self) -> Block:
+        """As `Index.content`."""
+        return self.vectors_of(self.ids())
 
     def stats(self) -> IndexStats:
         self.current()
@@ -92,9 +105,9 @@ class MilvusIndex:
         """
         with self._lock, locked(self.folder):
             self._catch_up()
-            kept = self._store.changes_since(0)
-            ids, vectors = self._collection.vectors(kept.ids.tolist(), self._store.dim)
-            if not (np.array_equal(ids, kept.ids) and np.array_equal(vectors, kept.vectors)):
+            with self._store.reading_since(0) as kept:
+                equal = all(equal_blocks(self.vectors_of(block[0]), block) for block in kept.blocks)
+            if not equal:
                 self._fill()
         return None
 
@@ -121,19 +134,20 @@ class MilvusIndex:
             self._fill()
             return
         if held.change < changes.number:
-            self._collection.write(changes.ids, changes.vectors, changes.removed, self._held(changes.number))
+            new = [(changes.ids, changes.vectors)]
+            self._collection.write(new, changes.removed, self._held(changes.number))
         self._change, self._count = changes.number, changes.count
         if self._collection.count() != changes.count:
             self._fill()
 
     def _fill(self) -> None:
         """Another collection in place of the one there is, which was another model's or does not add up."""
-        changes = self._store.changes_since(0)
         # Until all is written it says that it holds nothing.
         self._collection.create(self._store.dim, self._held(0))
-        self._collection.write(changes.ids, changes.vectors, changes.removed, self._held(changes.number))
-        self._change, self._count = changes.number, changes.count
-        if self._collection.count() != changes.count:
+        with self._store.reading_since(0) as whole:
+            self._collection.write(whole.blocks, whole.removed, self._held(whole.number))
+        self._change, self._count = whole.number, whole.count
+        if self._collection.count() != whole.count:
             raise GalleryError(f"Milvus at {self.address.text} does not hold what it was given; see its log.")
 
     def _held(self, change: int) -> Held:
@@ -143,6 +157,7 @@ class MilvusIndex:
         local = self._local
         if local is None or local[0] != self._change:
             index = Index(self._store.dim)
-            index.apply(self._store.changes_since(0))
+            with self._store.reading_since(0) as whole:
+                index.fill(whole)
             local = self._local = (index.change, index)
         return local[1].search(vectors, k, True, among)

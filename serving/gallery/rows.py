@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serving.gallery.items import Item, NewItem
+from serving.gallery.items import Block, Item, NewItem
 from zoo.errors import GalleryError
 
-_PIECE = 10_000
+BLOCK = 10_000
+"""How many embeddings are read at a time."""
 ITEM = (
     "id, source, label, metadata, content_sha256, added_at, change, "
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
@@ -33,24 +34,19 @@ def blob_of(vector: np.ndarray, dim: int, source: str) -> bytes:
     return vector.astype("<f4").tobytes()
 
 
-def vectors_of(
-    db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ids int64 [n], ascending, and embeddings float32 [n, dim], read in pieces to hold them once in memory.
+def blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int) -> Iterator[Block]:
+    """Ids and embeddings, a block of them at a time in memory.
 
-    path: of the file; source: what follows FROM, with an order. Raises `GalleryError` for one of another length.
+    path: of the file; source: what follows FROM, with an order by which ids ascend. Raises `GalleryError` for an
+    embedding of another length.
     """
-    ((n,),) = db.execute(f"SELECT count(*) FROM {source.partition('ORDER')[0]}", values)
-    ids, vectors = np.empty(n, np.int64), np.empty((n, dim), np.float32)
     cursor = db.execute(f"SELECT item, embedding FROM {source}", values)
-    for start in range(0, n, _PIECE):
-        rows = cursor.fetchmany(_PIECE)
+    while rows := cursor.fetchmany(BLOCK):
         if any(len(blob) != 4 * dim for _, blob in rows):
             raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
-        ids[start : start + len(rows)] = [item_id for item_id, _ in rows]
         joined = b"".join(blob for _, blob in rows)
-        vectors[start : start + len(rows)] = np.frombuffer(joined, "<f4").reshape(-1, dim)
-    return ids, vectors
+        vectors = np.frombuffer(joined, "<f4").reshape(-1, dim)
+        yield np.array([item_id for item_id, _ in rows], np.int64), vectors.astype(np.float32, copy=False)
 
 
 def row_of(item: NewItem) -> tuple[Any, ...]:

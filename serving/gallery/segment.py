@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import faiss
 import numpy as np
 
+from serving.gallery.items import Block
 from serving.gallery.kinds import Kind
 
 NOTHING = -1
@@ -25,11 +28,18 @@ class Segment:
         """How many vectors are there, those that are gone left out."""
         return len(self.ids) - self.gone
 
-    def add(self, ids: np.ndarray, vectors: np.ndarray) -> None:
-        """Add vectors float32 [m, dim]; their ids are larger than those that are there."""
-        self.exact.add(np.ascontiguousarray(vectors, np.float32))
-        self.ids = np.concatenate([self.ids, ids])
-        self.alive = np.concatenate([self.alive, np.ones(len(ids), np.bool_)])
+    def add(self, blocks: Iterable[Block], expected: int = 0) -> None:
+        """Add vectors whose ids are larger than those that are there; `expected`: how many, for which room is made."""
+        # FAISS doubles its memory as it grows, and copies what there was.
+        if expected:
+            self.exact.codes.resize((len(self.ids) + expected) * self.exact.code_size)
+            self.exact.codes.resize(len(self.ids) * self.exact.code_size)
+        ids = [self.ids]
+        for some, vectors in blocks:
+            self.exact.add(np.ascontiguousarray(vectors, np.float32))
+            ids.append(some)
+        self.ids = np.concatenate(ids)
+        self.alive = np.concatenate([self.alive, np.ones(len(self.ids) - len(self.alive), np.bool_)])
         self._bits = None
 
     def remove(self, ids: np.ndarray) -> None:
@@ -70,15 +80,29 @@ class Segment:
 
     def vectors(self) -> np.ndarray:
         """All rows, float32 [n, dim], those that are gone as well: a view that lives as long as the index."""
-        n, dim = self.exact.ntotal, self.exact.d
-        if n == 0:
-            return np.empty((0, dim), np.float32)
-        return faiss.rev_swig_ptr(self.exact.get_xb(), n * dim).reshape(n, dim)
+        return rows_of(self.exact)
+
+    def vectors_of(self, ids: np.ndarray) -> Block:
+        """Those of the ids, ascending, that are there, and their vectors, copied."""
+        rows = np.searchsorted(self.ids, ids)
+        there = rows < len(self.ids)
+        there[there] = (self.ids[rows[there]] == ids[there]) & self.alive[rows[there]]
+        return ids[there], self.vectors()[rows[there]]
 
     def _bits_of_those_alive(self) -> np.ndarray | None:
         if self.gone and self._bits is None:
             self._bits = _packed(self.alive)
         return self._bits if self.gone else None
+
+
+def rows_of(exact: faiss.Index) -> np.ndarray:
+    """A flat index's vectors, float32 [n, dim]: a view that lives as long as it. In a mapped one numbers do not lie at
+    addresses that NumPy calls aligned: some of its functions copy all of such an array first.
+    """
+    n, dim = exact.ntotal, exact.d
+    if n == 0:
+        return np.empty((0, dim), np.float32)
+    return faiss.rev_swig_ptr(exact.get_xb(), n * dim).reshape(n, dim)
 
 
 def search(

@@ -27,10 +27,10 @@ from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
 from serving.gallery.history import History, check_leads
-from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Stats
+from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, blob_of, item_of, json_of, row_of, vectors_of
+from serving.gallery.rows import ITEM, blob_of, blocks_of, item_of, json_of, row_of
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
@@ -137,6 +137,10 @@ class Store:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return change
 
+    def ids(self) -> np.ndarray:
+        """The ids, int64, ascending, of all items."""
+        return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
+
     def matching(self, chosen: Filter) -> np.ndarray:
         """The ids, int64, ascending, of the items that a filter lets through."""
         condition, values = chosen.sql()
@@ -184,18 +188,29 @@ class Store:
         return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
 
     def changes_since(self, number: int) -> Changes:
-        """All that happened after change `number`; since 0 it is the whole gallery."""
+        """All that happened after change `number`; since 0 it is the whole gallery, in memory."""
+        with self.reading_since(number) as new:
+            blocks = [(np.empty(0, np.int64), np.empty((0, self.dim), np.float32)), *new.blocks]
+        ids, vectors = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return Changes(new.number, new.count, new.removed, ids, vectors)
+
+    @contextmanager
+    def reading_since(self, number: int) -> Iterator[Reading]:
+        """As `changes_since`, in blocks, of one moment. What is written within is not seen, and its log is kept."""
         with self._of_this_model():
-            now, count = self.change(), self.count()
             # From the start on, reading the table in order is quicker than going through the index by change. Either
             # way ids ascend: a later change has never a smaller id.
-            if number:
-                since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
-                ids, vectors = vectors_of(self._db, self.path, since, self.dim, number)
-            else:
-                ids, vectors = vectors_of(self._db, self.path, "embeddings ORDER BY item", self.dim)
+            since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
+            source, values = (since, [number]) if number else ("embeddings ORDER BY item", [])
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
-        return Changes(now, count, np.array([row[0] for row in removed], np.int64), ids, vectors)
+            gone = np.array([row[0] for row in removed], np.int64)
+            blocks = blocks_of(self._db, self.path, source, self.dim, *values)
+            yield Reading(self.change(), self.count(), gone, blocks)
+
+    def changed_since(self, number: int) -> int:
+        """How many items came or went after change `number`, without reading them."""
+        parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("items", "removals"))
+        return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
 
     def item(self, item_id: int) -> Item:
         return item_of(self._one(f"SELECT {ITEM} FROM items WHERE id = ?", item_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ from serving.gallery.backends import backend_of
 from serving.gallery.compaction import read_plan
 from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.generation import NONE, check_hashes, read_facts
-from serving.gallery.items import Changes
+from serving.gallery.index import Index
+from serving.gallery.items import Block, Reading, equal_blocks
+from serving.gallery.measuring import nearest_in
+from serving.gallery.milvus import MilvusIndex
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, GalleryNotFoundError
-from zoo.evaluation import nearest_neighbours
 from zoo.verify import Check
 
-QUERIES = 100
+QUERIES, K = 100, 10
 
 
 def verify_gallery(path: Path) -> Iterator[Check]:
@@ -33,38 +36,76 @@ def verify_gallery(path: Path) -> Iterator[Check]:
         problems = store.problems()
         yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
         try:
-            content, ids, vectors = _same_moment(gallery, store)
+            found = _compared(gallery, store)
         except GalleryError as error:
             yield Check("embeddings", False, str(error))
             return
-        yield _unit(content)
-        yield _files(path, store) if gallery.index_stats().kind != "milvus" else _in_milvus(path, len(ids))
-        equal = np.array_equal(ids, content.ids) and np.array_equal(vectors, content.vectors)
-        detail = (
-            f"holds change {content.number}" if equal else "holds other vectors than the store; run zoo gallery compact"
+        wrong = found.not_unit
+        yield Check(
+            "embeddings", wrong is None, "unit rows" if wrong is None else f"of item {wrong} not of unit length"
         )
-        yield Check("index", equal, detail)
-        if len(ids):
-            yield _exact(gallery, content)
+        in_milvus = gallery.index_stats().kind == "milvus"
+        yield _in_milvus(path, len(found.index.ids())) if in_milvus else _files(path, store)
+        other = "holds other vectors than the store; run zoo gallery compact"
+        yield Check("index", found.equal, f"holds change {found.number}" if found.equal else other)
+        if len(found.queries):
+            yield _exact(found)
         if gallery.index_stats().recall is not None:
             yield _recall(gallery, store)
 
 
-def _same_moment(gallery: Gallery, store: Store) -> tuple[Changes, np.ndarray, np.ndarray]:
-    """What the store holds, and what the index does, after the same change."""
+@dataclass(frozen=True)
+class _Compared:
+    """Store and index after change `number`.
+
+    not_unit: an item whose embedding is not of unit length; equal: whether the index holds what the store does;
+    queries: float32 [q, dim], some of the store's; nearest: float32 [q, k], the similarities of their nearest in it.
+    """
+
+    number: int
+    index: Index | MilvusIndex
+    not_unit: int | None
+    equal: bool
+    queries: np.ndarray
+    nearest: np.ndarray
+
+
+def _compared(gallery: Gallery, store: Store) -> _Compared:
     for _ in range(100):
-        before = store.change()
-        ids, vectors = gallery.vectors()
-        content = store.changes_since(0)
-        if content.number == before:
-            return content, ids, vectors
+        index = gallery.index()
+        with store.reading_since(0) as whole:
+            if whole.number != index.change:
+                continue
+            found = _look_through(whole, index, store)
+        # An index that processes share may have been written to.
+        if found.equal or store.change() == found.number:
+            return found
     raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.")
 
 
-def _unit(content: Changes) -> Check:
-    norms = np.linalg.norm(content.vectors.astype(np.float64), axis=1)
-    wrong = content.ids[~(np.abs(norms - 1) < 1e-3)]
-    return Check("embeddings", not len(wrong), f"of item {wrong[0]} not of unit length" if len(wrong) else "unit rows")
+def _look_through(whole: Reading, index: Index | MilvusIndex, store: Store) -> _Compared:
+    """All of the store's vectors once, block by block."""
+    wrong, equal, count = [], True, 0
+    queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
+    queries = queries[_are_unit(queries)]
+
+    def good() -> Iterator[Block]:
+        nonlocal equal, count
+        for ids, vectors in whole.blocks:
+            count += len(ids)
+            equal = equal and equal_blocks(index.vectors_of(ids), (ids, vectors))
+            unit = _are_unit(vectors)
+            wrong.extend(ids[~unit].tolist())
+            yield ids[unit], vectors[unit]
+
+    nearest, _ = nearest_in(good(), queries, K)
+    equal = equal and count == len(index.ids())
+    return _Compared(whole.number, index, min(wrong, default=None), equal, queries, nearest)
+
+
+def _are_unit(vectors: np.ndarray) -> np.ndarray:
+    close: np.ndarray = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) < 1e-3
+    return close
 
 
 def _files(path: Path, store: Store) -> Check:
@@ -85,16 +126,12 @@ def _in_milvus(path: Path, count: int) -> Check:
     return Check("generation", None, f"there are no files of an index here; {backend_of(path)} holds {count:,} vectors")
 
 
-def _exact(gallery: Gallery, content: Changes) -> Check:
+def _exact(found: _Compared) -> Check:
     """Exact search of the gallery beside the exact core over the store's vectors."""
-    rows = np.random.default_rng(0).choice(len(content.ids), min(QUERIES, len(content.ids)), replace=False)
-    k = min(10, len(content.ids))
-    expected, _ = nearest_neighbours(content.vectors[rows], content.vectors, k)
-    got, _ = gallery.neighbours(content.vectors[rows], k, exact=True)
-    equal = got.shape == expected.shape and bool(np.allclose(got, expected, atol=1e-5))
-    return Check(
-        "search", equal, f"{len(rows)} searches {'equal' if equal else 'differ from'} exact search of the store"
-    )
+    got, _ = found.index.search(found.queries, K, exact=True)
+    equal = got.shape == found.nearest.shape and bool(np.allclose(got, found.nearest, atol=1e-5))
+    what = "equal" if equal else "differ from"
+    return Check("search", equal, f"{len(found.queries)} searches {what} exact search of the store")
 
 
 def _recall(gallery: Gallery, store: Store) -> Check:

@@ -8,7 +8,8 @@ The first part times a reader that catches up with 10,000 changes of another pro
 is less than 100 ms), in galleries of --held items. The second builds every kind over the same vectors, finds its
 fastest setting that holds the recall, and prints build time, bytes a vector in files (the exact vectors, which every
 kind has beside it, apart), recall and latency; --picture draws them against the rows. The third opens a gallery in a
-fresh process and searches once (asked of a million vectors: less than 2 s). --json is written after every line, so that
+fresh process and searches once (asked of a million vectors: less than 2 s); before, another one compacts it, and the
+most private memory that it takes is told beside the size of the vectors. --json is written after every line, so that
 a run which is stopped leaves what it has found.
 
 Vectors are made: classes around centres, with a spectrum that falls as that of trained embeddings does. Vectors without
@@ -121,22 +122,52 @@ def change(writer: Gallery, rows: np.ndarray, first: int, count: int) -> None:
     writer.remove(range(last - count + 1, last + 1))
 
 
-OPENED = """
+MEMORY = """
+def memory(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(key))
+"""
+
+COMPACTED = (
+    MEMORY
+    + """
+import sys, threading, time
+from pathlib import Path
+from serving.gallery import compaction
+from serving.gallery.store import Store
+
+before, most, done = memory("RssAnon"), [0], threading.Event()
+def watch():
+    while not done.wait(0.002):
+        most[0] = max(most[0], memory("RssAnon"))
+watching = threading.Thread(target=watch)
+watching.start()
+with Store(Path(sys.argv[1]) / "gallery.sqlite").closing() as store:
+    start = time.perf_counter()
+    compaction.compact(Path(sys.argv[1]), store)
+    seconds = time.perf_counter() - start
+done.set()
+watching.join()
+print(seconds, max(0, most[0] - before))
+"""
+)
+
+OPENED = (
+    MEMORY
+    + """
 import json, sys, time
 import numpy as np
 from serving.gallery import Gallery
 
 query = np.zeros((1, int(sys.argv[2])), np.float32)
 query[0, 0] = 1
-def memory(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(key))
 before, start = memory("RssAnon"), time.perf_counter()
 gallery = Gallery.open(sys.argv[1])
 opened = time.perf_counter()
 gallery.search(query, 10)
 print(json.dumps([opened - start, time.perf_counter() - opened, memory("RssAnon") - before]))
 """
+)
 
 
 def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
@@ -144,9 +175,12 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
         path, start = Path(folder) / "g", time.perf_counter()
         with filled(path, vectors(n, dim)) as gallery:
             wrote = time.perf_counter()
-            gallery.compact()
-            compacted = time.perf_counter()
-        print(f"{n:,} x {dim}: written in {wrote - start:.1f} s, compacted in {compacted - wrote:.1f} s")
+            gallery.compact_in_background()  # as it is closed it is left as it is
+        done = subprocess.run([sys.executable, "-c", COMPACTED, str(path)], check=True, capture_output=True, text=True)
+        compacted, peak = map(float, done.stdout.split())
+        size = 4 * n * dim / 2**20
+        print(f"{n:,} x {dim}: written in {wrote - start:.1f} s, compacted in {compacted:.1f} s; ", end="")
+        print(f"at most {peak:.0f} MiB of private memory for {size:.0f} MiB of vectors")
         words = [sys.executable, "-c", OPENED, str(path), str(dim)]
         runs = [subprocess.run(words, check=True, capture_output=True, text=True).stdout for _ in range(repeats)]
     opened, searched, memory = (list(column) for column in zip(*map(json.loads, runs), strict=True))
@@ -158,7 +192,9 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
         rows=n,
         repeats=repeats,
         written_seconds=wrote - start,
-        compacted_seconds=compacted - wrote,
+        compacted_seconds=compacted,
+        compaction_peak_mib=peak,
+        vectors_mib=size,
         median_ms=1000 * median(opened),
         worst_ms=1000 * max(opened),
         first_search_median_ms=1000 * median(searched),

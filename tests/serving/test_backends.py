@@ -174,12 +174,12 @@ def test_a_collection_that_does_not_add_up_is_filled_anew(milvus: Path, tmp_path
     collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
     held = collection.held()
     assert held is not None
-    collection.write(np.array([], np.int64), unit_rows(0), np.array([3, 4]), held)  # two are lost
+    collection.write([], np.array([3, 4]), held)  # two are lost
     collection.close()
     with Gallery.open(milvus) as gallery:
         assert_finds(gallery, known)
     collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
-    collection.write(np.array([5]), -unit_rows(5)[4:], np.array([], np.int64), held)  # one is another
+    collection.write([(np.array([5]), -unit_rows(5)[4:])], np.array([], np.int64), held)  # one is another
     collection.close()
     assert [check.name for check in verify_gallery(milvus) if check.ok is False] == ["index", "search"]
     assert main(["gallery", "compact", str(milvus)]) == 0

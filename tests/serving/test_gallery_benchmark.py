@@ -59,3 +59,5 @@ def test_a_gallery_is_opened_by_a_fresh_process(capsys: pytest.CaptureFixture[st
     (opened,) = found.parts["opening"]
     assert opened["rows"] == 100
     assert 0 < opened["median_ms"] == opened["worst_ms"]
+    assert opened["compaction_peak_mib"] < 100
+    assert opened["vectors_mib"] == 100 * 16 * 4 / 2**20
