@@ -18,9 +18,11 @@ from serving.collection import FOLDER
 from serving.collections import Chosen, Collections
 from serving.configuration import Configuration
 from serving.cores import Cores
+from serving.following import handing_out
+from serving.following.passing_on import PassingOn, is_passed_on
 from serving.hosts import KeptPrivate, KnownHosts
 from serving.journal import Journal, to_stderr
-from serving.keys import KeyGuard, Keys, client_of
+from serving.keys import KeyGuard, Keys, client_of, reading_key
 from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
@@ -59,13 +61,15 @@ def create_app(
         return app
 
     at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
-    in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
+    either = PassingOn(_Either(at_root, named), configuration.answer_seconds, share.concurrency)
+    in_time = BodyDeadline(either, configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
     answered = AnswerDeadline(inside, configuration.answer_seconds, _takes_minutes)
     limited = ConcurrencyLimit(answered, share.concurrency)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
-        guarded = RateLimit(guarded, share.rate, share.burst, partial(client_of, is_known=collections.knows))
+        client, follows = partial(client_of, is_known=collections.knows), partial(_follows, collections)
+        guarded = RateLimit(guarded, share.rate, share.burst, client, exempt=follows)
     known: ASGIApp = KnownHosts(guarded, hosts)
     if not collections.are_guarded:
         known = KeptPrivate(known)
@@ -100,7 +104,17 @@ class _Either:
 
 def _keys_of(scope: Scope) -> Keys | None:
     collection = scope[SCOPE]
+    if collection and collection.following:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if is_passed_on(scope["method"], path):  # whom it is passed on to looks at the key
+            return None
     return collection.keys if collection else None
+
+
+def _follows(collections: Collections, scope: Scope) -> bool:
+    """Whether a service asks for what is new, as it does before each of its queries: those have limits there."""
+    key = reading_key(scope)
+    return key is not None and scope["path"].endswith("/changes") and collections.are_followed_with(key)
 
 
 def _takes_minutes(scope: Scope) -> bool:
@@ -135,6 +149,7 @@ ROUTES: list[BaseRoute] = [
     Route("/embed", searching.embed, methods=["POST"]),
     Route("/evaluate", evaluating.last),
     Route("/evaluate", evaluating.measure, methods=["POST"]),
+    Route("/changes", handing_out.changes),
     Route("/feedback", feedback.show),
     Route("/feedback", feedback.mark, methods=["POST"]),
     Route("/feedback/{id}", feedback.undo, methods=["DELETE"]),

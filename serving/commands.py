@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving import runtimes
-from serving.configuration import PREFIX, Configuration
+from serving.configuration import FOLLOW, FOLLOW_KEY, PREFIX, Configuration
 from zoo.cli.command import Command
 from zoo.cli.output import print_json
 from zoo.errors import UsageError
@@ -128,7 +128,13 @@ def _configure_serve(parser: ArgumentParser) -> None:
         "--keys-file",
         type=Path,
         metavar="F",
-        help="file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY",
+        help=f"file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY",
+    )
+    parser.add_argument(
+        "--follow",
+        metavar="URL",
+        help="answer from a copy of the gallery of this service, http://HOST:PORT, which is made in GALLERY where that "
+        f"is not there, and kept up with it; changes are passed on to it. Its key: {FOLLOW_KEY}",
     )
     parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
     parser.add_argument("--precision", metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
@@ -144,7 +150,9 @@ def _serve(args: Namespace) -> None:
     from serving.keys_file import read_keys
 
     places = from_words(args.galleries, args.model)
-    for place in places:
+    if args.follow is not None:
+        os.environ[FOLLOW] = args.follow
+    for place in places if not os.environ.get(FOLLOW) else []:
         check_there(Path(place.gallery))
     from serving.server import serve  # BentoML, not before the arguments were looked at
 
@@ -174,5 +182,6 @@ SERVE = Command(
     "zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars\n"
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
     "ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone\n"
+    "ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up\n"
     "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
 )

@@ -2,8 +2,9 @@
 
 `zoo serve` has a flag for each but the keys, which other users of a machine could read there, and for which it takes
 --keys-file; the variable is how the flag reaches the service, and how `bentoml serve` and a container are configured.
-Beside the table there are ZOO_SERVE_HOSTS, ZOO_SERVE_READ_KEYS and ZOO_SERVE_WRITE_KEYS; these keys hold for all
-collections, and those of ZOO_SERVE_READ_KEYS_OLD_CARS and its like for the collection old-cars alone.
+Beside the table there are ZOO_SERVE_HOSTS, ZOO_SERVE_READ_KEYS, ZOO_SERVE_WRITE_KEYS and ZOO_SERVE_FOLLOW_KEYS; these
+keys hold for all collections, and those of ZOO_SERVE_READ_KEYS_OLD_CARS and its like for the collection old-cars alone.
+A service that follows another one has that one's address in ZOO_FOLLOW and its key in ZOO_FOLLOW_KEY.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
 PREFIX = "ZOO_SERVE_"
 HOSTS = "ZOO_SERVE_HOSTS"
 """The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
-READ_KEYS, WRITE_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
+READ_KEYS, WRITE_KEYS, FOLLOW_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS", "ZOO_SERVE_FOLLOW_KEYS"
 """Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
-KEYS = (READ_KEYS, WRITE_KEYS)
+KEYS = (READ_KEYS, WRITE_KEYS, FOLLOW_KEYS)
+FOLLOW, FOLLOW_KEY = "ZOO_FOLLOW", "ZOO_FOLLOW_KEY"
+"""Environment variables: the address of the service that is followed, and the key with which it is asked."""
 
 
-def key_variables(name: str) -> tuple[str, str]:
-    """Those that hold the keys of the collection `name` alone; `READ_KEYS` and `WRITE_KEYS` hold for all."""
+def key_variables(name: str) -> list[str]:
+    """Those that hold the keys of the collection `name` alone, in the order of `KEYS`, which hold for all."""
     ending = name.upper().replace("-", "_")
-    return f"{READ_KEYS}_{ending}", f"{WRITE_KEYS}_{ending}"
+    return [f"{variable}_{ending}" for variable in KEYS]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""API keys: who may read and who may write.
+"""API keys: who may read, who may write, and who may follow.
 
 Keys come from the environment, never from the command line, which other users of a machine can list. Without a read
 key everyone who reaches the service may search; without a write key nobody may change the gallery: a page from
-elsewhere can send a form to a service on loopback, but it cannot send a header of its own.
+elsewhere can send a form to a service on loopback, but it cannot send a header of its own. Another service follows a
+gallery with a key for that, or one that may write; where there are no keys at all it needs none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.configuration import KEYS, READ_KEYS, WRITE_KEYS, key_variables
+from serving.configuration import FOLLOW_KEYS, KEYS, READ_KEYS, WRITE_KEYS, key_variables
 from serving.refusals import RefusedError, respond
 from zoo.errors import UsageError
 
@@ -28,6 +29,7 @@ OPEN_PATHS = ("", "/", "/docs", "/openapi.json", "/livez", "/readyz")
 OPEN_PREFIX = "/page/"
 """The page itself, which holds nothing of the gallery and asks for the key; and probes, which are told yes or no."""
 READING_POSTS = frozenset({"/search", "/embed"})
+FOLLOWING_PATHS = frozenset({"/changes"})
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -37,19 +39,23 @@ class Keys:
 
     read: tuple[bytes, ...] = ()
     write: tuple[bytes, ...] = ()
+    follow: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, environment: Mapping[str, str], collection: str = "") -> Keys:
         """Those of all collections, and of this one besides. Raises `UsageError` for a key that can be guessed."""
-        pairs = [KEYS, key_variables(collection)] if collection else [KEYS]
-        return cls(*(_digests_in(environment, names) for names in zip(*pairs, strict=True)))
+        several = [KEYS, key_variables(collection)] if collection else [KEYS]
+        return cls(*(_digests_in(environment, names) for names in zip(*several, strict=True)))
 
     def has(self, key: str) -> bool:
-        return _is_one_of(key, self.read + self.write)
+        return _is_one_of(key, self.read + self.write + self.follow)
 
     def may_read(self, key: str | None) -> bool:
-        """A write key reads too."""
+        """The others read too."""
         return not self.read or self.has(key or "")
+
+    def may_follow(self, key: str | None) -> bool:
+        return not (self.read or self.write or self.follow) or _is_one_of(key, self.write + self.follow)
 
     def may_write(self, key: str | None) -> bool:
         return _is_one_of(key, self.write)
@@ -74,6 +80,8 @@ class KeyGuard:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if keys is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
             return None
+        if path in FOLLOWING_PATHS:
+            return _follows(keys, _key_of(dict(scope["headers"])))
         if method in _READING_METHODS or path in READING_POSTS:
             given = reading_key(scope)
             return None if keys.may_read(given) else unauthorised(given, READ_KEYS)
@@ -92,6 +100,11 @@ class KeyGuard:
         return unauthorised(key, WRITE_KEYS)
 
 
+def is_write(method: str, path: str) -> bool:
+    """Whether a request changes a collection. path: within it."""
+    return method not in _READING_METHODS and path not in READING_POSTS
+
+
 def reading_key(scope: Scope) -> str | None:
     """The key that a request would read with: its header's, else its cookie's."""
     headers = dict(scope["headers"])
@@ -108,6 +121,18 @@ def client_of(scope: Scope, is_known: Callable[[str], bool]) -> str:
     if key is not None and is_known(key):
         return hashlib.sha256(key.encode()).hexdigest()
     return str((scope.get("client") or ("",))[0])
+
+
+def _follows(keys: Keys, key: str | None) -> RefusedError | None:
+    if keys.may_follow(key):
+        return None
+    if not keys.write and not keys.follow:
+        message = f"This service is not followed; start it with {FOLLOW_KEYS} set."
+        return RefusedError(HTTPStatus.FORBIDDEN, "not_followed", message)
+    if key is not None and keys.read and keys.may_read(key):
+        message = "This key may read; to follow the service takes one for that, or one that may write."
+        return RefusedError(HTTPStatus.FORBIDDEN, "follow_key_needed", message)
+    return unauthorised(key, FOLLOW_KEYS)
 
 
 def _digests_in(environment: Mapping[str, str], names: Iterable[str]) -> tuple[bytes, ...]:
@@ -148,7 +173,7 @@ def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def unauthorised(key: str | None, variable: str) -> RefusedError:
-    what = "read" if variable == READ_KEYS else "write"
+    what = {READ_KEYS: "read", WRITE_KEYS: "write", FOLLOW_KEYS: "follow"}[variable]
     if key is None:
         message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."
         return RefusedError(HTTPStatus.UNAUTHORIZED, "key_needed", message)

@@ -57,12 +57,15 @@ class RateLimit:
         burst: int,
         client_of: Callable[[Scope], str],
         clock: Callable[[], float] = time.monotonic,
+        exempt: Callable[[Scope], bool] = lambda scope: False,
     ) -> None:
+        self.exempt = exempt
         self.app, self.rate, self.burst, self.client_of, self.clock = app, rate, burst, client_of, clock
         self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wait = self._wait(self.client_of(scope)) if scope["type"] == "http" else 0.0
+        counts = scope["type"] == "http" and not self.exempt(scope)
+        wait = self._wait(self.client_of(scope)) if counts else 0.0
         if wait <= 0:
             await self.app(scope, receive, send)
             return

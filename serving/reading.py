@@ -81,8 +81,10 @@ async def model(request: Request) -> Response:
 
 
 async def stats(request: Request) -> Response:
-    found = await to_thread.run_sync(collection_of(request).steadily, _stats)
-    return JSONResponse({**found, "service": _service(request.app.state.configuration)})
+    collection = collection_of(request)
+    found = await to_thread.run_sync(collection.steadily, _stats)
+    followed = collection.following.told() if collection.following else None
+    return JSONResponse({**found, "following": followed, "service": _service(request.app.state.configuration)})
 
 
 def _stats(searcher: Searcher) -> dict[str, Any]:

@@ -21,7 +21,7 @@ CONNECT_SECONDS = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _LATER = (429, 503)
-_NOT_BEGUN = ("storage_busy",)
+_NOT_BEGUN = ("storage_busy", "primary_unreachable")
 """Codes of a 503 that came before anything was changed."""
 _LASTING = ("read_only_storage",)
 """Codes of a 503 that no client can wait for."""

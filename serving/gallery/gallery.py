@@ -51,7 +51,7 @@ class Gallery:
     def __init__(self, path: Path, store: Store, card: Card, model_ref: str) -> None:
         """Use `Gallery.open` or `Gallery.create`."""
         self.path, self.card, self.model_ref = path, card, model_ref
-        self._store = store
+        self._store, self.history = store, store.history
         self._live, self._wrote = open_index(path, store), False
 
     @classmethod

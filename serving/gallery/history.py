@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.errors import GalleryError, UsageError
+from zoo.errors import FollowingError, UsageError
 
 Read = Callable[..., list[tuple[Any, ...]]]
 Snapshot = Callable[[], AbstractContextManager[None]]
@@ -111,7 +111,7 @@ class History:
         """What changed after `number`, up to so many rows and about so many bytes; nothing of another `history`.
 
         Read on from the number of the answer until that is the last one: only then it is all of one moment. Raises
-        `ModelChangedError`, and `GalleryError` for a store that has no history, as an older one that is read-only.
+        `ModelChangedError`, and `FollowingError` for a store that has no history, as an older one that is read-only.
         """
         with self._snapshot():
             facts, last = self._facts(), self._last()
@@ -134,7 +134,7 @@ class History:
         keys = "('history', 'fingerprint', 'dim', 'change', 'count')"
         state: dict[str, Any] = dict(self._read(f"SELECT key, value FROM state WHERE key IN {keys}"))
         if "history" not in state:
-            raise GalleryError("the gallery is of an older schema and lies where it cannot be written.")
+            raise FollowingError("The gallery is of an older schema, and lies where it cannot be brought up to date.")
         dim, change, items = (int(state[key]) for key in ("dim", "change", "count"))
         return Facts(str(state["history"]), str(state["fingerprint"]), dim, change, items)
 

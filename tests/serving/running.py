@@ -94,11 +94,11 @@ def serving(
 
 
 @contextmanager
-def answering(app: ASGIApp, host: str = "127.0.0.1") -> Iterator[str]:
-    """The URL at which a thread of this process serves `app`."""
+def answering(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """The URL at which a thread of this process serves `app`; port 0: a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
-    with socket.create_server((host, 0), family=family) as listening:
+    with socket.create_server((host, port), family=family) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -1,0 +1,16 @@
+"""An answer to GET /changes: its media type and digest, its most rows, and the largest number of a journal."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+MEDIA_TYPE = "application/x-ndjson"
+DIGEST = "content-digest"
+ROWS = 1000
+LAST_NUMBER = 10**15 - 1
+
+
+def digest_of(body: bytes) -> str:
+    """As RFC 9530 writes it."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"

@@ -1,0 +1,102 @@
+"""Requests to a collection that follows another one: queries wait for what is new there, changes are made there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+
+import anyio
+import httpx
+from anyio import to_thread
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.following.opening import Following
+from serving.following.primary import AwayError
+from serving.journal import HEADER, REQUEST_ID
+from serving.keys import OPEN_PATHS, OPEN_PREFIX, is_write
+from serving.metrics import SCOPE
+from serving.refusals import RefusedError, respond
+
+BEHIND = "X-Gallery-Behind"
+"""The header of an answer to a query for which the primary could not be asked: for how many seconds it could not."""
+PAUSE = 5
+_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_GIVEN_BACK = ("content-type", "retry-after", "www-authenticate", "allow", "cache-control")
+_OF_NO_GALLERY = frozenset({*OPEN_PATHS, "/embed"})
+
+
+class PassingOn:
+    """ASGI middleware. What a request may carry, and for how long it may take, is for those outside to see to."""
+
+    def __init__(self, app: ASGIApp, seconds: float, most: int) -> None:
+        """seconds: within which a passed on change must be answered; most: how many are under way at once."""
+        self.app, self.seconds, self.most = app, seconds, most
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        collection = scope.get(SCOPE) if scope["type"] == "http" else None
+        following: Following | None = collection.following if collection else None
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if following else ""
+        if following is None or path in _OF_NO_GALLERY or path.startswith(OPEN_PREFIX):
+            await self.app(scope, receive, send)
+        elif is_passed_on(scope["method"], path):
+            await (await self._passed_on(following, Request(scope, receive)))(scope, receive, send)
+        else:
+            await self.app(scope, receive, _telling(send, await following.gate.passed()))
+
+    async def _passed_on(self, following: Following, request: Request) -> Response:
+        self._limiter = self._limiter or anyio.CapacityLimiter(self.most)
+        path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
+        target = httpx.URL(following.primary.url).copy_with(raw_path=_raw(path, query))
+        headers = {**request.headers, HEADER.decode(): request.scope.get(REQUEST_ID, "")}
+        seconds = None if path.endswith("/evaluate") else self.seconds
+        try:
+            body = await request.body()
+            send = partial(following.primary.pass_on, request.method, target, headers, body, seconds)
+            answer = await to_thread.run_sync(send, limiter=self._limiter)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        except RefusedError as refusal:
+            return respond(refusal)
+        except AwayError as error:
+            return respond(_away(error.begun))
+        return Response(answer.content, answer.status_code, _given_back(answer.headers))
+
+
+def is_passed_on(method: str, path: str) -> bool:
+    """Whether the primary is to answer. path: within the collection."""
+    return method in _METHODS and is_write(method, path)
+
+
+def _telling(send: Send, behind: float | None) -> Send:
+    if behind is None:
+        return send
+
+    async def with_header(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)[BEHIND] = str(int(behind))
+        await send(message)
+
+    return with_header
+
+
+def _raw(path: str, query: str) -> bytes:
+    quoted = httpx.URL("http://host").copy_with(path=path).raw_path
+    return quoted + (b"?" + query.encode("latin-1") if query else b"")
+
+
+def _given_back(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in _GIVEN_BACK if name in headers}
+
+
+def _away(begun: bool) -> RefusedError:
+    if begun:
+        code, told = "primary_cut_off", "did not say whether it has made the change. See what is there before sending"
+    else:
+        code, told = "primary_unreachable", "cannot be reached, and nothing was changed. Send"
+    message = f"Changes are made at the service that this one follows, which {told} it again, in {PAUSE} seconds."
+    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, code, message, {"Retry-After": str(PAUSE)})

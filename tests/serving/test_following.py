@@ -1,0 +1,316 @@
+"""Services that follow another one: what either is told is seen at both, and where the other is gone they go on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.app import create_app
+from serving.collection import Collection
+from serving.collections import Collections
+from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
+from serving.galleries import GALLERY, MODEL
+from serving.gallery import Gallery
+from serving.gallery.gallery import STORE
+from serving.gallery.verification import verify_gallery
+from serving.keys import Keys
+from serving.searcher import Searcher
+from serving.upgrading import upgrading
+from tests.serving import toys
+from tests.serving.running import answering
+from tests.serving.test_history import content
+from zoo.embedder import Embedder
+from zoo.errors import FollowingError, GalleryExistsError, ModelMismatchError, UsageError
+
+WRITER, FOLLOWER, READER = "w" * 20, "f" * 20, "r" * 20
+KEYS = {WRITE_KEYS: WRITER, FOLLOW_KEYS: FOLLOWER}
+BEHIND = "x-gallery-behind"
+
+
+@dataclass
+class Service:
+    """`collections`: as they are served; `http`: with the write key."""
+
+    url: str
+    folder: Path
+    collections: Collections
+    http: httpx.Client
+
+    def found(self, kind: int = 0, **fields: Any) -> list[int]:
+        answer = self.http.post(
+            "/search", files={"image": toys.query(kind)}, data={"k": 50, **fields}
+        ).raise_for_status()
+        assert BEHIND not in answer.headers
+        return [one["id"] for one in answer.json()["results"]]
+
+
+@contextmanager
+def service(environment: dict[str, str], keys: dict[str, str]) -> Iterator[Service]:
+    collections = Collections.of({**environment, **keys})
+    try:
+        collections.open()
+        with answering(create_app(collections)) as url, httpx.Client(base_url=url, timeout=30) as http:
+            http.headers["x-api-key"] = WRITER
+            yield Service(url, Path(environment[GALLERY]), collections, http)
+    finally:
+        collections.close()
+
+
+def leading(folder: Path, keys: dict[str, str] = KEYS) -> Any:
+    return service({GALLERY: str(folder)}, keys)
+
+
+def following(url: str, folder: Path, **more: str) -> Any:
+    return service({GALLERY: str(folder), FOLLOW: url, FOLLOW_KEY: FOLLOWER, **more}, {})
+
+
+def open_once(environment: dict[str, str]) -> None:
+    """For what it raises."""
+    collections = Collections.of(environment)
+    try:
+        collections.open()
+    finally:
+        collections.close()
+
+
+@pytest.fixture
+def path(gallery_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
+
+
+@pytest.fixture
+def pair(path: Path, tmp_path: Path) -> Iterator[tuple[Service, Service]]:
+    with leading(path) as primary, following(primary.url, tmp_path / "copies" / "g") as follower:
+        yield primary, follower
+
+
+def wrong(folder: Path) -> list[str]:
+    return [f"{one.name}: {one.detail}" for one in verify_gallery(folder) if one.ok is False]
+
+
+def within(seconds: float, so: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_follower_answers_as_its_primary(pair: tuple[Service, Service]) -> None:
+    primary, follower = pair
+    for get in ("/items?limit=5", "/labels", "/items/3", "/map", "/feedback"):
+        assert primary.http.get(get).json() == follower.http.get(get).json()
+    assert primary.http.get("/items/3/thumbnail").content == follower.http.get("/items/3/thumbnail").content
+    assert primary.found(2) == follower.found(2)
+    assert content(primary.folder / STORE) == content(follower.folder / STORE)
+    assert wrong(follower.folder) == []
+    assert primary.http.get("/stats").json()["following"] is None
+    assert follower.http.get("/stats").json()["following"] == {"primary": primary.url, "behind": None}
+    assert 'zoo_following_behind_seconds{collection=""} 0.0' in follower.http.get("/metrics").text
+
+
+def test_a_change_made_at_either_is_seen_by_the_next_query_at_both(pair: tuple[Service, Service]) -> None:
+    primary, follower = pair
+    for number, (told, asked) in enumerate([(primary, follower), (follower, primary)]):
+        picture = toys.query(number)
+        added = told.http.post("/items", files={"image": picture}, data={"label": "new", "key": f"k{number}"})
+        assert added.status_code == 201, added.text
+        one = added.json()["items"][0]["id"]
+        assert asked.found(number)[0] == told.found(number)[0] == one
+        assert asked.http.get(f"/items/{one}").json() == told.http.get(f"/items/{one}").json()
+        told.http.patch(f"/items/{one}", json={"label": "named anew", "metadata": {"a": [1]}}).raise_for_status()
+        assert asked.http.get(f"/items/{one}").json()["metadata"] == {"a": [1]}
+        assert asked.found(number, label="named anew") == [one]
+        mark = told.http.post("/feedback", json={"query": one, "item": 1, "verdict": "right"}).raise_for_status()
+        assert asked.http.get("/feedback").json()["marks"] == [mark.json()]
+        told.http.delete(f"/feedback/{mark.json()['id']}").raise_for_status()
+        assert asked.http.get("/feedback").json()["total"] == 0
+        assert asked.http.get("/evaluate").status_code == (404 if number == 0 else 200)
+        measured = told.http.post("/evaluate").raise_for_status().json()
+        assert asked.http.get("/evaluate").json()["date"] == measured["date"]
+        assert asked.http.get("/stats").json()["calibration"] == measured["calibration"]
+        told.http.delete(f"/items/{one}").raise_for_status()
+        assert one not in asked.found(number)
+        assert asked.http.get(f"/items/{one}").status_code == told.http.get(f"/items/{one}").status_code == 404
+    assert content(primary.folder / STORE) == content(follower.folder / STORE)
+    assert wrong(follower.folder) == []
+
+
+def test_what_is_refused_there_is_refused_here(pair: tuple[Service, Service]) -> None:
+    for request in (
+        {"method": "POST", "url": "/items", "files": {"image": b"none"}},
+        {"method": "POST", "url": "/items?labl=a", "files": {"image": toys.query(1)}},
+        {"method": "PATCH", "url": "/items/999", "json": {"label": "a"}},
+        {"method": "DELETE", "url": "/items/a%2Fb"},
+        {"method": "DELETE", "url": "/items/1", "headers": {"x-api-key": FOLLOWER}},
+        {"method": "DELETE", "url": "/items/1", "headers": {"x-api-key": "wrong" * 9}},
+        {"method": "PUT", "url": "/items/1"},
+        {"method": "POST", "url": "/nothing"},
+        {"method": "POST", "url": "/items", "content": b"x" * 2**26},
+    ):
+        answers = [one.http.request(**request) for one in pair]
+        assert answers[0].status_code == answers[1].status_code
+        assert 400 <= answers[0].status_code < 500
+        assert answers[0].json() == answers[1].json()
+
+
+@pytest.mark.parametrize(
+    ("keys", "given", "status"),
+    [
+        ({}, None, 200),
+        ({WRITE_KEYS: WRITER}, None, 401),
+        ({WRITE_KEYS: WRITER}, WRITER, 200),
+        ({FOLLOW_KEYS: FOLLOWER}, None, 401),
+        ({FOLLOW_KEYS: FOLLOWER}, "x" * 20, 401),
+        ({FOLLOW_KEYS: FOLLOWER}, FOLLOWER, 200),
+        ({READ_KEYS: READER}, READER, 403),
+        ({READ_KEYS: READER, **KEYS}, READER, 403),
+        ({READ_KEYS: READER, **KEYS}, FOLLOWER, 200),
+    ],
+)
+def test_who_may_follow(gallery_folder: Path, keys: dict[str, str], given: str | None, status: int) -> None:
+    searcher = Searcher.open(gallery_folder)
+    app = create_app(Collections([Collection("", lambda: searcher, Keys.of(keys))]))
+    with answering(app) as url:
+        answer = httpx.get(f"{url}/changes", headers={"x-api-key": given} if given else {})
+        assert answer.status_code == status
+        if FOLLOW_KEYS in keys and given == FOLLOWER:
+            assert httpx.delete(f"{url}/items/1", headers={"x-api-key": given}).status_code in (401, 403)
+    searcher.close()
+
+
+def test_a_collection_with_a_name_is_followed_under_it(path: Path, tmp_path: Path) -> None:
+    searcher = Searcher.open(path)
+    named = Collections([Collection(name, lambda: searcher, Keys.of(KEYS)) for name in ("birds", "cars")])
+    with answering(create_app(named)) as url:
+        places = f'{{"birds": {{"gallery": "{tmp_path}/b"}}}}'
+        collections = Collections.of({"ZOO_COLLECTIONS": places, FOLLOW: url, FOLLOW_KEY: FOLLOWER})
+        collections.open()
+        with answering(create_app(collections)) as here:
+            write = {"x-api-key": WRITER}
+            answer = httpx.patch(f"{here}/collections/birds/items/1", json={"label": "x"}, headers=write)
+            assert answer.json()["thumbnail"] == "/collections/birds/items/1/thumbnail"
+            assert httpx.get(f"{here}/collections/birds/items/1").json()["label"] == "x"
+        collections.close()
+        with pytest.raises(FollowingError, match="404"):
+            open_once({GALLERY: f"{tmp_path}/c", FOLLOW: url, FOLLOW_KEY: FOLLOWER})
+    searcher.close()
+
+
+def test_where_the_primary_is_gone_the_follower_answers_and_says_so(path: Path, tmp_path: Path) -> None:
+    with ExitStack() as gone:
+        primary = gone.enter_context(leading(path))
+        port = int(primary.url.rpartition(":")[2])
+        with following(primary.url, tmp_path / "g") as follower:
+            before = follower.found()
+            gone.close()
+            for _ in range(2):
+                answer = follower.http.post("/search", files={"image": toys.query(0)}, data={"k": 50})
+                assert [one["id"] for one in answer.json()["results"]] == before
+                assert int(answer.headers[BEHIND]) >= 0
+            refused = follower.http.post("/items", files={"image": toys.query(1)})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "primary_unreachable")
+            assert int(refused.headers["retry-after"]) > 0
+            assert follower.http.get("/stats").json()["following"]["behind"] >= 0
+            assert BEHIND not in follower.http.get("/livez").headers
+            with Gallery.open(path) as gallery:
+                gallery.remove([before[0]])
+            searcher = Searcher.open(path)
+            back = create_app(Collections([Collection("", lambda: searcher, Keys.of(KEYS))]))
+            with answering(back, port=port):
+                assert within(5, lambda: BEHIND not in follower.http.get("/items").headers)
+                assert follower.found() == before[1:]
+            searcher.close()
+        # Begun again while the primary is away: there is a copy to answer from.
+        with following(primary.url, tmp_path / "g") as follower:
+            assert follower.http.get("/items").json()["total"] == len(before) - 1
+    assert wrong(tmp_path / "g") == []
+
+
+def test_a_restored_primary_is_copied_anew(pair: tuple[Service, Service], tmp_path: Path) -> None:
+    from serving.backup import backup, restore
+
+    primary, follower = pair
+    backup(primary.folder, tmp_path / "backup")
+    primary.http.delete("/items/1").raise_for_status()
+    assert 1 not in follower.found()
+    restore(tmp_path / "backup", tmp_path / "restored")
+    searcher = Searcher.open(tmp_path / "restored")
+    primary.collections.each[0]._searchers._searcher = searcher  # the service goes on with the restored gallery
+    assert follower.http.get("/items").headers[BEHIND] == "0", "what is not copied yet is not what is there"
+    assert within(5, lambda: BEHIND not in follower.http.get("/items").headers)
+    assert 1 in follower.found()
+    follower.http.delete("/items/2").raise_for_status()
+    assert 2 not in follower.found()
+    assert content(tmp_path / "restored" / STORE) == content(follower.folder / STORE)
+    assert wrong(follower.folder) == []
+
+
+def test_another_model_is_taken_over_where_it_is_here(
+    pair: tuple[Service, Service], other_model: Embedder, pictures: Path
+) -> None:
+    primary, follower = pair
+    fingerprint = follower.http.get("/model").json()["fingerprint"]
+    with upgrading(primary.folder, other_model, str(other_model.folder), [pictures]) as upgrade:
+        assert upgrade.embed() == []
+        upgrade.swap(notice=0)
+    answer = follower.http.get("/model")
+    assert BEHIND in answer.headers
+    assert answer.json()["fingerprint"] == fingerprint, "the old one is answered from meanwhile"
+    assert within(5, lambda: BEHIND not in follower.http.get("/model").headers)
+    assert follower.http.get("/model").json()["fingerprint"] == other_model.card.fingerprint
+    assert primary.found(3) == follower.found(3)
+    assert wrong(follower.folder) == []
+
+
+def test_a_model_that_is_not_here_is_named(path: Path, other_model: Embedder, tmp_path: Path, model: Embedder) -> None:
+    moved = Path(shutil.copytree(model.folder, tmp_path / "moved"))
+    with leading(path) as primary:
+        with Gallery.open(path) as gallery:
+            card, ref = gallery.card, gallery.model_ref
+        assert ref == str(model.folder)
+        follows = {GALLERY: str(tmp_path / "g"), FOLLOW: primary.url, FOLLOW_KEY: FOLLOWER}
+        hidden = model.folder.rename(model.folder.with_name("hidden"))
+        try:
+            with pytest.raises(ModelMismatchError, match=rf"(?s){card.name}.*not here.*--model"):
+                open_once({**follows, MODEL: str(other_model.folder)})
+            with following(primary.url, tmp_path / "g", **{MODEL: str(moved)}) as follower:
+                assert follower.http.get("/items").json()["total"] == 24
+        finally:
+            hidden.rename(model.folder)
+
+
+def test_a_folder_of_something_else_is_left_alone(gallery_folder: Path, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(b"mine")
+    before = content(gallery_folder / STORE)
+    with leading(path) as primary:
+        for folder in (gallery_folder, tmp_path / "photos"):
+            with pytest.raises(GalleryExistsError):
+                open_once({GALLERY: str(folder), FOLLOW: primary.url, FOLLOW_KEY: FOLLOWER})
+    assert content(gallery_folder / STORE) == before
+    assert (tmp_path / "photos" / "a.png").read_bytes() == b"mine"
+
+
+def test_without_a_primary_and_without_a_copy_there_is_nothing_to_serve(tmp_path: Path) -> None:
+    with pytest.raises(FollowingError, match="does not answer"):
+        open_once({GALLERY: str(tmp_path / "g"), FOLLOW: "http://127.0.0.1:9"})
+    assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["primary:3000", "http://", "http://h/collections/a", "http://u:p@h", "ftp://h", "http://h:port"]
+)
+def test_addresses_that_are_none(url: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--follow") as refused:
+        Collections.of({GALLERY: str(tmp_path), FOLLOW: url})
+    assert "u:p" not in str(refused.value)

@@ -1,0 +1,304 @@
+"""Followers that are killed, primaries that are killed, and primaries that lie."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
+from serving.following import handing_out
+from serving.following.bounds import DIGEST, digest_of
+from serving.following.follower import Follower
+from serving.following.gate import Gate
+from serving.following.primary import Address, Primary
+from serving.following.wire import written
+from serving.gallery import Gallery
+from serving.gallery.backends import FAISS, backend_of, choose
+from serving.gallery.binding import model_text
+from serving.gallery.gallery import STORE
+from serving.gallery.milvus_address import address_of
+from serving.gallery.store import Store
+from tests.serving import toys
+from tests.serving.running import ROOT, answering, serving
+from tests.serving.test_backends import CARD, assert_finds, new_items, unit_rows
+from tests.serving.test_following import BEHIND, FOLLOWER, WRITER, within, wrong
+from tests.serving.test_history import content
+from zoo.errors import FollowingError
+
+Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+
+
+class Toy:
+    """A primary of vectors alone, whose answers can be changed on their way."""
+
+    def __init__(self, folder: Path, count: int = 20) -> None:
+        self.folder = folder
+        with Gallery.create(folder, CARD, "toy") as gallery:
+            gallery.add(new_items(unit_rows(count)))
+        self.store = Store(folder / STORE)
+        self.change: Change = lambda head, rows: None
+        self.damage: Callable[[Response], None] = lambda response: None
+        self.asked, self.rows = 0, handing_out.ROWS
+        self.backend: tuple[str, str] | None = None
+
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/changes", self._answer)])
+
+    def _answer(self, request: Request) -> Response:
+        self.asked += 1
+        after = int(request.query_params["after"])
+        part = self.store.history.since(after, self.rows, 10**9, request.query_params.get("history"))
+        body = written(part, None if after else model_text(CARD, "toy"), self.backend)
+        head, *rows = [json.loads(line) for line in body.splitlines()]
+        self.change(head, rows)
+        body = b"".join(json.dumps(one).encode() + b"\n" for one in (head, *rows))
+        response = Response(body, headers={DIGEST: digest_of(body)})
+        self.damage(response)
+        return response
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[Toy]:
+    made = Toy(tmp_path / "primary")
+    yield made
+    made.store.close()
+
+
+@contextmanager
+def follower_of(url: str, folder: Path) -> Iterator[Follower]:
+    follower = Follower(folder, Primary(Address(url, FOLLOWER), ""), lambda card, ref: None)
+    try:
+        yield follower
+    finally:
+        follower.close()
+
+
+def _rows(**values: Any) -> Change:
+    def change(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row.update(values)
+
+    return change
+
+
+def _head(**values: Any) -> Change:
+    return lambda head, rows: head.update(values)
+
+
+def _cut(response: Response) -> None:
+    response.body = response.body[: len(response.body) // 2]
+
+
+def _of_other_length(response: Response) -> None:
+    response.headers["content-length"] = str(len(response.body) + 5)
+
+
+def _endless(response: Response) -> None:
+    response.body = b"x" * (2**26 + 1)
+    response.headers["content-length"] = str(len(response.body))
+
+
+NAN = np.full(6, np.nan, "<f4").tobytes()
+LIES: dict[str, Change] = {
+    "rows of another dim": _rows(embedding="AAAAAAAAAAA="),
+    "NaN": _rows(embedding=base64.b64encode(NAN).decode()),
+    "the same content twice": _rows(content_sha256="0" * 64),
+    "more items than there are": _head(items=99),
+    "another dim": _head(dim=12),
+    "rows without an end": lambda head, rows: head.update(last=head["last"] + 100),
+    "more rows than numbers": lambda head, rows: rows.extend(rows),
+    "no rows": lambda head, rows: rows.clear(),
+    "another kind": _rows(kind="script"),
+    "a state of its own": lambda head, rows: rows.append({"kind": "state", "key": "following", "value": "{}"}),
+    "a file of this host": _head(backend=["milvus:///etc/passwd.db", "g"]),
+    "a model that it is not": _head(model=model_text(CARD, "toy").replace("0" * 64, "1" * 64)),
+    "no model": _head(model=None),
+}
+DAMAGE = {"a wrong hash": _cut, "a cut body": _of_other_length, "more than it may send": _endless}
+
+
+@pytest.mark.parametrize("lie", [*LIES, *DAMAGE])
+def test_a_primary_that_lies_is_refused_and_nothing_is_kept_of_it(lie: str, toy: Toy, tmp_path: Path) -> None:
+    toy.change = LIES.get(lie, toy.change)
+    toy.damage = DAMAGE.get(lie, toy.damage)
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "in" / "g") as follower:
+        with pytest.raises(FollowingError):
+            follower.begin()
+        assert list((tmp_path / "in").iterdir()) == []
+        toy.change, toy.damage = lambda head, rows: None, lambda response: None
+        follower.begin()
+        before = content(tmp_path / "in" / "g" / STORE)
+        assert before == content(toy.folder / STORE)
+        toy.store.add(new_items(unit_rows(2, seed=7), 30))
+        if lie not in ("a model that it is not", "no model"):  # nothing is read of it where there is a copy
+            toy.change = LIES.get(lie, toy.change)
+            toy.damage = DAMAGE.get(lie, toy.damage)
+            follower.look()
+            assert not follower.is_fresh
+            assert content(tmp_path / "in" / "g" / STORE) == before
+        toy.change, toy.damage = lambda head, rows: None, lambda response: None
+        follower.look()
+        assert follower.is_fresh
+        assert content(tmp_path / "in" / "g" / STORE) == content(toy.folder / STORE)
+        assert wrong(tmp_path / "in" / "g") == []
+
+
+def test_what_changes_while_it_is_copied_is_there_in_the_end(toy: Toy, tmp_path: Path) -> None:
+    def change(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        if toy.asked < 12:
+            toy.store.add(new_items(unit_rows(1, seed=toy.asked), 100 + toy.asked))
+            toy.store.remove([toy.asked])
+            toy.store.describe(20, f"label {toy.asked}")
+
+    toy.change, toy.rows = change, 3
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        assert follower.is_fresh
+        assert content(tmp_path / "g" / STORE) == content(toy.folder / STORE)
+
+
+def test_queries_that_wait_at_one_moment_share_one_look(toy: Toy, tmp_path: Path) -> None:
+    import asyncio
+
+    async def all_at_once(follower: Follower) -> list[float | None]:
+        gate = Gate(follower)
+        first = asyncio.ensure_future(gate.passed())
+        await asyncio.sleep(0)
+        return [await first, *await asyncio.gather(*(gate.passed() for _ in range(50)))]
+
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        before = toy.asked
+        assert asyncio.run(all_at_once(follower)) == [None] * 51
+        assert 1 <= toy.asked - before <= 3
+
+
+def test_where_the_vectors_lie_in_milvus_a_follower_searches_there_and_writes_nothing(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from serving.gallery.collection import Collection
+
+    address = f"milvus://{tmp_path}/vectors.db"
+    choose(toy.folder, address)
+    # An embedded one stands for a server here: both galleries are of this process.
+    toy.backend = (address, json.loads((toy.folder / "backend.json").read_text())["gallery"])
+    monkeypatch.setattr("serving.following.primary.check_shared", lambda head: None)
+    known = dict(enumerate(unit_rows(20), 1))
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower, Gallery.open(toy.folder) as primary:
+        follower.begin()
+        assert backend_of(tmp_path / "g") == address
+        with Gallery.open(tmp_path / "g") as followed:
+            assert followed.index_stats().kind == "milvus"
+            assert_finds(followed, known)
+            primary.add(new_items(unit_rows(3, seed=5), 40))
+            primary.remove([4])
+            follower.look()
+            known = {i: v for i, v in (known | dict(enumerate(unit_rows(3, seed=5), 21))).items() if i != 4}
+            assert_finds(followed, known)  # the collection is behind: nobody has brought it up to date yet
+            collection = Collection(address_of(address))
+            assert collection.count() == 20, "the follower has not written to it"
+            collection.close()
+            assert_finds(primary, known)
+            assert_finds(followed, known)
+    toy.backend = None
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        assert backend_of(tmp_path / "g") == FAISS
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from serving.following.follower import Follower
+from serving.following.primary import Address, Primary
+from serving.gallery import replica
+
+url, folder, rows = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+write, done = replica._WRITES[replica.ItemRow], 0
+
+def slowly(db, row):
+    global done
+    write(db, row)
+    done += 1
+    if done == rows:
+        print("in the middle", flush=True)
+        time.sleep(60)
+
+replica._WRITES[replica.ItemRow] = slowly
+Follower(folder, Primary(Address(url, None), ""), lambda card, ref: None).begin()
+"""
+
+
+def test_a_follower_that_is_killed_while_it_copies_or_takes_changes_over(toy: Toy, tmp_path: Path) -> None:
+    copy = tmp_path / "in" / "g"
+    with answering(toy.app()) as url:
+        for rows, there in ((10, False), (15, True)):
+            child = subprocess.Popen(
+                [sys.executable, "-c", CHILD, url, str(copy), str(rows)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+            )
+            assert child.stdout
+            assert child.stdout.readline() == "in the middle\n"
+            child.kill()
+            child.communicate()
+            assert (copy / STORE).exists() == there
+            if there:
+                assert wrong(copy) == []
+                assert len(content(copy / STORE)["items"]) == 20
+            with follower_of(url, copy) as follower:
+                follower.begin()
+                assert follower.is_fresh
+            assert content(copy / STORE) == content(toy.folder / STORE)
+            assert wrong(copy) == []
+            assert [path.name for path in (tmp_path / "in").iterdir()] == ["g"]
+            toy.store.add(new_items(unit_rows(30, seed=3), 50))
+
+
+def test_a_primary_that_is_killed_and_comes_back(gallery_folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
+    keys = {READ_KEYS: "r" * 20, WRITE_KEYS: WRITER, FOLLOW_KEYS: FOLLOWER}
+    picture = toys.encoded(toys.picture(1, np.random.default_rng(50)))
+    with serving(path, environment=keys) as primary:
+        port = primary.url.rpartition(":")[2]
+        environment = {READ_KEYS: "r" * 20, FOLLOW_KEY: FOLLOWER}
+        follow = ("--follow", primary.url, "--workers", 2)
+        with (
+            serving(tmp_path / "copy", *follow, environment=environment) as follower,
+            httpx.Client(base_url=follower.url, headers={"x-api-key": WRITER}, timeout=30) as http,
+        ):
+            assert http.get("/items").status_code == 401, "a follower asks for its own keys, of those who read"
+            http.headers["x-api-key"] = "r" * 20
+            write = {"x-api-key": WRITER}
+            added = http.post("/items", files={"image": picture}, headers=write).raise_for_status().json()
+            for _ in range(6):  # by either worker
+                found = http.post("/search", params={"k": 1}, files={"image": picture}).json()["results"]
+                assert [one["id"] for one in found] == [added["items"][0]["id"]]
+            primary.stop(signal.SIGKILL)
+            answers = [http.get("/items") for _ in range(6)]
+            assert all(one.json()["total"] == 25 and BEHIND in one.headers for one in answers)
+            refused = http.delete("/items/1", headers=write)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "primary_unreachable")
+            assert http.get("/readyz").status_code == 200
+            with serving(path, "--port", port, environment=keys):
+                assert within(10, lambda: all(BEHIND not in http.get("/items").headers for _ in range(6)))
+                assert http.delete("/items/1", headers=write).status_code == 200
+                assert all(http.get("/items").json()["total"] == 24 for _ in range(6))
+    assert content(path / STORE) == content(tmp_path / "copy" / STORE)
+    assert wrong(tmp_path / "copy") == []
+    assert not {FOLLOWER, WRITER} & {os.environ.get(name) for name in (FOLLOW_KEY, WRITE_KEYS)}
