@@ -18,6 +18,9 @@ from typing import Any
 DEEPEST = 64
 """Levels of lists and objects in a JSON file; our own have a handful, and a hostile one of thousands ends programs."""
 
+PIECE = 2**27
+"""Bytes that are hashed at a time: so many that other threads, who may hold the interpreter for long, hold up few."""
+
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 
 
@@ -123,8 +126,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 as 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _recover(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 from zoo.cards import Card, read_card
@@ -92,10 +91,11 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
     from zoo.onnx_runtime import graph_file, open_file
 
     name = graph_file(folder, card, precision)
-    # The file's hash takes about as long as this import, and neither waits for the other.
+    # The file's hash takes about as long as opening it, and neither waits for the other. What is wrong with a file that
+    # is not the card's is that.
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(check_files, folder, card, [name])
-        with suppress(ImportError):
-            import onnxruntime  # noqa: F401
-        checked.result()
-    return open_file(folder / name, card, device)
+        try:
+            return open_file(folder / name, card, device)
+        finally:
+            checked.result()
