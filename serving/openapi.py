@@ -42,7 +42,8 @@ def document(max_k: int, path: str | None = "") -> Json:
             "version": "1",
             "description": "Find the images of a gallery that are nearest to yours. Every refusal is JSON of one "
             'shape: {"error": {"code", "message"}}. A request to a host name that the service does not go by is '
-            "refused with 421.",
+            "refused with 421. A service that follows another one, and cannot ask it what is new, answers from what it "
+            "has, with the header X-Gallery-Behind: for so many seconds.",
         },
         **({"servers": [{"url": path}]} if path else {}),
         "paths": paths,

@@ -89,7 +89,8 @@ WRITING = {
     "429": REFUSALS["429"],
     "503": refusal(
         "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
-        "else as for searches (model_changed, index_unavailable)"
+        "else as for searches (model_changed, index_unavailable); of a service that follows another one, where that "
+        "one cannot be reached (primary_unreachable), or did not say whether the change was made (primary_cut_off)"
     ),
     "507": refusal("a disk that is full, or does not take what is written"),
 }

@@ -76,6 +76,9 @@ class Follower:
                 self._failed(f"what {self.primary.url} has is no continuation of what is here; it is copied anew.")
             except (ZooError, OSError) as error:
                 self._failed(str(error))
+            except Exception:
+                self._failed(f"{self.primary.url} cannot be followed.")
+                raise
             else:
                 self._succeeded()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 
 import anyio
 from anyio import to_thread
 
 from serving.following.follower import Follower
+
+logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0
 """Seconds for which a query waits at most; it is answered from what is here then."""
@@ -44,7 +47,10 @@ class Gate:
     async def _run(self) -> None:
         # A thread of its own, as those of requests may all be taken by ones that wait for this.
         self._one = self._one or anyio.CapacityLimiter(1)
-        await to_thread.run_sync(self._follower.look, limiter=self._one)
+        try:
+            await to_thread.run_sync(self._follower.look, limiter=self._one)
+        except Exception:  # the follower is not fresh then
+            logger.exception("the look before a query failed")
 
 
 async def _ended(look: asyncio.Future[None], end: float) -> bool:

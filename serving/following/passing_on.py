@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from urllib.parse import quote
 
 import anyio
-import httpx
 from anyio import to_thread
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -50,10 +50,10 @@ class PassingOn:
 
     async def _passed_on(self, following: Following, request: Request) -> Response:
         self._limiter = self._limiter or anyio.CapacityLimiter(self.most)
-        path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
-        target = httpx.URL(following.primary.url).copy_with(raw_path=_raw(path, query))
-        headers = {**request.headers, HEADER.decode(): request.scope.get(REQUEST_ID, "")}
-        seconds = None if path.endswith("/evaluate") else self.seconds
+        target = _as_sent(request.scope["path"], request.scope["query_string"])
+        own = (HEADER, request.scope.get(REQUEST_ID, "").encode())
+        headers = [*(pair for pair in request.headers.raw if pair[0] != HEADER), own]
+        seconds = None if request.scope["path"].endswith("/evaluate") else self.seconds
         try:
             body = await request.body()
             send = partial(following.primary.pass_on, request.method, target, headers, body, seconds)
@@ -64,7 +64,7 @@ class PassingOn:
             return respond(refusal)
         except AwayError as error:
             return respond(_away(error.begun))
-        return Response(answer.content, answer.status_code, _given_back(answer.headers))
+        return Response(answer.content, answer.status_code, _given_back(answer.headers, following.primary.url))
 
 
 def is_passed_on(method: str, path: str) -> bool:
@@ -84,13 +84,17 @@ def _telling(send: Send, behind: float | None) -> Send:
     return with_header
 
 
-def _raw(path: str, query: str) -> bytes:
-    quoted = httpx.URL("http://host").copy_with(path=path).raw_path
-    return quoted + (b"?" + query.encode("latin-1") if query else b"")
+def _as_sent(path: str, query: bytes) -> str:
+    """Path and query in ASCII; what no address may have in it is quoted."""
+    asked = "?" + quote(query, safe="!$%&'()*+,/:;=?@[]~") if query else ""
+    return quote(path, safe="!$&'()*+,/:;=@~", errors="surrogatepass") + asked
 
 
-def _given_back(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: headers[name] for name in _GIVEN_BACK if name in headers}
+def _given_back(headers: Mapping[str, str], url: str) -> dict[str, str]:
+    given = {name: headers[name] for name in _GIVEN_BACK if name in headers}
+    if "location" in headers:  # of the same path, here
+        given["location"] = headers["location"].removeprefix(url)
+    return given
 
 
 def _away(begun: bool) -> RefusedError:

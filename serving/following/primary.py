@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -20,7 +20,7 @@ MOST_BYTES = 2**26
 _KEPT_SECONDS = 3.0
 """Less than a server keeps a connection that nobody uses, so that none is closed just as it is used again."""
 _CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
-_PASSED_ON = ("accept", "authorization", "content-type", "x-api-key", "user-agent")
+_PASSED_ON = (b"accept", b"authorization", b"content-type", b"x-api-key", b"x-request-id")
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,19 @@ class Primary:
         return head, lines
 
     def pass_on(
-        self, method: str, target: httpx.URL, headers: Mapping[str, str], body: bytes, seconds: float | None
+        self, method: str, target: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, seconds: float | None
     ) -> httpx.Response:
         """What the primary answers to a client's own request; seconds: None for as long as it takes.
 
+        target: path and query, as the client sent them.
+
         Raises `AwayError`.
         """
-        sent = {name: value for name, value in headers.items() if name in _PASSED_ON}
+        sent = [pair for pair in headers if pair[0] in _PASSED_ON]
+        url = self._http.base_url.copy_with(raw_path=target.encode("ascii"))
         wait = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         try:
-            return self._http.request(method, target, headers=sent, content=body, timeout=wait)
+            return self._http.request(method, url, headers=sent, content=body, timeout=wait)
         except httpx.HTTPError as error:
             raise self._away(error) from None
 

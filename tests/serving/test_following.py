@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -161,6 +162,23 @@ def test_what_is_refused_there_is_refused_here(pair: tuple[Service, Service]) ->
         assert answers[0].status_code == answers[1].status_code
         assert 400 <= answers[0].status_code < 500
         assert answers[0].json() == answers[1].json()
+
+
+def test_odd_requests_are_passed_on_as_they_are(pair: tuple[Service, Service]) -> None:
+    for target in (b"/items/%00", b"/items/%0a", b"/items/%ff?a=%zz", b"//evil/items", b"/items/99?x=\xff",
+                   b"/items/..%2f1", b"/items/%F0%9F%90", b"/items/?[]{}|^`", b"/a:b@c", b"/items/99?a#c"):  # fmt: skip
+        for headers in (b"", b"content-type: \xe9\r\n", b"x-request-id: a b\r\n"):
+            head = b"DELETE " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + headers
+            answers = []
+            for one in pair:
+                with socket.create_connection(("127.0.0.1", int(one.url.rpartition(":")[2])), timeout=10) as sent:
+                    sent.sendall(head + b"x-api-key: " + WRITER.encode() + b"\r\n\r\n")
+                    answers.append(b"".join(iter(lambda: sent.recv(4096), b"")))
+            statuses = [answer.split(b" ")[1] for answer in answers]
+            assert statuses[0] == statuses[1], (target, headers, statuses)
+            moved = [answer.lower().partition(b"\r\nlocation: ")[2].partition(b"\r\n")[0] for answer in answers]
+            assert moved[1] == moved[0].removeprefix(b"http://localhost"), "where the follower was asked"
+            assert statuses[0][:1] in b"234", (target, statuses)
 
 
 @pytest.mark.parametrize(
