@@ -132,7 +132,7 @@ class Follower:
         replica = self._opened()
         self._asked = time.monotonic()
         known, fingerprint = _known(replica), replica.fingerprint()
-        head, _ = self.primary.changes(known.number, known.history)
+        head, _ = self.primary.changes(known.number, known.history, limit=1)
         check_same(head, known, fingerprint)
         self._head = head
         if head.last == known.number:
@@ -165,7 +165,7 @@ class Follower:
 
     def _is_other(self, replica: Replica) -> bool:
         known = _known(replica)
-        head, _ = self.primary.changes(known.number, known.history)
+        head, _ = self.primary.changes(known.number, known.history, limit=1)
         try:
             check_same(head, known, replica.fingerprint())
         except AnewError:

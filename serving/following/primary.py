@@ -9,7 +9,7 @@ import httpx
 
 from serving.client.core import key_of
 from serving.configuration import FOLLOW, FOLLOW_KEY
-from serving.following.bounds import DIGEST, digest_of
+from serving.following.bounds import DIGEST, ROWS, digest_of
 from serving.following.wire import Head, read_head
 from serving.gallery.milvus_address import address_of
 from zoo.errors import FollowingError, UsageError
@@ -87,9 +87,10 @@ class Primary:
     def close(self) -> None:
         self._http.close()
 
-    def changes(self, after: int, history: str | None) -> tuple[Head, list[bytes]]:
+    def changes(self, after: int, history: str | None, limit: int = ROWS) -> tuple[Head, list[bytes]]:
         """The first line and the rows of GET /changes. Raises `AwayError`, and `FollowingError` for no such answer."""
-        values: dict[str, str | int] = {"after": after} | ({} if history is None else {"history": history})
+        known = {} if history is None else {"history": history}
+        values: dict[str, str | int] = {"after": after, "limit": limit, **known}
         try:
             body = self._get(values)
         except _CUT_OFF:  # a connection that was kept open for too long

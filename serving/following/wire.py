@@ -106,8 +106,9 @@ def _line(values: Mapping[str, Any]) -> bytes:
 def _object(line: bytes, what: str) -> dict[str, Any]:
     try:
         _check(len(line) <= LONGEST and line.endswith(b"\n"), what)
-        values = json.loads(line)
-        json.dumps(values, ensure_ascii=False).encode()  # half a character can be neither kept nor answered
+        values = json.loads(line.decode())
+        if b"\\u" in line:  # half a character, which can be neither kept nor answered, has no other way in
+            json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         values = None
     _check(isinstance(values, dict), what)

@@ -64,7 +64,8 @@ class Toy:
     def _answer(self, request: Request) -> Response:
         self.asked += 1
         after = int(request.query_params["after"])
-        part = self.store.history.since(after, self.rows, 10**9, request.query_params.get("history"))
+        rows = min(self.rows, int(request.query_params["limit"]))
+        part = self.store.history.since(after, rows, 10**9, request.query_params.get("history"))
         body = written(part, None if after else model_text(CARD, "toy"), self.backend)
         head, *rows = [json.loads(line) for line in body.splitlines()]
         self.change(head, rows)
