@@ -125,7 +125,7 @@ COMMAND = Command(
   zoo distill MODEL pictures/ --backbone resnet18 --loss rkd --dim 64    fewer dimensions than the teacher has
   zoo distill MODEL pictures/ --backbone resnet18 --set schedule.epochs=100 --json
 
-losses: embedding: the teacher's own embeddings (same dimension: the student can search a gallery of the teacher's);
+losses: embedding: the teacher's own embeddings (same dimension; the student can search rows that the teacher made);
 rkd: its distances and angles; similarity: its similarities in a batch. Their arguments, as JSON:
 --set 'objective.method_args.transfer_args={"temperature": 0.1}'
 
