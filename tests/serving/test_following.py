@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
-from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
+from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS, Configuration
 from serving.galleries import GALLERY, MODEL
 from serving.gallery import Gallery
+from serving.gallery.backends import check_alone
 from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
 from serving.keys import Keys
@@ -28,6 +30,7 @@ from serving.upgrading import upgrading
 from tests.serving import toys
 from tests.serving.running import answering
 from tests.serving.test_history import content
+from zoo.cli.main import main
 from zoo.embedder import Embedder
 from zoo.errors import FollowingError, GalleryExistsError, ModelMismatchError, UsageError
 
@@ -204,6 +207,35 @@ def test_who_may_follow(gallery_folder: Path, keys: dict[str, str], given: str |
         if FOLLOW_KEYS in keys and given == FOLLOWER:
             assert httpx.delete(f"{url}/items/1", headers={"x-api-key": given}).status_code in (401, 403)
     searcher.close()
+
+
+def test_who_follows_has_no_rate(gallery_folder: Path) -> None:
+    searcher = Searcher.open(gallery_folder)
+    served = Collections([Collection("", lambda: searcher, Keys.of(KEYS))])
+    with answering(create_app(served, Configuration(rate=0.1, burst=2))) as url:
+        for key, expected in ((FOLLOWER, {200}), (WRITER, {200, 429})):
+            asked = [httpx.get(f"{url}/changes?after=9", headers={"x-api-key": key}).status_code for _ in range(5)]
+            assert set(asked) == expected
+        asked = [httpx.get(f"{url}/items", headers={"x-api-key": FOLLOWER}).status_code for _ in range(5)]
+        assert 429 in asked, "for following alone"
+    searcher.close()
+
+
+def test_a_copy_is_not_served_or_written_to_as_if_it_were_ones_own(
+    pair: tuple[Service, Service], tmp_path: Path, model: Embedder, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = pair[1].folder
+    with pytest.raises(UsageError, match="--follow"):
+        check_alone(copy, follows=False)
+    check_alone(copy, follows=True)
+    check_alone(pair[0].folder, follows=False)
+    toys.picture(0, np.random.default_rng(77)).save(tmp_path / "new.png")
+    assert main(["gallery", "add", str(copy), str(tmp_path / "new.png")]) == 2
+    assert "follows another" in capsys.readouterr().err
+    assert main(["gallery", "backup", str(copy), str(tmp_path / "saved")]) == 0
+    assert main(["gallery", "restore", str(tmp_path / "saved"), str(tmp_path / "own")]) == 0
+    assert main(["gallery", "add", str(tmp_path / "own"), str(tmp_path / "new.png")]) == 0, "it goes its own way"
+    assert content(pair[0].folder / STORE) == content(copy / STORE)
 
 
 def test_a_collection_with_a_name_is_followed_under_it(path: Path, tmp_path: Path) -> None:
