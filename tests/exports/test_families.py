@@ -36,5 +36,6 @@ def test_the_page() -> None:
     assert "- layers alone: alpha_net" in text
     assert "- alpha_net, fp16: it overflows\n- beta_net, torch: no such size" in text
     assert "goes on with: gamma_net." in text
+    assert "(precision-cost.md)" in text
     header = next(line for line in text.splitlines() if line.startswith("| architecture"))
     assert header.count("|") == 15

@@ -1,0 +1,127 @@
+"""What fp16 and int8 cost trained models: `python -m exports.cost_page MODEL...` writes docs/precision-cost.*.
+
+The figures are those that `zoo export MODEL --precision all` wrote into each model's folder; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exports.families import DOCS, hardware
+from zoo.cards import read_card
+from zoo.errors import UsageError, ZooError
+from zoo.files import read_json, write_bytes, write_json
+from zoo.onnx_runtime import FILES
+from zoo.parity import COST_METRICS, COST_TARGET, read_parity
+from zoo.registry import find
+
+MEBI = 2**20
+TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+
+
+def row(folder: Path) -> dict[str, Any]:
+    """What a model folder says of itself and of its variants. Raises `UsageError` where no cost was measured."""
+    card, parity = read_card(folder), read_parity(folder)
+    costs = {name: entry["cost"] for name, entry in parity.items() if "recall_at_1" in (entry.get("cost") or {})}
+    if not costs:
+        raise UsageError(f"{folder} holds no cost of a precision. Measure it: zoo export {folder} --precision all")
+    recipe = read_json(folder / "recipe.json")["recipe"]
+    return {
+        "model": card.name,
+        "architecture": card.architecture,
+        "args": dict(card.architecture_args),
+        "input": card.preprocessing.crop,
+        "dim": card.dim,
+        "steps": recipe["schedule"]["epochs"] * recipe["schedule"]["steps"],
+        "seed": recipe["seed"],
+        "date": max(parity[name]["date"] for name in costs),
+        "versions": next(parity[name]["versions"] for name in costs),
+        "bytes": {name: (folder / file).stat().st_size for name, file in FILES.items() if (folder / file).is_file()},
+        "int8": {key: parity.get("int8", {}).get("details", {}).get(key) for key in ("quantised", "calibrated_on")},
+        "cosines": {name: parity[name]["min_cosine"] for name in costs},
+        "costs": costs,
+    }
+
+
+def verdict(change: Mapping[str, Any]) -> str:
+    """Whether the loss is shown to be at most the target, shown to be more, or neither."""
+    low, high = change["interval"]
+    if low >= -COST_TARGET:
+        return "met"
+    return "missed" if high < -COST_TARGET else "undecided"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each model and variant."""
+    head = ["model", "architecture", "variant", "MiB", "least cosine", *_heads("R@1"), *_heads("MAP@R")]
+    lines = [head, ["---", "---", "---", *["---:"] * (len(head) - 3)]]
+    lines += [_line(row, name, cost) for row in rows for name, cost in row["costs"].items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _heads(metric: str) -> list[str]:
+    return [f"{metric} fp32", "change (95 %)", "target"]
+
+
+def _line(row: Mapping[str, Any], name: str, cost: Mapping[str, Any]) -> list[str]:
+    cells = [
+        row["model"],
+        f"{row['architecture']}, {row['input']} px",
+        name,
+        f"{row['bytes'][name] / MEBI:.2f}",
+        f"{row['cosines'][name]:.5f}",
+    ]
+    for metric in COST_METRICS:
+        change = cost[metric]
+        low, high = (100 * bound for bound in change["interval"])
+        digits = 2 if metric == "recall_at_1" else 3
+        cells.append(f"{change['fp32']:.{digits + 1}f}")
+        cells.append(f"{100 * change['difference']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})")
+        cells.append(verdict(change))
+    return cells
+
+
+def models(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the models are, and how each was made int8."""
+    return "\n".join(
+        f"- {row['model']}: {row['architecture']} {json.dumps(row['args'])}, {row['dim']} dimensions, {row['steps']:,} "
+        f"steps, seed {row['seed']}; {row['bytes']['fp32'] / MEBI:.2f} MiB in fp32; int8: {row['int8']['quantised']}, "
+        f"calibrated on {row['int8']['calibrated_on']}."
+        for row in rows
+    )
+
+
+def page(text: str, known: Mapping[str, Any]) -> str:
+    """The page with its parts, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    dates = [row["date"] for row in known["rows"]]
+    versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
+    origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
+    for name, made in (("costs", table(known["rows"])), ("models", models(known["rows"])), ("origin", origin)):
+        whole = f"<!-- {name} -->\n{made}\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, whole=whole: whole, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m exports.cost_page", description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or folders; none: the page alone, anew")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where the two files are (default: docs)")
+    args = parser.parse_args(arguments)
+    store, shown = args.docs / "precision-cost.json", args.docs / "precision-cost.md"
+    try:
+        if args.models:
+            rows = [row(find(name)) for name in args.models]
+            write_json(store, {"hardware": hardware(), "rows": rows})
+        known = read_json(store)
+    except (ZooError, OSError) as error:
+        raise SystemExit(f"exports.cost_page: error: {error}") from None
+    write_bytes(shown, page(shown.read_text(encoding="utf-8"), known).encode())
+
+
+if __name__ == "__main__":
+    main()
