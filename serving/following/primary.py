@@ -14,7 +14,7 @@ from serving.following.wire import Head, read_head
 from serving.gallery.milvus_address import address_of
 from zoo.errors import FollowingError, UsageError
 
-CONNECT_SECONDS, READ_SECONDS = 1.0, 10.0
+CONNECT_SECONDS, READ_SECONDS = 1.0, 5.0
 """A query waits for the answer, so that a primary that does not answer must be known for one soon."""
 MOST_BYTES = 2**26
 _KEPT_SECONDS = 3.0

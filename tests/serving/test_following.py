@@ -6,6 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +166,28 @@ def test_what_is_refused_there_is_refused_here(pair: tuple[Service, Service]) ->
         assert answers[0].status_code == answers[1].status_code
         assert 400 <= answers[0].status_code < 500
         assert answers[0].json() == answers[1].json()
+
+
+def test_every_acknowledged_change_is_seen_by_the_next_query_anywhere(path: Path, tmp_path: Path) -> None:
+    """Several clients at once, each of which changes an item of its own at one of three services and asks another."""
+    with leading(path) as primary, following(primary.url, tmp_path / "a") as one:
+        with following(primary.url, tmp_path / "b") as other:
+
+            def busy(item: int) -> int:
+                rng, seen = np.random.default_rng(item), 0
+                for step in range(12):
+                    told, asked = rng.choice([primary, one, other], 2)
+                    label = f"{item} {step}"
+                    told.http.patch(f"/items/{item}", json={"label": label}).raise_for_status()
+                    answer = asked.http.get("/items", params={"label": label})
+                    assert BEHIND not in answer.headers
+                    seen += [row["id"] for row in answer.json()["items"]] == [item]
+                return seen
+
+            with ThreadPoolExecutor(6) as threads:
+                assert list(threads.map(busy, range(1, 7))) == [12] * 6
+        one.http.get("/items")
+        assert content(path / STORE) == content(tmp_path / "a" / STORE)
 
 
 def test_odd_requests_are_passed_on_as_they_are(pair: tuple[Service, Service]) -> None:
