@@ -8,7 +8,6 @@ model.json        the card of the model that embeds this gallery, and where it w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +18,7 @@ from serving.gallery.backends import open_index
 from serving.gallery.binding import MODEL, model_of, parsed_model
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
+from serving.gallery.hits import Hit, hits_of
 from serving.gallery.index import Index
 from serving.gallery.items import AS_IT_IS, Added, Block, IndexStats, Item, Kept, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
@@ -33,16 +33,6 @@ from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, M
 from zoo.files import atomic_folder, write_json
 
 STORE = "gallery.sqlite"
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A neighbour: `similarity` is the cosine, -1 to 1."""
-
-    id: int
-    similarity: float
-    label: str | None
-    source: str
 
 
 class Gallery:
@@ -192,7 +182,7 @@ class Gallery:
         excluded = set(exclude_ids) if k > 0 else set()
         similarities, ids = self.neighbours(vectors, k + len(excluded), exact, chosen)
         items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
-        return [_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+        return [hits_of(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
     def neighbours(
         self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING
@@ -342,12 +332,3 @@ def check_there(path: Path) -> None:
     if not is_gallery(path):
         what = "holds no gallery" if path.exists() else "is not there"
         raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
-
-
-def _hits(similarities: np.ndarray, ids: np.ndarray, items: dict[int, Item]) -> list[Hit]:
-    # Rounding may carry the product of two unit vectors a hair past 1.
-    similarities = np.clip(similarities, -1, 1)
-    pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
-    found = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
-    found.sort(key=lambda pair: (-pair[0], pair[1].id))
-    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in found]

@@ -34,6 +34,13 @@ def blob_of(vector: np.ndarray, dim: int, source: str) -> bytes:
     return vector.astype("<f4").tobytes()
 
 
+def vector_of(blob: bytes, dim: int, path: Path) -> np.ndarray:
+    """What `blob_of` wrote, float32 [dim]; path: of the file. Raises `GalleryError` for one of another length."""
+    if len(blob) != 4 * dim:
+        raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
+    return np.frombuffer(blob, "<f4").astype(np.float32, copy=False)
+
+
 def blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int) -> Iterator[Block]:
     """Ids and embeddings, a block of them at a time in memory.
 

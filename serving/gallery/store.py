@@ -13,7 +13,6 @@ models never meet; items, labels and thumbnails go on being read and written.
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,8 @@ from serving.gallery.history import History, check_leads
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, blob_of, blocks_of, item_of, json_of, row_of
+from serving.gallery.rows import ITEM, blob_of, blocks_of, item_of, json_of, row_of, vector_of
+from serving.gallery.sampling import sample
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
@@ -223,22 +223,22 @@ class Store:
         """The item's embedding, float32 [dim]."""
         with self._of_this_model():
             (blob,) = self._one("SELECT embedding FROM embeddings WHERE item = ?", item_id)
-        return np.frombuffer(blob, "<f4").astype(np.float32)
+        return vector_of(blob, self.dim, self.path)
 
     def embeddings(self, ids: Sequence[int]) -> np.ndarray:
         """The items' embeddings, float32 [n, dim], in the order of the ids. Raises `ItemNotFoundError`."""
         with self._of_this_model():
-            found = dict(self._rows_by_id("item, embedding", ids, "embeddings", "item"))
+            found = dict(self._database.by_ids("item, embedding", ids, "embeddings", "item"))
         absent = [item_id for item_id in ids if item_id not in found]
         if absent:
             raise ItemNotFoundError(f"the gallery has no item {absent[0]}.")
-        rows = [np.frombuffer(found[item_id], "<f4") for item_id in ids]
-        return np.stack(rows).astype(np.float32) if rows else np.empty((0, self.dim), np.float32)
+        rows = [vector_of(found[item_id], self.dim, self.path) for item_id in ids]
+        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
         """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
         with self._of_this_model():
-            rows = list(self._rows_by_id("item, from_thumbnail", ids, "embeddings", "item"))
+            rows = list(self._database.by_ids("item, from_thumbnail", ids, "embeddings", "item"))
         return {item for item, small in rows if small}
 
     def items(
@@ -251,30 +251,12 @@ class Store:
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """The items of these ids that exist."""
-        return {row[0]: item_of(row) for row in self._rows_by_id(ITEM, ids)}
-
-    def _rows_by_id(
-        self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id"
-    ) -> Iterator[tuple[Any, ...]]:
-        """These columns of the rows of these ids that exist; a statement takes only so many values at once."""
-        for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
-            found = f"{key} IN ({', '.join('?' * len(some))})"
-            yield from self._query(f"SELECT {columns} FROM {table} WHERE {found}", *some)
+        return {row[0]: item_of(row) for row in self._database.by_ids(ITEM, ids)}
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
         with self._snapshot():
-            first, last = self._query("SELECT min(id), max(id) FROM items")[0]
-            if first is None:
-                return []
-            rng = random.Random(seed)
-            starts = rng.sample(range(first, last + 1), min(2 * n, last + 1 - first))
-            # The next item at or after a random id: quick at any size, and gaps left by removals do no harm.
-            rows = [self._query(f"SELECT {ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", s)[0] for s in starts]
-            # Gaps may have led to one item more than once; the first items make up the number.
-            rows += self._query(f"SELECT {ITEM} FROM items ORDER BY id LIMIT ?", n)
-        return [item_of(row) for row in {row[0]: row for row in rows}.values()][:n]
+            return sample(self._query, n, seed)
 
     def item_of_content(self, content_sha256: str) -> Item | None:
         rows = self._query(f"SELECT {ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
@@ -317,7 +299,8 @@ class Store:
                 "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
-                yield item_of(tuple(item)), np.frombuffer(embedding, "<f4"), Thumbnail(data, media_type)
+                vector = vector_of(embedding, self.dim, self.path)
+                yield item_of(tuple(item)), vector, Thumbnail(data, media_type)
 
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
         rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []
