@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,13 +23,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.app import create_app
+from serving.collection import Collection
+from serving.collections import Collections
 from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
 from serving.following import handing_out
 from serving.following.bounds import DIGEST, digest_of
 from serving.following.follower import Follower
 from serving.following.gate import Gate
 from serving.following.primary import Address, Primary
-from serving.following.wire import written
+from serving.following.wire import read_head, written
 from serving.gallery import Gallery
 from serving.gallery.backends import FAISS, backend_of, choose
 from serving.gallery.binding import model_text
@@ -36,8 +40,11 @@ from serving.gallery.gallery import STORE
 from serving.gallery.milvus_address import address_of
 from serving.gallery.store import Store
 from tests.serving import toys
+from tests.serving.older import as_schema_6
 from tests.serving.running import ROOT, answering, serving
 from tests.serving.test_backends import CARD, assert_finds, new_items, unit_rows
+from tests.serving.test_compaction import reachable_copy
+from tests.serving.test_connection import unwritable
 from tests.serving.test_following import BEHIND, FOLLOWER, WRITER, within, wrong
 from tests.serving.test_history import content
 from zoo.errors import FollowingError
@@ -222,6 +229,34 @@ def test_where_the_vectors_lie_in_milvus_a_follower_searches_there_and_writes_no
     with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
         follower.begin()
         assert backend_of(tmp_path / "g") == FAISS
+
+
+def test_a_primary_brings_its_collection_up_to_date_before_it_tells_of_a_change(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from serving.gallery.collection import Collection as InMilvus
+
+    address = f"milvus://{tmp_path}/vectors.db"
+    choose(toy.folder, address)
+    monkeypatch.setattr(handing_out, "shared_backend", lambda folder: (address, "its name"))
+    with Gallery.open(toy.folder) as gallery:
+        searcher: Any = SimpleNamespace(gallery=gallery, close=lambda: None)
+        with answering(create_app(Collections([Collection("", lambda: searcher)]))) as url:
+            toy.store.add(new_items(unit_rows(2, seed=8), 70))
+            head = read_head(httpx.get(f"{url}/changes?after=20").content.splitlines(keepends=True)[0])
+            assert (head.change, head.backend) == (2, (address, "its name"))
+            collection = InMilvus(address_of(address))
+            assert collection.count() == 22
+            collection.close()
+
+
+def test_a_gallery_of_before_there_was_a_journal_that_cannot_be_written_to(toy: Toy) -> None:
+    toy.store.close()
+    as_schema_6(toy.folder / STORE)
+    with reachable_copy(toy.folder) as folder, unwritable(folder), Gallery.open(folder) as gallery:
+        with pytest.raises(FollowingError, match="older schema"):
+            gallery.history.since(0, 10, 10**6)
+        assert gallery.count() == 20
 
 
 CHILD = """
