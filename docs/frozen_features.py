@@ -1,0 +1,215 @@
+"""The runs and tables of docs/frozen-features.md: heads on a frozen trunk against training end to end, by seeds.
+
+    python docs/frozen_features.py --seeds 0 1 2         train and measure what frozen-features.json has not yet
+    python docs/frozen_features.py --write               the page's tables anew, from frozen-features.json
+
+Models go to the local zoo (ZOO_HOME); the images of CIFAR-100 are looked for in ZOO_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.comparison.compare import interval_over_seeds
+from zoo.evaluation.intervals import bootstrap_intervals
+
+HERE = Path(__file__).parent
+METRICS = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+NARROW = ("--set", "backbone.args.widths=[16,32,64,128]")
+"""A trunk small enough for long runs on one core."""
+
+EPOCHS = 10
+"""Of 150 steps, as in the recipes, which have 15. 15 end to end take as long as a trunk of 10, features and head."""
+
+NAMES = {
+    "softmax": "softmax, end to end: the trunk's own head",
+    "pooled": "its pooled features, no head",
+    "margin-frozen": "margin, head on the frozen trunk",
+    "margin": "margin, end to end, the same number of steps",
+    "margin-longer": "margin, end to end, half as many steps again",
+    "diva-frozen": "DiVA, heads on the frozen trunk",
+    "diva": "DiVA, end to end, the same number of steps",
+}
+COMPARED = (
+    ("margin-frozen", "margin"),
+    ("margin-frozen", "margin-longer"),
+    ("margin-frozen", "softmax"),
+    ("margin-frozen", "pooled"),
+    ("diva-frozen", "diva"),
+    ("diva-frozen", "margin-frozen"),
+)
+PARTS = {
+    "pooled": ("softmax",),
+    "margin-frozen": ("softmax", "features", "margin-frozen"),
+    "diva-frozen": ("softmax", "features", "diva-frozen"),
+}
+"""Whose CPU time a row needs besides its own."""
+
+
+def command(arm: str, seed: int) -> list[str]:
+    """What `zoo` is called with for one arm of one seed."""
+    if arm == "features":
+        views = ("--views", "4", "--batch-size", "128", "--seed", str(seed))
+        return ["features", f"softmax-{seed}", "--dataset", "cifar100", *views, "-o", _file(seed), "--quiet"]
+    method, _, kind = arm.partition("-")
+    chosen = ["--features", _file(seed)] if kind == "frozen" else [*NARROW]
+    length = [] if kind == "longer" else ["--set", f"schedule.epochs={EPOCHS}"]
+    ends = ["--set", "data.validation=0", "--seed", str(seed), "--quiet"]
+    return ["train", f"{method}-conv4-cifar100", "--as", f"{arm}-{seed}", *chosen, *length, *ends]
+
+
+def _file(seed: int) -> str:
+    return f"features-{seed}.safetensors"
+
+
+def cpu_seconds(arguments: Sequence[str]) -> float:
+    """Of one call of `zoo`, imports included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "zoo.cli.main", *arguments], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure(name: str, pooled: bool = False) -> dict[str, Any]:
+    """Each test class's mean of each metric, by the class's number; `pooled` leaves the heads away."""
+    import torch
+
+    from zoo.cards import read_card
+    from zoo.datasets import load as load_dataset
+    from zoo.embedder import Embedder
+    from zoo.network import Network, PixelNetwork, load_network
+    from zoo.precision_cost import retrieval
+    from zoo.registry import find
+
+    folder = find(name)
+    card = read_card(folder)
+    network = load_network(card, folder)
+    if pooled:
+        network = Network(network.trunk, torch.nn.ModuleDict())
+    seen = PixelNetwork(network, card.preprocessing).eval()
+
+    def run(pixels: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return seen(torch.from_numpy(pixels)).numpy()
+
+    found = retrieval(load_dataset("cifar100", "test"), Embedder(card, folder, "torch", "fp32", "cpu", run))
+    classes = np.unique(found.classes)
+    return {m: [float(found.values[m][found.classes == c].mean()) for c in classes] for m in METRICS}
+
+
+def run(seed: int, arms: Sequence[str], known: dict[str, Any], file: Path) -> None:
+    """Train and measure the arms of a seed that are not known yet, and write the file after each."""
+    rows = known["runs"].setdefault(str(seed), {})
+    for arm in arms:
+        row = rows.setdefault(arm, {})
+        if "cpu_seconds" not in row and arm != "pooled":
+            row |= {"cpu_seconds": cpu_seconds(command(arm, seed)), "command": f"zoo {' '.join(command(arm, seed))}"}
+        if arm != "features" and "recall_at_1" not in row:
+            row |= measure(f"softmax-{seed}" if arm == "pooled" else f"{arm}-{seed}", arm == "pooled")
+        row.setdefault("date", datetime.now(UTC).date().isoformat())
+        file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def scores_table(runs: Mapping[str, Any]) -> str:
+    """A line an arm: means and standard deviations over seeds, CPU seconds."""
+    lines = [("", "seeds", *METRICS.values(), "CPU seconds, all in all", "of it the last step")]
+    for arm, name in NAMES.items():
+        seeds = measured(runs, arm)
+        if seeds:
+            parts = [cpu(runs, part, seeds) for part in PARTS.get(arm, (arm,))]
+            last = f"{parts[-1]:.0f}" if len(parts) > 1 else ""
+            lines.append((name, str(len(seeds)), *(_spread(runs, arm, m) for m in METRICS), f"{sum(parts):.0f}", last))
+    return _table(lines)
+
+
+def measured(runs: Mapping[str, Any], *arms: str) -> list[str]:
+    """The seeds of which all these arms are measured."""
+    return [seed for seed, rows in runs.items() if all("recall_at_1" in rows.get(arm, {}) for arm in arms)]
+
+
+def cpu(runs: Mapping[str, Any], arm: str, seeds: Sequence[str]) -> float:
+    return statistics.fmean(runs[seed][arm]["cpu_seconds"] for seed in seeds)
+
+
+def _spread(runs: Mapping[str, Any], arm: str, metric: str) -> str:
+    values = [statistics.fmean(runs[seed][arm][metric]) for seed in measured(runs, arm)]
+    deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{deviation}"
+
+
+def differences_table(runs: Mapping[str, Any]) -> str:
+    """In points: each pair's mean difference, its interval over seeds, and that over classes."""
+    lines = [("difference, in points", "seeds", "metric", "mean", "95 % over seeds", "95 % over classes", "by seed")]
+    for first, second in COMPARED:
+        seeds = measured(runs, first, second)
+        for metric, title in METRICS.items():
+            if seeds:
+                name = f"{first} - {second}"
+                lines.append((name, str(len(seeds)), title, *_difference(runs, first, second, metric, seeds)))
+    return _table(lines)
+
+
+def _difference(runs: Mapping[str, Any], first: str, second: str, metric: str, seeds: Sequence[str]) -> tuple[str, ...]:
+    table = 100 * np.array([np.subtract(runs[s][first][metric], runs[s][second][metric]) for s in seeds])
+    by_seed = table.mean(1)
+    by_class = bootstrap_intervals({metric: table.mean(0)}, np.arange(table.shape[1]))[metric]
+    each = ", ".join(f"{value:+.2f}" for value in by_seed)
+    over_seeds = _interval(interval_over_seeds(by_seed.tolist())) if len(seeds) > 1 else "-"
+    return f"{by_seed.mean():+.2f}", over_seeds, _interval(by_class), each
+
+
+def _interval(bounds: tuple[float, float]) -> str:
+    return f"{bounds[0]:+.2f} to {bounds[1]:+.2f}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    head, *rows = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+
+
+def page(text: str, runs: Mapping[str, Any]) -> str:
+    """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    for name, table in (("scores", scores_table(runs)), ("differences", differences_table(runs))):
+        made = f"<!-- {name} -->\n{table}\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N")
+    arms = ["softmax", "pooled", "features", "margin-frozen", "margin", "margin-longer"]
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        choices=[*NAMES, "features"],
+        default=arms,
+        help=f"in this order (default: {' '.join(arms)})",
+    )
+    parser.add_argument("--json", type=Path, default=HERE / "frozen-features.json", help="what is known; added to")
+    parser.add_argument("--write", action="store_true", help="put the tables into frozen-features.md")
+    args = parser.parse_args()
+    known = json.loads(args.json.read_text(encoding="utf-8")) if args.json.is_file() else {"runs": {}}
+    for seed in args.seeds:
+        run(seed, args.arms, known, args.json)
+    if args.write:
+        file = HERE / "frozen-features.md"
+        file.write_text(page(file.read_text(encoding="utf-8"), known["runs"]), encoding="utf-8")
+    else:
+        print(scores_table(known["runs"]), differences_table(known["runs"]), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()
