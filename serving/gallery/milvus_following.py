@@ -14,19 +14,18 @@ class FollowedMilvusIndex(MilvusIndex):
     collection is behind all the same, or another one's, what is here is searched, exactly.
     """
 
-    _serves = False
+    _position: tuple[int, str] | None = None
 
     def current(self) -> FollowedMilvusIndex:
-        number = self._store.position()[0]
-        if number != self._change or not self._serves:
+        position = self._store.position()
+        if position != self._position:
             with self._lock:
-                held, self._count = self._collection.held(), self._store.count()
-                own = held is not None and (held.gallery, held.fingerprint) == (self.name, self._store.fingerprint)
-                self._serves, self._change = own and held is not None and held.change >= number, number
+                self._position, self._change, self._count = position, position[0], self._store.count()
+                self._local = None  # what was copied anew may have come to the same number
         return self
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
-        if self._serves:
+        if self._serves():
             return super().search(vectors, k, exact, among)
         k = min(k, self._count if among is None else len(among))
         return self._exactly(np.ascontiguousarray(vectors, np.float32), k, among)
@@ -34,3 +33,9 @@ class FollowedMilvusIndex(MilvusIndex):
     def compact(self) -> Facts | None:
         """Nothing: the collection is another's to keep."""
         return None
+
+    def _serves(self) -> bool:
+        """Asked each time: the collection may be given another model, or be filled anew, while nothing changes here."""
+        held = self._collection.held()
+        own = held is not None and (held.gallery, held.fingerprint) == (self.name, self._store.fingerprint)
+        return own and held is not None and held.change >= self._change

@@ -47,7 +47,12 @@ _EMPTIED = (
     "DELETE FROM journal",
     "UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'",
 )
-_USED = "UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(item), 0) FROM removals)) WHERE name = 'items'"
+_USED = (
+    # SQLite has no row there before the first item, and all of them may have been removed.
+    "INSERT INTO sqlite_sequence SELECT 'items', 0 WHERE NOT EXISTS "
+    "(SELECT 1 FROM sqlite_sequence WHERE name = 'items')",
+    "UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(item), 0) FROM removals)) WHERE name = 'items'",
+)
 """An id that was an item's once is given to none again, should this store go its own way."""
 
 
@@ -101,7 +106,8 @@ def _finish(db: sqlite3.Connection, read: Position, facts: Facts) -> None:
     state = dict(db.execute("SELECT key, value FROM state WHERE key IN ('fingerprint', 'count')").fetchall())
     if (state["fingerprint"], state["count"]) != (facts.fingerprint, facts.items):
         raise FollowingError(f"what came gives {state['count']} items, and there should be {facts.items}.")
-    db.execute(_USED)
+    for statement in _USED:
+        db.execute(statement)
     values = {"change": facts.change, FOLLOWING: json.dumps(vars(read))}
     db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", values.items())
 

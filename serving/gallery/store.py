@@ -162,7 +162,7 @@ class Store:
         """From now on this generation counts; it changes nothing of the content."""
         with self._transaction():
             self._check_model()
-            self.set_state("generation", name)
+            self._write_state("generation", name)
 
     def state(self, key: str) -> str | None:
         """What `set_state` wrote under this key."""
@@ -170,9 +170,14 @@ class Store:
         return str(rows[0][0]) if rows else None
 
     def set_state(self, key: str, value: str) -> None:
-        own = f"other {key}" if self.other else key
-        with self._database.continued() as db:
-            db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+        """Raises `UsageError` for a store that follows another one, as all do that change what others have too."""
+        with self._database.continued():
+            self.check_leads()
+            self._write_state(key, value)
+
+    def check_leads(self) -> None:
+        """Raise `UsageError` for a store that follows another one."""
+        check_leads(self._query)
 
     def fact(self, key: str) -> str | None:
         """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
@@ -344,5 +349,9 @@ class Store:
     def _leading(self) -> Iterator[sqlite3.Connection]:
         """A transaction of a store that follows no other one. Raises `UsageError` where it does."""
         with self._transaction() as db:
-            check_leads(self._query)
+            self.check_leads()
             yield db
+
+    def _write_state(self, key: str, value: str) -> None:
+        own = f"other {key}" if self.other else key
+        self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))

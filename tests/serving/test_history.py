@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from serving.backup import backup, restore
 from serving.following.wire import Head, read_head, read_rows, written
 from serving.gallery import Gallery, NewItem, Thumbnail, schema
+from serving.gallery.compaction import tune
 from serving.gallery.database import Database
 from serving.gallery.history import FOLLOWING, Facts, ItemRow, MarkRow, Part, Position, StateRow
 from serving.gallery.marks import SentQuery
@@ -216,12 +217,25 @@ def test_a_store_that_follows_is_not_written_to(store: Store, replica: Replica) 
             lambda: followed.remove([1]),
             lambda: followed.marks.put(1, 2, True),
             lambda: followed.set_fact("calibration", "{}"),
+            lambda: followed.set_state("folders", "[]"),
+            lambda: tune(replica.path.parent, followed, 0.9, 1, []),
             lambda: followed.shadow.begin("{}", "{}", "1" * 64, DIM),
         ):
             with pytest.raises(UsageError, match="follows another"):
                 write()
         followed.set_generation("index-of-its-own")
     assert content(store.path) == content(replica.path)
+
+
+def test_an_id_that_was_used_there_is_given_to_nothing_here(store: Store, replica: Replica) -> None:
+    store.remove(store.add([new_item(1), new_item(2)]).ids)
+    follow(store, replica)
+    with closing(sqlite3.connect(replica.path)) as db, db:
+        db.execute("DELETE FROM state WHERE key = ?", (FOLLOWING,))  # as a restored copy of it
+    with Store(replica.path).closing() as own:
+        assert own.add([new_item(3)]).ids == [3]
+        assert own.problems() == []
+        assert own.remove([3]) == 1
 
 
 def test_what_does_not_go_together_leaves_nothing_behind(store: Store, replica: Replica) -> None:

@@ -1,0 +1,89 @@
+"""What a follower finds in its primary's collection of Milvus, whatever becomes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.gallery import schema
+from serving.gallery.collection import Collection, Held
+from serving.gallery.history import Position
+from serving.gallery.milvus_address import Address, address_of
+from serving.gallery.milvus_following import FollowedMilvusIndex
+from serving.gallery.replica import Replica
+from serving.gallery.store import Store
+from tests.serving.test_history import CARD, DIM, follow, new_item, unit
+
+pytest.importorskip("pymilvus")
+NONE_GONE = np.empty(0, np.int64)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Address:
+    return address_of(f"milvus://{tmp_path}/vectors.db")
+
+
+@pytest.fixture
+def collection(address: Address) -> Iterator[Collection]:
+    """The primary's, with the three items that both stores have."""
+    with closing(Collection(address)) as found:
+        fill(found, CARD.fingerprint, [1, 2, 3])
+        yield found
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[tuple[Store, Replica]]:
+    for name in "ab":
+        schema.create(tmp_path / name, DIM, CARD.fingerprint)
+    replica = Replica(tmp_path / "b")
+    with Store(tmp_path / "a").closing() as store:
+        store.add([new_item(seed) for seed in (1, 2, 3)])
+        follow(store, replica)
+        yield store, replica
+    replica.close()
+
+
+def fill(collection: Collection, fingerprint: str, seeds: list[int]) -> None:
+    collection.create(DIM, Held("g", fingerprint, 0))
+    vectors = np.stack([unit(seed) for seed in seeds])
+    collection.write([(np.arange(1, len(seeds) + 1), vectors)], NONE_GONE, Held("g", fingerprint, 1))
+
+
+def assert_finds(index: FollowedMilvusIndex, seeds: list[int]) -> None:
+    similarities, ids = index.current().search(np.stack([unit(seed) for seed in seeds]), 1)
+    assert ids[:, 0].tolist() == list(range(1, len(seeds) + 1))
+    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-5)
+
+
+def test_another_models_vectors_are_never_searched(
+    collection: Collection, stores: tuple[Store, Replica], address: Address, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "b").closing() as own, closing(FollowedMilvusIndex(tmp_path, own, address, "g")) as index:
+        assert_finds(index, [1, 2, 3])
+        fill(collection, "f" * 64, [7, 8, 9])  # the primary was given another model, and nothing changed here yet
+        assert_finds(index, [1, 2, 3])
+        collection.create(DIM, Held("g", CARD.fingerprint, 0))  # it is being filled anew
+        assert_finds(index, [1, 2, 3])
+        fill(collection, CARD.fingerprint, [1, 2, 3])
+        assert_finds(index, [1, 2, 3])
+
+
+def test_a_copy_that_was_made_anew_is_searched_though_its_number_is_the_same(
+    collection: Collection, stores: tuple[Store, Replica], address: Address, tmp_path: Path
+) -> None:
+    schema.create(tmp_path / "c", DIM, CARD.fingerprint)
+    with (
+        Store(tmp_path / "b").closing() as own,
+        closing(FollowedMilvusIndex(tmp_path, own, address, "another")) as index,
+        Store(tmp_path / "c").closing() as restored,
+    ):
+        assert_finds(index, [1, 2, 3])
+        restored.add([new_item(seed) for seed in (4, 5, 6)])
+        rows = restored.history.since(0, 100, 10**9)
+        stores[1].take(rows.rows, Position(rows.facts.history, rows.last), rows.facts, "{}")
+        assert own.change() == 1
+        assert_finds(index, [4, 5, 6])
