@@ -80,7 +80,7 @@ class Follower:
                 self._failed(f"{self.primary.url} cannot be followed.")
                 raise
             else:
-                self._succeeded()
+                self._caught_up()
 
     def behind(self) -> float | None:
         """None where all is here that the primary had at the last look; else the seconds since it was."""
@@ -176,6 +176,13 @@ class Follower:
         if self._replica is None:
             raise GalleryError(f"{self.folder} is not open.")
         return self._replica
+
+    def _caught_up(self) -> None:
+        """All that the primary has is here, which may follow another one and know of nothing newer itself."""
+        if self.primary.is_behind:
+            self._failed(f"{self.primary.url} follows another service itself, which it cannot ask.")
+        else:
+            self._succeeded()
 
     def _succeeded(self) -> None:
         if self._said:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.following.bounds import BEHIND
 from serving.following.opening import Following
 from serving.following.primary import AwayError
 from serving.journal import HEADER, REQUEST_ID
@@ -21,8 +22,6 @@ from serving.keys import OPEN_PATHS, OPEN_PREFIX, is_write
 from serving.metrics import SCOPE
 from serving.refusals import RefusedError, respond
 
-BEHIND = "X-Gallery-Behind"
-"""The header of an answer to a query for which the primary could not be asked: for how many seconds it could not."""
 PAUSE = 5
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _GIVEN_BACK = ("content-type", "retry-after", "www-authenticate", "allow", "cache-control")

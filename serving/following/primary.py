@@ -9,7 +9,7 @@ import httpx
 
 from serving.client.core import key_of
 from serving.configuration import FOLLOW, FOLLOW_KEY
-from serving.following.bounds import DIGEST, ROWS, digest_of
+from serving.following.bounds import BEHIND, DIGEST, ROWS, digest_of
 from serving.following.wire import Head, read_head
 from serving.gallery.milvus_address import address_of
 from zoo.errors import FollowingError, UsageError
@@ -73,11 +73,14 @@ def check_shared(head: Head) -> None:
 
 
 class Primary:
-    """A collection of another service. Safe to use from several threads."""
+    """A collection of another service. Safe to use from several threads.
+
+    is_behind: whether it follows a third one, and could not ask that one before it answered with its changes last.
+    """
 
     def __init__(self, address: Address, path: str) -> None:
         """path: of the collection, "" at the root."""
-        self.url = address.url
+        self.url, self.is_behind = address.url, False
         self._path = path
         self._own = {} if address.key is None else {"authorization": f"Bearer {address.key}"}
         limits = httpx.Limits(max_keepalive_connections=20, keepalive_expiry=_KEPT_SECONDS)
@@ -137,6 +140,7 @@ class Primary:
             raise self._refused(answer.status_code, body)
         if answer.headers.get(DIGEST) != digest_of(body):
             raise FollowingError(f"what {self.url} sent is not what arrived (its SHA-256 differs).")
+        self.is_behind = BEHIND in answer.headers
         return body
 
     def _bounded(self, answer: httpx.Response) -> bytes:

@@ -309,6 +309,25 @@ def test_where_the_primary_is_gone_the_follower_answers_and_says_so(path: Path, 
     assert wrong(tmp_path / "g") == []
 
 
+def test_a_follower_is_followed_and_what_it_cannot_ask_is_told_of_all_the_way(path: Path, tmp_path: Path) -> None:
+    with ExitStack() as gone:
+        primary = gone.enter_context(leading(path))
+        with (
+            following(primary.url, tmp_path / "second") as second,
+            following(second.url, tmp_path / "third") as third,
+        ):
+            added = third.http.post("/items", files={"image": toys.query(1)}).raise_for_status()
+            assert added.json()["items"][0]["id"] == primary.found(1)[0] == third.found(1)[0]
+            primary.http.delete("/items/1").raise_for_status()
+            before = third.found(1)
+            assert 1 not in before
+            assert content(path / STORE) == content(third.folder / STORE)
+            gone.close()
+            answer = third.http.post("/search", files={"image": toys.query(1)}, data={"k": 50})
+            assert [one["id"] for one in answer.json()["results"]] == before
+            assert int(answer.headers[BEHIND]) >= 0
+
+
 def test_a_restored_primary_is_copied_anew(pair: tuple[Service, Service], tmp_path: Path) -> None:
     from serving.backup import backup, restore
 

@@ -28,7 +28,7 @@ from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
 from serving.following import handing_out
-from serving.following.bounds import DIGEST, digest_of
+from serving.following.bounds import BEHIND, DIGEST, digest_of
 from serving.following.follower import Follower
 from serving.following.gate import Gate
 from serving.following.primary import Address, Primary
@@ -180,6 +180,24 @@ def test_what_changes_while_it_is_copied_is_there_in_the_end(toy: Toy, tmp_path:
         follower.begin()
         assert follower.is_fresh
         assert content(tmp_path / "g" / STORE) == content(toy.folder / STORE)
+
+
+def test_a_primary_that_is_behind_its_own_primary_lets_nothing_pass_for_fresh(toy: Toy, tmp_path: Path) -> None:
+    def say_so(response: Response) -> None:
+        response.headers[BEHIND] = "0"
+
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        assert follower.is_fresh
+        toy.damage = say_so
+        toy.store.remove([1])
+        follower.look()
+        assert not follower.is_fresh
+        assert follower.behind() is not None
+        assert content(tmp_path / "g" / STORE) == content(toy.folder / STORE), "what it has is taken over all the same"
+        toy.damage = lambda response: None
+        follower.look()
+        assert follower.is_fresh
 
 
 def test_queries_that_wait_at_one_moment_share_one_look(toy: Toy, tmp_path: Path) -> None:
