@@ -28,7 +28,7 @@ from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
 from serving.following import handing_out
-from serving.following.bounds import BEHIND, DIGEST, digest_of
+from serving.following.bounds import DIGEST, digest_of
 from serving.following.follower import Follower
 from serving.following.gate import Gate
 from serving.following.primary import Address, Primary
