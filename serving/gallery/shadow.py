@@ -44,6 +44,8 @@ _EXCHANGE = (
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
     # The journal says nothing of another model's embeddings: whoever follows the gallery copies it anew.
     "UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'",
+    # Nor of facts that lay in the other slot when the journal began.
+    "INSERT OR IGNORE INTO journal (of, key) SELECT 'state', key FROM state WHERE key LIKE 'fact %'",
 )
 _CHANGE, _ROLE = "other change", "other role"
 REBUILT, REPLACED = "rebuilt", "replaced"

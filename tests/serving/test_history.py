@@ -208,6 +208,21 @@ def test_a_store_of_before_there_was_a_journal(tmp_path: Path) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
+def test_what_was_found_out_with_a_model_comes_back_with_it(tmp_path: Path) -> None:
+    with make(tmp_path / "a").closing() as store:
+        store.set_fact("evaluation", "{}")
+        with store.shadow.exchanging(store.shadow.begin("{}", "{}", "1" * 64, DIM)):
+            pass
+    as_schema_6(tmp_path / "a")  # so that the journal begins while that model is not the present one
+    with Store(tmp_path / "a").closing() as store:
+        assert store.history.since(0, 10, 10**6).rows == []
+        with store.shadow.exchanging(store.shadow.begin("{}", "{}", CARD.fingerprint, DIM)):
+            pass
+    with Store(tmp_path / "a").closing() as store:
+        assert store.fact("evaluation") == "{}"
+        assert store.history.since(0, 10, 10**6).rows == [StateRow("fact evaluation", "{}")]
+
+
 def test_a_store_that_follows_is_not_written_to(store: Store, replica: Replica) -> None:
     store.add([new_item(1), new_item(2)])
     follow(store, replica)
