@@ -92,10 +92,12 @@ def main() -> None:
         listening, pulse = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
         one = One(pulse, Turns(Path(sys.argv[4]), int(sys.argv[3])))
         answer(listening, lambda what: _tell({"ready": what}), one)
-    except ZooError as error:
+    except (ZooError, OSError) as error:
         _on_signals(signal.SIG_IGN)
-        _tell({"error": str(error), "kind": type(error).__name__})
-        raise SystemExit(error.exit_code) from None
+        # The machine's state, as a disk that is full: said as `zoo` says it, without a traceback.
+        known = error if isinstance(error, ZooError) else GalleryError(str(error))
+        _tell({"error": str(known), "kind": type(known).__name__})
+        raise SystemExit(known.exit_code) from None
 
 
 def leave(number: int, frame: Any) -> Any:

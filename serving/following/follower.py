@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from serving.following.copying import AnewError, check_same, fetched, make, take, write_beside
@@ -191,7 +192,8 @@ class Follower:
         now = time.monotonic()
         if now - self._noted > 1:
             self._noted = now
-            os.utime(self.folder / FOLLOWED)
+            with suppress(OSError):  # of a disk that takes nothing more, which is as good as long as nothing changes
+                os.utime(self.folder / FOLLOWED)
 
     def _failed(self, reason: str) -> None:
         self._fresh = False

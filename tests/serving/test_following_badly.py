@@ -34,7 +34,7 @@ from serving.following.gate import Gate
 from serving.following.primary import Address, Primary
 from serving.following.wire import read_head, written
 from serving.gallery import Gallery
-from serving.gallery.backends import FAISS, backend_of, choose
+from serving.gallery.backends import FAISS, FOLLOWED, backend_of, choose
 from serving.gallery.binding import model_text
 from serving.gallery.gallery import STORE
 from serving.gallery.milvus_address import address_of
@@ -196,6 +196,15 @@ def test_a_primary_that_is_behind_its_own_primary_lets_nothing_pass_for_fresh(to
         assert follower.behind() is not None
         assert content(tmp_path / "g" / STORE) == content(toy.folder / STORE), "what it has is taken over all the same"
         toy.damage = lambda response: None
+        follower.look()
+        assert follower.is_fresh
+
+
+def test_a_look_that_finds_nothing_new_needs_nothing_of_the_disk(toy: Toy, tmp_path: Path) -> None:
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        (tmp_path / "g" / FOLLOWED).unlink()
+        follower._noted = 0.0
         follower.look()
         assert follower.is_fresh
 

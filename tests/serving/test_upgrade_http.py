@@ -206,9 +206,9 @@ def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
     loads: list[str] = []
 
-    def counted(ref: str, **options: object) -> Embedder:
+    def counted(ref: str, runtime: str, precision: str, device: str | None) -> Embedder:
         loads.append(ref)
-        return load(ref, **options)  # type: ignore[arg-type]
+        return load(ref, runtime, precision, device)
 
     monkeypatch.setattr("serving.models.load", counted)
     served = Models()

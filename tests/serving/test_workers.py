@@ -191,6 +191,7 @@ def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: 
         ((tmp_path, "--workers", 2), 2, "zoo index MODEL DIR"),
         ((gallery_folder, "--workers", 0), 2, "from 1 to"),
         ((gallery_folder, "--workers", 2, "--device", "abacus"), 2, "abacus"),
+        (("/proc/nowhere/copy", "--workers", 2, "--follow", "http://127.0.0.1:9"), 1, "/proc/nowhere"),
     ):
         outcome = run("serve", *words, "--port", 0)
         assert (outcome.returncode, outcome.stdout) == (status, "")
