@@ -204,7 +204,7 @@ def _rollback(args: Namespace) -> int:
         discard(args.gallery)
         print_json({"discarded": True}) if args.json else print("what was kept is gone")
         return 0
-    embedder, ref = load_replaced(args.gallery, args.model, args.runtime)
+    embedder, ref = load_replaced(args.gallery, args.model, args.runtime, args.precision)
     with _upgrading(args, embedder, ref) as upgrade:
         missing = upgrade.embed()
         if missing and args.missing == "refuse":

@@ -160,10 +160,12 @@ def replaced(path: Path) -> tuple[Card, str]:
     return parsed_model(slot.model, path / STORE)
 
 
-def load_replaced(path: Path, model: str | None, runtime: str = "onnx") -> tuple[Embedder, str]:
-    """The model that can be gone back to, loaded; `model`: where it lies now, if it has moved."""
+def load_replaced(
+    path: Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
+) -> tuple[Embedder, str]:
+    """The model that can be gone back to, as `zoo.load` loads it; `model`: where it lies now, if it has moved."""
     card, ref = replaced(path)
-    embedder = load(model or ref, runtime=runtime)
+    embedder = load(model or ref, runtime=runtime, precision=precision)
     if embedder.card.fingerprint != card.fingerprint:
         raise ModelMismatchError(
             f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but {path} had {card.name} "

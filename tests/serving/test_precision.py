@@ -20,6 +20,7 @@ from tests.serving import toys
 from tests.serving.running import run, serving
 from zoo.cards import Card, read_card
 from zoo.cli.main import main
+from zoo.embedder import Embedder
 from zoo.errors import UsageError, VariantNotFoundError
 from zoo.files import sha256_of
 from zoo.onnx_runtime import FILES
@@ -93,6 +94,18 @@ def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> No
         answer = httpx.post(f"{running.url}/embed", content=image, headers={"Content-Type": "image/png"}).json()
         assert httpx.get(f"{running.url}/readyz").status_code == 200
     np.testing.assert_allclose(answer["embeddings"][0], by_hand(varied, "int8", image)[0], atol=1e-6)
+
+
+def test_going_back_to_a_model_takes_it_too(
+    gallery: Path, other_model: Embedder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(gallery, tmp_path / "gallery"))
+    other = str(other_model.folder)
+    assert main(["gallery", "rebuild", str(copy), "--model", other, "--images", str(pictures), "--swap"]) == 0
+    capsys.readouterr()
+    assert main(["gallery", "rollback", str(copy), "--precision", "fp16"]) == 1
+    assert "has no fp16 ONNX variant" in capsys.readouterr().err
+    assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
 
 
 def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path, gallery: Path) -> None:
