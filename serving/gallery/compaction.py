@@ -93,7 +93,7 @@ def tune(
     does not hold the floor. Flat search is always among them. An empty gallery is left alone. Raises `UsageError` for a
     gallery that follows another one, whose plan it has.
     """
-    store.check_leads()
+    store.history.check_leads()
     with alone(folder, wait=True), _explained(folder):
         with _drafted(folder, store) as draft:
             if not draft:

@@ -127,6 +127,14 @@ class History:
                     break
         return Part(facts, number, last, found)
 
+    def check_leads(self) -> None:
+        """Raise `UsageError` for a store that follows another: what was written to it alone would be in its way."""
+        if self._read("SELECT 1 FROM state WHERE key = ?", FOLLOWING):
+            raise UsageError(
+                "this gallery follows another one, and changes are made there. To make it one of its own, copy it: "
+                "zoo gallery backup GALLERY COPY, zoo gallery restore COPY NEW."
+            )
+
     def _last(self) -> int:
         return int(self._read("SELECT coalesce(max(number), 0) FROM journal")[0][0])
 
@@ -162,15 +170,6 @@ class History:
     def _state(self, key: str) -> StateRow:
         rows = self._read("SELECT value FROM state WHERE key = ?", key)
         return StateRow(key, str(rows[0][0]) if rows else None)
-
-
-def check_leads(read: Read) -> None:
-    """Raise `UsageError` for a store that follows another: what was written to it alone would be in its way."""
-    if read("SELECT 1 FROM state WHERE key = ?", FOLLOWING):
-        raise UsageError(
-            "this gallery follows another one, and changes are made there. To make it one of its own, copy it: "
-            "zoo gallery backup GALLERY COPY, zoo gallery restore COPY NEW."
-        )
 
 
 def _size(row: Row) -> int:

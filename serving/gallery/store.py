@@ -25,7 +25,7 @@ from serving.gallery import schema
 from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.history import History, check_leads
+from serving.gallery.history import History
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.overview import Overview
@@ -114,10 +114,8 @@ class Store:
     def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
         """Give items (by id) another source and label, all in one transaction."""
         with self._writing():
-            self._db.executemany(
-                "UPDATE items SET source = ?, label = ? WHERE id = ?",
-                [(source, label, item_id) for item_id, source, label in places],
-            )
+            rows = [(source, label, item_id) for item_id, source, label in places]
+            self._db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
 
     def describe(
         self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
@@ -130,9 +128,8 @@ class Store:
         changed = {column: value for column, value in given.items() if value is not AS_IT_IS}
         columns = ", ".join(f"{column} = ?" for column in changed) or "id = id"
         with self._writing() as change:
-            found = self._db.execute(
-                f"UPDATE items SET {columns} WHERE id = ?", (*changed.values(), min(item_id, _MAX_ID))
-            )
+            values = (*changed.values(), min(item_id, _MAX_ID))
+            found = self._db.execute(f"UPDATE items SET {columns} WHERE id = ?", values)
             if not found.rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return change
@@ -172,12 +169,8 @@ class Store:
     def set_state(self, key: str, value: str) -> None:
         """Raises `UsageError` for a store that follows another one, as all do that change what others have too."""
         with self._database.continued():
-            self.check_leads()
+            self.history.check_leads()
             self._write_state(key, value)
-
-    def check_leads(self) -> None:
-        """Raise `UsageError` for a store that follows another one."""
-        check_leads(self._query)
 
     def fact(self, key: str) -> str | None:
         """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
@@ -349,7 +342,7 @@ class Store:
     def _leading(self) -> Iterator[sqlite3.Connection]:
         """A transaction of a store that follows no other one. Raises `UsageError` where it does."""
         with self._transaction() as db:
-            self.check_leads()
+            self.history.check_leads()
             yield db
 
     def _write_state(self, key: str, value: str) -> None:
