@@ -40,8 +40,8 @@ class Collections:
         `zoo.load` takes them. Raises `UsageError` for settings and keys that are none. Where nothing is named, there is
         one collection that raises when it is opened.
         """
-        limits, precision = Configuration.of(environment).limits, environment.get(PRECISION, "fp32")
-        models = Models(precision=precision, device=environment.get(DEVICE), or_fp32=True)
+        limits, precision = Configuration.of(environment).limits, environment.get(PRECISION) or "fp32"
+        models = Models(precision=precision, device=environment.get(DEVICE) or None, or_fp32=True)
         places, address = from_environment(environment), Address.of(environment)
         if not places:
             return cls([Collection("", Renewing(_nothing), Keys.of(environment))])

@@ -42,7 +42,7 @@ def serve(
     for place in places:
         check_alone(Path(place.gallery), follows)
         check_workers(Path(place.gallery), configuration.workers)
-        if PRECISION in os.environ and not follows:
+        if os.environ.get(PRECISION) and not follows:
             check_variant(Path(place.gallery), place.model, os.environ[PRECISION])
     public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)

@@ -63,6 +63,8 @@ class ModelFolderError(ZooError):
 class VariantNotFoundError(ModelFolderError):
     """A model folder without the ONNX variant that was asked for."""
 
+    exit_code = 2
+
 
 class CardError(ModelFolderError):
     pass

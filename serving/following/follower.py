@@ -61,9 +61,8 @@ class Follower:
                     f"{self.folder} is a gallery of its own. Follow another one into a folder that is not there yet."
                 )
             self._replica = Replica(self.folder / STORE)
+        # What must be copied anew is left to the thread: it may take longer than a process may take to start.
         self.look()
-        if self._anew:
-            self._renew()
         if self._head is not None:  # the gallery is not open yet
             follow(self.folder, self._head.backend)
 

@@ -103,14 +103,14 @@ def test_going_back_to_a_model_takes_it_too(
     other = str(other_model.folder)
     assert main(["gallery", "rebuild", str(copy), "--model", other, "--images", str(pictures), "--swap"]) == 0
     capsys.readouterr()
-    assert main(["gallery", "rollback", str(copy), "--precision", "fp16"]) == 1
+    assert main(["gallery", "rollback", str(copy), "--precision", "fp16"]) == 2
     assert "has no fp16 ONNX variant" in capsys.readouterr().err
     assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
 
 
 def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path, gallery: Path) -> None:
     for folder, precision, status, message in (
-        (gallery_folder, "int8", 1, "Make it with: zoo export toy-pool --precision int8"),
+        (gallery_folder, "int8", 2, "Make it with: zoo export toy-pool --precision int8"),
         (gallery, "int9", 2, "not 'int9'"),
     ):
         outcome = run("serve", folder, "--precision", precision, "--port", 0)
