@@ -152,4 +152,6 @@ def _nothing() -> Searcher:
 
 def _summary(one: Collection) -> str:
     count = one.gallery.count()
-    return f"{count:,} {'image' if count == 1 else 'images'}, embedded by {one.searcher.embedder.card.name}"
+    model = one.searcher.embedder
+    variant = "" if model.precision == "fp32" else f" in {model.precision}"
+    return f"{count:,} {'image' if count == 1 else 'images'}, embedded by {model.card.name}{variant}"

@@ -45,7 +45,7 @@ RECALL = Gauge(
     registry=REGISTRY, multiprocess_mode="mostrecent",
 )  # fmt: skip
 BEHIND = Gauge(
-    "zoo_following_behind_seconds", "Since when the followed service was not asked; 0: all is here", (SCOPE,),
+    "zoo_following_behind_seconds", "Seconds for which the primary could not be asked; 0: all is here", (SCOPE,),
     registry=REGISTRY, multiprocess_mode="mostrecent",
 )  # fmt: skip
 

@@ -106,7 +106,9 @@ def _print(fitted: Fitted) -> None:
         for row in fitted.rows
     ]
     print_table(COLUMNS, rows, numbers=("before", "after", "difference"))
-    print(f"Written to {fitted.outcome.folder}. Index pictures with: zoo index {fitted.outcome.name} DIR --out GALLERY")
+    name = fitted.outcome.name
+    print(f"Written to {fitted.outcome.folder}.")
+    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
 
 
 def _known(seen: tuple[str, ...], unread: Path | None = None) -> str:

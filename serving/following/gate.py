@@ -27,10 +27,11 @@ class Gate:
         self._one: anyio.CapacityLimiter | None = None
 
     async def passed(self) -> float | None:
-        """None where all is here; else for how many seconds it was not."""
-        if self._follower.is_fresh and await self._up_to_date(asyncio.get_running_loop().time() + PATIENCE):
+        """None where all is here; else for how many seconds it was not, the waiting for it among them."""
+        came = asyncio.get_running_loop().time()
+        if self._follower.is_fresh and await self._up_to_date(came + PATIENCE):
             return None
-        return self._follower.behind() or 0.0
+        return max(self._follower.behind() or 0.0, asyncio.get_running_loop().time() - came)
 
     async def _up_to_date(self, end: float) -> bool:
         before = self._look

@@ -23,6 +23,8 @@ from serving.metrics import SCOPE
 from serving.refusals import RefusedError, respond
 
 PAUSE = 5
+SHARE = 0.9
+"""Of the time for an answer what a passed on change may take: the rest is for saying that it may have been made."""
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _GIVEN_BACK = ("content-type", "retry-after", "www-authenticate", "allow", "cache-control")
 _OF_NO_GALLERY = frozenset({*OPEN_PATHS, "/embed"})
@@ -32,8 +34,8 @@ class PassingOn:
     """ASGI middleware. What a request may carry, and for how long it may take, is for those outside to see to."""
 
     def __init__(self, app: ASGIApp, seconds: float, most: int) -> None:
-        """seconds: within which a passed on change must be answered; most: how many are under way at once."""
-        self.app, self.seconds, self.most = app, seconds, most
+        """seconds: within which a request must be answered; most: how many changes are under way at once."""
+        self.app, self.seconds, self.most = app, SHARE * seconds, most
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -108,7 +108,9 @@ def _print(made: Distilled) -> None:
     if fidelity.cosine is not None:
         near.append(["cosine to the teacher's embedding", _cell(fidelity.cosine)])
     print_table(("student beside teacher", "mean (95 %)"), near)
-    print(f"Written to {made.outcome.folder}. Index pictures with: zoo index {made.outcome.name} DIR --out GALLERY")
+    name = made.outcome.name
+    print(f"Written to {made.outcome.folder}.")
+    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
 
 
 def _cell(score: Score) -> str:
