@@ -29,6 +29,8 @@ READ_KEYS, WRITE_KEYS, FOLLOW_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEY
 KEYS = (READ_KEYS, WRITE_KEYS, FOLLOW_KEYS)
 FOLLOW, FOLLOW_KEY = "ZOO_FOLLOW", "ZOO_FOLLOW_KEY"
 """Environment variables: the address of the service that is followed, and the key with which it is asked."""
+OTHERS = ("ZOO_DEVICE", "ZOO_PRECISION", "ZOO_GALLERY", "ZOO_MODEL", FOLLOW, FOLLOW_KEY)
+"""Settings that have no SERVE in their names."""
 
 
 def key_variables(name: str) -> list[str]:
@@ -94,7 +96,8 @@ class Configuration:
         known = [*names, HOSTS, *KEYS, *own]
         for name in environment:
             if name.startswith(PREFIX) and name not in known:
-                near = nearest(name, known)
+                other = name.replace(PREFIX, "ZOO_", 1)
+                near = f" Did you mean {other!r}?" if other in OTHERS else nearest(name, known)
                 raise UsageError(f"there is no setting {name}.{near} All of them: zoo serve --help")
         given = {one.name: _value(name, environment[name], one) for name, one in names.items() if name in environment}
         return cls(**given)

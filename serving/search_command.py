@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving import runtimes
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
-from zoo.errors import GalleryError, UsageError
+from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from serving.client import Match
@@ -81,7 +82,12 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
     except GalleryError as error:
         raise UsageError(f"--url: {error}") from None
     with client:
-        return client.search(image, item=args.id, text=args.text, k=args.k)
+        try:
+            return client.search(image, item=args.id, text=args.text, k=args.k)
+        except ServiceError as error:
+            if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise
+            raise UsageError(f"{error} Here the key comes from --key-file or ZOO_SERVE_KEY.") from None
 
 
 def _image_for_service(args: Namespace) -> str | None:

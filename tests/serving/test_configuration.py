@@ -29,6 +29,8 @@ def test_a_value_that_is_none_is_refused_by_name(text):
 def test_a_misspelt_variable_is_not_passed_over():
     with pytest.raises(UsageError, match="ZOO_SERVE_MAX_PIXELS"):
         Configuration.of({"ZOO_SERVE_MAX_PIXEL": "5"})
+    with pytest.raises(UsageError, match="Did you mean 'ZOO_PRECISION'"):
+        Configuration.of({"ZOO_SERVE_PRECISION": "int8"})
 
 
 def test_variables_of_keys_and_hosts_are_known():

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from serving.app import create_app
 from serving.client import core
+from serving.collection import Collection
+from serving.collections import Collections
+from serving.configuration import READ_KEYS
+from serving.gallery import Gallery
+from serving.keys import Keys
 from serving.search_command import SEARCH
+from serving.searcher import Searcher
 from tests.serving import toys
-from tests.serving.running import Running
+from tests.serving.running import Running, answering
 from zoo.cli.main import main
+from zoo.embedder import Embedder
 from zoo.errors import ServiceError, UsageError
 
 
@@ -60,6 +68,19 @@ def test_whose_mistake_it_was_is_the_exit_status(
     assert main(["search", "--url", "127.0.0.1:3000", "--id", "1"]) == 2
     assert main(["search", "--url", "http://127.0.0.1:9", "--id", "1"]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_a_key_that_is_missing_or_wrong_is_asked_for_as_the_command_takes_it(
+    gallery_folder: Path, model: Embedder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong").write_text("another-key-of-it")
+    with Gallery.open(gallery_folder) as gallery:
+        keys = Keys.of({READ_KEYS: "the-read-key-of-it"})
+        searcher = Searcher(gallery, model)
+        with answering(create_app(Collections([Collection("", lambda: searcher, keys)]))) as url:
+            for words in ([], ["--key-file", str(tmp_path / "wrong")]):
+                assert main(["search", "--url", url, "--id", "1", *words]) == 2
+                assert "--key-file or ZOO_SERVE_KEY" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("status", "ends"), [(401, 2), (404, 2), (422, 2), (408, 1), (429, 1), (500, 1), (None, 1)])
