@@ -87,7 +87,8 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
         except ServiceError as error:
             if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise
-            raise UsageError(f"{error} Here the key comes from --key-file or ZOO_SERVE_KEY.") from None
+            told = f"{error} Here the key comes from --key-file or ZOO_SERVE_KEY."
+            raise ServiceError(told, error.status, error.code) from None
 
 
 def _image_for_service(args: Namespace) -> str | None:
