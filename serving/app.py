@@ -26,6 +26,7 @@ from serving.keys import KeyGuard, Keys, client_of, reading_key
 from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
+from serving.paths import takes_minutes, within
 from serving.refusals import HANDLERS
 from serving.uploads import BodyLimit
 
@@ -64,7 +65,7 @@ def create_app(
     either = PassingOn(_Either(at_root, named), configuration.answer_seconds, share.concurrency)
     in_time = BodyDeadline(either, configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
-    answered = AnswerDeadline(inside, configuration.answer_seconds, _takes_minutes)
+    answered = AnswerDeadline(inside, configuration.answer_seconds, takes_minutes)
     limited = ConcurrencyLimit(answered, share.concurrency)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
@@ -104,10 +105,8 @@ class _Either:
 
 def _keys_of(scope: Scope) -> Keys | None:
     collection = scope[SCOPE]
-    if collection and collection.following:
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if is_passed_on(scope["method"], path):  # whom it is passed on to looks at the key
-            return None
+    if collection and collection.following and is_passed_on(scope["method"], within(scope)):
+        return None  # whom it is passed on to looks at the key
     return collection.keys if collection else None
 
 
@@ -115,11 +114,6 @@ def _follows(collections: Collections, scope: Scope) -> bool:
     """Whether a service asks for what is new, as it does before each of its queries: those have limits there."""
     key = reading_key(scope)
     return key is not None and scope["path"].endswith("/changes") and collections.are_followed_with(key)
-
-
-def _takes_minutes(scope: Scope) -> bool:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return bool(scope["method"] == "POST" and path == "/evaluate")
 
 
 async def _openapi(request: Request) -> Response:

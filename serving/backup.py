@@ -19,6 +19,7 @@ from typing import Any
 from serving.gallery.binding import MODEL
 from serving.gallery.connection import connect, explained
 from serving.gallery.gallery import STORE, Gallery
+from serving.gallery.noting import NEW_HISTORY
 from serving.gallery.schema import check_version
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
@@ -98,7 +99,7 @@ def _begin_history(store: Path) -> None:
     """Each time that a copy is restored what becomes of it is another history (serving.gallery.history)."""
     with closing(connect(store)) as db:
         check_version(db, store)
-        db.execute("UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'")
+        db.execute(NEW_HISTORY)
 
 
 def _whole(folder: Path) -> Copied:

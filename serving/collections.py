@@ -9,13 +9,13 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.collection import FOLDER, Collection
-from serving.configuration import Configuration
+from serving.configuration import DEVICE, PRECISION, Configuration
 from serving.following.opening import Following
 from serving.following.primary import Address
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
 from serving.keys import Keys, reading_key
 from serving.metrics import CURRENT, SCOPE
-from serving.models import DEVICE, PRECISION, Models
+from serving.models import Models
 from serving.refusals import RefusedError, respond
 from serving.renewing import Renewing
 from serving.searcher import Searcher
@@ -100,7 +100,7 @@ class Collections:
 
     def are_followed_with(self, key: str) -> bool:
         """Whether it is a key that one of them is followed with."""
-        return sum(Keys(follow=one.keys.follow).has(key) for one in self.each) > 0
+        return sum(one.keys.is_to_follow(key) for one in self.each) > 0
 
     def open(self) -> None:
         """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from serving.galleries import from_environment
+from serving.galleries import GALLERY, MODEL, from_environment
 from zoo.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ READ_KEYS, WRITE_KEYS, FOLLOW_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEY
 KEYS = (READ_KEYS, WRITE_KEYS, FOLLOW_KEYS)
 FOLLOW, FOLLOW_KEY = "ZOO_FOLLOW", "ZOO_FOLLOW_KEY"
 """Environment variables: the address of the service that is followed, and the key with which it is asked."""
-OTHERS = ("ZOO_DEVICE", "ZOO_PRECISION", "ZOO_GALLERY", "ZOO_MODEL", FOLLOW, FOLLOW_KEY)
+DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
+"""Environment variables: what the models run on, and which of their ONNX variants embeds."""
+OTHERS = (DEVICE, PRECISION, GALLERY, MODEL, FOLLOW, FOLLOW_KEY)
 """Settings that have no SERVE in their names."""
 
 

@@ -18,6 +18,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.configuration import FOLLOW_KEYS, KEYS, READ_KEYS, WRITE_KEYS, key_variables
+from serving.paths import within
 from serving.refusals import RefusedError, respond
 from zoo.errors import UsageError
 
@@ -57,6 +58,10 @@ class Keys:
     def may_follow(self, key: str | None) -> bool:
         return not (self.read or self.write or self.follow) or _is_one_of(key, self.write + self.follow)
 
+    def is_to_follow(self, key: str) -> bool:
+        """Whether it is a key for following alone."""
+        return _is_one_of(key, self.follow)
+
     def may_write(self, key: str | None) -> bool:
         return _is_one_of(key, self.write)
 
@@ -77,12 +82,12 @@ class KeyGuard:
 
     def _refusal(self, scope: Scope) -> RefusedError | None:
         keys, method = self.keys_of(scope), scope["method"]
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if keys is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+        path = within(scope)
+        if keys is None or is_open(path):
             return None
         if path in FOLLOWING_PATHS:
             return _follows(keys, _key_of(dict(scope["headers"])))
-        if method in _READING_METHODS or path in READING_POSTS:
+        if not is_write(method, path):
             given = reading_key(scope)
             return None if keys.may_read(given) else unauthorised(given, READ_KEYS)
         key = _key_of(dict(scope["headers"]))
@@ -98,6 +103,11 @@ class KeyGuard:
             message = "This key may read; changes need a write key."
             return RefusedError(HTTPStatus.FORBIDDEN, "write_key_needed", message)
         return unauthorised(key, WRITE_KEYS)
+
+
+def is_open(path: str) -> bool:
+    """Whether a path within a collection holds nothing of its gallery, and needs no key."""
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
 def is_write(method: str, path: str) -> bool:

@@ -8,9 +8,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from serving.gallery import Gallery
-from serving.gallery.binding import model_of
-from serving.gallery.gallery import STORE
-from serving.gallery.store import Store
+from serving.gallery.gallery import model_at
 from zoo.cards import read_card
 from zoo.embedder import Embedder
 from zoo.errors import VariantNotFoundError
@@ -19,9 +17,6 @@ from zoo.onnx_runtime import graph_file
 from zoo.registry import find
 
 logger = logging.getLogger(__name__)
-
-DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
-"""Environment variables of a service: what its models run on, and which of their ONNX variants embeds."""
 
 
 class Models:
@@ -67,7 +62,5 @@ def check_variant(gallery: Path, model: str | None, precision: str) -> None:
 
     model: its name or folder now, if it has moved. Raises `UsageError` for a precision that there is not.
     """
-    with Store(gallery / STORE).closing() as store:
-        _, ref = model_of(gallery, store)
-    folder = find(model or ref)
+    folder = find(model or model_at(gallery)[1])
     graph_file(folder, read_card(folder), precision)

@@ -1,4 +1,4 @@
-"""Paths that BentoML's own router would answer instead of the application."""
+"""Paths of requests: within their collection, and those that BentoML's own router would answer instead of ours."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.refusals import RefusedError, respond
+
+
+def within(scope: Scope) -> str:
+    """The path of a request within the collection that it is about."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def takes_minutes(scope: Scope) -> bool:
+    """Whether a request may take longer than others: a measurement of all of a collection."""
+    return bool(scope["method"] == "POST" and within(scope) == "/evaluate")
 
 
 class OneLine:

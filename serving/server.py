@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serving import supervisor, worker
-from serving.configuration import HOSTS, READ_KEYS, Configuration
+from serving.configuration import DEVICE, HOSTS, PRECISION, READ_KEYS, Configuration
 from serving.following.primary import Address
 from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
 from serving.gallery.backends import check_alone, check_workers
 from serving.hosts import ANY
 from serving.keys import Keys
-from serving.models import DEVICE, PRECISION, check_variant
+from serving.models import check_variant
 from zoo.errors import UsageError
 
 

@@ -19,7 +19,8 @@ KEY = "ZOO_SERVE_KEY"
 FIRST_WAIT, LONGEST_WAIT = 0.2, 30.0
 CONNECT_SECONDS = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
-_CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+"""What breaks a connection off that was there: the other side may have begun."""
 _LATER = (429, 503)
 _NOT_BEGUN = ("storage_busy", "primary_unreachable")
 """Codes of a 503 that came before anything was changed."""
@@ -91,7 +92,7 @@ class Core:
         if tried > self.retries:
             return None
         if isinstance(outcome, httpx.HTTPError):
-            again = isinstance(outcome, _NOT_SENT) or (call.repeatable and isinstance(outcome, _CUT_OFF))
+            again = isinstance(outcome, _NOT_SENT) or (call.repeatable and isinstance(outcome, CUT_OFF))
             return _backed_off(tried) if again else None
         if not _passes(call, outcome):
             return None

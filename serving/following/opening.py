@@ -11,9 +11,7 @@ from serving.following.follower import Follower
 from serving.following.gate import Gate
 from serving.following.primary import Address, Primary
 from serving.galleries import Place
-from serving.gallery.binding import model_of
-from serving.gallery.gallery import STORE
-from serving.gallery.store import Store
+from serving.gallery.gallery import model_at
 from serving.models import Models
 from serving.searcher import Searcher
 from zoo.cards import Card
@@ -41,8 +39,7 @@ class Following:
         with self._opening:
             self.follower.begin()
             folder = Path(self._place.gallery)
-            with Store(folder / STORE).closing() as store:
-                card, ref = model_of(folder, store)
+            card, ref = model_at(folder)
             loaded, where = self._model(card, [self._place.model, ref])
             searcher = Searcher.open(folder, where, self._limits, self._models)
             self._prepared = loaded

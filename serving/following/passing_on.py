@@ -18,8 +18,9 @@ from serving.following.bounds import BEHIND
 from serving.following.opening import Following
 from serving.following.primary import AwayError
 from serving.journal import HEADER, REQUEST_ID
-from serving.keys import OPEN_PATHS, OPEN_PREFIX, is_write
+from serving.keys import is_open, is_write
 from serving.metrics import SCOPE
+from serving.paths import takes_minutes, within
 from serving.refusals import RefusedError, respond
 
 PAUSE = 5
@@ -27,7 +28,6 @@ SHARE = 0.9
 """Of the time for an answer what a passed on change may take: the rest is for saying that it may have been made."""
 _METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _GIVEN_BACK = ("content-type", "retry-after", "www-authenticate", "allow", "cache-control")
-_OF_NO_GALLERY = frozenset({*OPEN_PATHS, "/embed"})
 
 
 class PassingOn:
@@ -41,8 +41,8 @@ class PassingOn:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         collection = scope.get(SCOPE) if scope["type"] == "http" else None
         following: Following | None = collection.following if collection else None
-        path = scope["path"].removeprefix(scope.get("root_path", "")) if following else ""
-        if following is None or path in _OF_NO_GALLERY or path.startswith(OPEN_PREFIX):
+        path = within(scope) if following else ""
+        if following is None or path == "/embed" or is_open(path):
             await self.app(scope, receive, send)
         elif is_passed_on(scope["method"], path):
             await (await self._passed_on(following, Request(scope, receive)))(scope, receive, send)
@@ -54,7 +54,7 @@ class PassingOn:
         target = _as_sent(request.scope["path"], request.scope["query_string"])
         own = (HEADER, request.scope.get(REQUEST_ID, "").encode())
         headers = [*(pair for pair in request.headers.raw if pair[0] != HEADER), own]
-        seconds = None if request.scope["path"].endswith("/evaluate") else self.seconds
+        seconds = None if takes_minutes(request.scope) else self.seconds
         try:
             body = await request.body()
             send = partial(following.primary.pass_on, request.method, target, headers, body, seconds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from serving.client.core import key_of
+from serving.client.core import CUT_OFF, key_of
 from serving.configuration import FOLLOW, FOLLOW_KEY
 from serving.following.bounds import BEHIND, DIGEST, ROWS, digest_of
 from serving.following.wire import Head, read_head
@@ -19,7 +19,6 @@ CONNECT_SECONDS, READ_SECONDS = 1.0, 5.0
 MOST_BYTES = 2**26
 _KEPT_SECONDS = 3.0
 """Less than a server keeps a connection that nobody uses, so that none is closed just as it is used again."""
-_CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _PASSED_ON = (b"accept", b"authorization", b"content-type", b"x-api-key", b"x-request-id")
 
 
@@ -96,7 +95,7 @@ class Primary:
         values: dict[str, str | int] = {"after": after, "limit": limit, **known}
         try:
             body = self._get(values)
-        except _CUT_OFF:  # a connection that was kept open for too long
+        except CUT_OFF:  # a connection that was kept open for too long
             body = self._got(values)
         first, *lines = body.splitlines(keepends=True) or [b""]
         head = read_head(first)
@@ -123,7 +122,7 @@ class Primary:
     def _got(self, values: Mapping[str, str | int]) -> bytes:
         try:
             return self._get(values)
-        except _CUT_OFF as error:
+        except CUT_OFF as error:
             raise self._away(error) from None
 
     def _get(self, values: Mapping[str, str | int]) -> bytes:
@@ -132,7 +131,7 @@ class Primary:
             asked = self._http.stream("GET", f"{self._path}/changes", params=values, headers=self._own, timeout=wait)
             with asked as answer:
                 body = self._bounded(answer)
-        except _CUT_OFF:
+        except CUT_OFF:
             raise
         except httpx.HTTPError as error:
             raise self._away(error) from None

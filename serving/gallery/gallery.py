@@ -327,6 +327,12 @@ def is_gallery(path: Path) -> bool:
     return (path / STORE).is_file()
 
 
+def model_at(path: Path) -> tuple[Card, str]:
+    """The card of the model that a gallery has now, and how it is loaded; its index is not opened."""
+    with Store(path / STORE).closing() as store:
+        return model_of(path, store)
+
+
 def check_there(path: Path) -> None:
     """Raise `GalleryNotFoundError` for a folder that is no gallery."""
     if not is_gallery(path):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from serving.gallery.rows import is_unit
 from zoo.errors import ItemNotFoundError, UsageError
 
 Read = Callable[..., list[tuple[Any, ...]]]
@@ -240,8 +241,7 @@ def _mark(row: tuple[Any, ...]) -> Mark:
 
 
 def _check(query: np.ndarray, item: np.ndarray) -> None:
-    # Written so that NaN fails too.
-    if query.shape != item.shape or not abs(float(np.linalg.norm(query.astype(np.float64))) - 1) < 1e-3:
+    if query.shape != item.shape or not is_unit(query):
         raise UsageError(f"the query's embedding is {len(item)} float32 numbers of unit length, as this model's are.")
 
 

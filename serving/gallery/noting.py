@@ -6,6 +6,9 @@ written. It says what changed and not how: whoever follows reads the rows as the
 
 from __future__ import annotations
 
+_A_NAME = "lower(hex(randomblob(8)))"
+NEW_HISTORY = f"UPDATE state SET value = {_A_NAME} WHERE key = 'history'"
+"""What was read of the journal says nothing from here on."""
 _NOTED = (
     "INSERT INTO journal (of, key) VALUES ('{}', {}) ON CONFLICT (of, key) DO UPDATE SET number = "
     "(SELECT max(number) + 1 FROM journal)"
@@ -36,7 +39,7 @@ CREATE TABLE journal (number INTEGER PRIMARY KEY, of TEXT NOT NULL, key NOT NULL
     + _trigger("state_removed_noted", "DELETE ON state", "state", "OLD.key", f"WHEN {_KEPT.format('OLD')}")
 )
 NOTED_BEFORE = f"""
-INSERT OR REPLACE INTO state VALUES ('history', lower(hex(randomblob(8))));
+INSERT OR REPLACE INTO state VALUES ('history', {_A_NAME});
 INSERT INTO journal (of, key) SELECT 'item', id FROM items ORDER BY id;
 INSERT INTO journal (of, key) SELECT 'item', item FROM removals ORDER BY item;
 INSERT INTO journal (of, key) SELECT 'mark', id FROM marks ORDER BY id;

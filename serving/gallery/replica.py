@@ -27,6 +27,7 @@ from serving.gallery.history import (
     Row,
     StateRow,
 )
+from serving.gallery.noting import NEW_HISTORY
 from zoo.errors import FollowingError, GalleryError
 
 _ITEM = """
@@ -45,7 +46,7 @@ _EMPTIED = (
     "DELETE FROM removals",
     "DELETE FROM state WHERE key GLOB 'other *' OR key GLOB 'fact *' OR key IN ('plan', 'folders', 'generation')",
     "DELETE FROM journal",
-    "UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'",
+    NEW_HISTORY,
 )
 _USED = (
     # SQLite has no row there before the first item, and all of them may have been removed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,20 @@ def blob_of(vector: np.ndarray, dim: int, source: str) -> bytes:
     vector = np.asarray(vector)
     if vector.dtype != np.float32 or vector.shape != (dim,):
         raise GalleryError(f"the embedding of {source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{dim}].")
-    # Written so that NaN fails too.
-    if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) < 1e-3:
+    if not is_unit(vector):
         raise GalleryError(f"the embedding of {source!r} is not of unit length.")
     return vector.astype("<f4").tobytes()
 
 
+def is_unit(vectors: np.ndarray) -> np.ndarray:
+    """Whether each of float [..., dim] is of unit length, bool [...]; not so where it holds NaN."""
+    close: np.ndarray = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=-1) - 1) < 1e-3
+    return close
+
+
 def vector_of(blob: bytes, dim: int, path: Path) -> np.ndarray:
     """What `blob_of` wrote, float32 [dim]; path: of the file. Raises `GalleryError` for one of another length."""
-    if len(blob) != 4 * dim:
-        raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
+    _check_lengths([blob], dim, path)
     return np.frombuffer(blob, "<f4").astype(np.float32, copy=False)
 
 
@@ -49,11 +53,15 @@ def blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values
     """
     cursor = db.execute(f"SELECT item, embedding FROM {source}", values)
     while rows := cursor.fetchmany(BLOCK):
-        if any(len(blob) != 4 * dim for _, blob in rows):
-            raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
-        joined = b"".join(blob for _, blob in rows)
-        vectors = np.frombuffer(joined, "<f4").reshape(-1, dim)
+        blobs = [blob for _, blob in rows]
+        _check_lengths(blobs, dim, path)
+        vectors = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim)
         yield np.array([item_id for item_id, _ in rows], np.int64), vectors.astype(np.float32, copy=False)
+
+
+def _check_lengths(blobs: Sequence[bytes], dim: int, path: Path) -> None:
+    if any(len(blob) != 4 * dim for blob in blobs):
+        raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
 
 
 def row_of(item: NewItem) -> tuple[Any, ...]:

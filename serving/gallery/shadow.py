@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from serving.gallery.noting import NEW_HISTORY
 from zoo.errors import ModelChangedError
 
 Read = Callable[..., list[tuple[Any, ...]]]
@@ -43,7 +44,7 @@ _EXCHANGE = (
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
     # The journal says nothing of another model's embeddings: whoever follows the gallery copies it anew.
-    "UPDATE state SET value = lower(hex(randomblob(8))) WHERE key = 'history'",
+    NEW_HISTORY,
     # Nor of facts that lay in the other slot when the journal began.
     "INSERT OR IGNORE INTO journal (of, key) SELECT 'state', key FROM state WHERE key LIKE 'fact %'",
 )

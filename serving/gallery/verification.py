@@ -16,6 +16,7 @@ from serving.gallery.index import Index
 from serving.gallery.items import Block, Reading, equal_blocks
 from serving.gallery.measuring import nearest_in
 from serving.gallery.milvus import MilvusIndex
+from serving.gallery.rows import is_unit
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, GalleryNotFoundError
 from zoo.verify import Check
@@ -87,25 +88,20 @@ def _look_through(whole: Reading, index: Index | MilvusIndex, store: Store) -> _
     """All of the store's vectors once, block by block."""
     wrong, equal, count = [], True, 0
     queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
-    queries = queries[_are_unit(queries)]
+    queries = queries[is_unit(queries)]
 
     def good() -> Iterator[Block]:
         nonlocal equal, count
         for ids, vectors in whole.blocks:
             count += len(ids)
             equal = equal and equal_blocks(index.vectors_of(ids), (ids, vectors))
-            unit = _are_unit(vectors)
+            unit = is_unit(vectors)
             wrong.extend(ids[~unit].tolist())
             yield ids[unit], vectors[unit]
 
     nearest, _ = nearest_in(good(), queries, K)
     equal = equal and count == len(index.ids())
     return _Compared(whole.number, index, min(wrong, default=None), equal, queries, nearest)
-
-
-def _are_unit(vectors: np.ndarray) -> np.ndarray:
-    close: np.ndarray = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) < 1e-3
-    return close
 
 
 def _files(path: Path, store: Store) -> Check:
