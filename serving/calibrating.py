@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.gallery import Gallery
 from serving.gallery.marks import MarkedPairs
-from serving.gallery.measuring import Searched, codes_of, nearest_in, pieces, without_own
+from serving.gallery.measuring import Searched, among_themselves, codes_of, without_own
 from zoo.errors import EvaluationError
 from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out, reliability
 
@@ -123,10 +123,7 @@ def _neighbours(
     k = min(NEIGHBOURS, len(ids) - 1)
     if k < 1:
         return np.empty((0, 0), np.float32), np.empty((0, 0), bool), np.empty(0, np.int64)
-    rows = np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False))
-    asks, vectors = index.vectors_of(ids[rows])
-    blocks = (index.vectors_of(ids[some]) for some in pieces(len(ids), vectors.shape[1]))
-    similarities, found = nearest_in(blocks, vectors, k + 1)
+    (asks, _), (similarities, found) = among_themselves(len(ids), lambda rows: index.vectors_of(ids[rows]), k, queries)
     near, others = without_own(similarities, found, asks), without_own(found, found, asks)
     own = codes[np.searchsorted(ids, asks)]
     return near, codes[np.searchsorted(ids, others)] == own[:, None], own

@@ -72,13 +72,21 @@ def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int
     k = min(k, len(ids) - 1)
     if k < 1:
         return None
-    own, vectors = block(np.sort(np.random.default_rng(0).choice(len(ids), min(queries, len(ids)), replace=False)))
-    blocks = (block(rows) for rows in pieces(len(ids), vectors.shape[1]))
-    similarities, found = nearest_in(blocks, vectors, k + 1)
+    (own, vectors), (similarities, found) = among_themselves(len(ids), block, k, queries)
     return Sample(own, vectors, without_own(similarities, found, own)[:, -1], k)
 
 
-def pieces(n: int, dim: int) -> Iterator[slice]:
+def among_themselves(n: int, block: Callable[[Any], Block], k: int, queries: int) -> tuple[Block, Found]:
+    """Some of n vectors, drawn, and the k + 1 of all that are nearest to each, itself among them.
+
+    block: gives the ids and vectors of some rows, an array or a slice; of all of them only a part is asked for at once.
+    """
+    own, vectors = block(np.sort(np.random.default_rng(0).choice(n, min(queries, n), replace=False)))
+    blocks = (block(rows) for rows in _pieces(n, vectors.shape[1]))
+    return (own, vectors), nearest_in(blocks, vectors, k + 1)
+
+
+def _pieces(n: int, dim: int) -> Iterator[slice]:
     """The rows of float32 [n, dim] in slices of at most `BLOCK_BYTES`."""
     size = max(1, BLOCK_BYTES // (4 * dim))
     return (slice(start, start + size) for start in range(0, n, size))
