@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import resource
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo import markdown
 from zoo.comparison.compare import interval_over_seeds
 from zoo.evaluation.intervals import bootstrap_intervals
 
@@ -175,16 +175,12 @@ def _interval(bounds: tuple[float, float]) -> str:
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *rows = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+    return "\n".join(markdown.table(lines[0], lines[1:]))
 
 
 def page(text: str, runs: Mapping[str, Any]) -> str:
     """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
-    for name, table in (("scores", scores_table(runs)), ("differences", differences_table(runs))):
-        made = f"<!-- {name} -->\n{table}\n<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
-    return text
+    return markdown.with_parts(text, {"scores": scores_table(runs), "differences": differences_table(runs)})
 
 
 def main() -> None:

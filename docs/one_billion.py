@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zoo import markdown
+
 HERE = Path(__file__).parent
 GIB, HOURS_A_MONTH = 2**30, 730
 NAMES = {
@@ -247,15 +249,11 @@ TABLES: dict[str, Callable[[Units, Plan], str]] = {
 
 def page(text: str, units: Units, plan: Plan) -> str:
     """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
-    for name, table in TABLES.items():
-        made = f"<!-- {name} -->\n{table(units, plan)}\n<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, made=made: made, text, flags=re.DOTALL)  # type: ignore[misc]
-    return text
+    return markdown.with_parts(text, {name: table(units, plan) for name, table in TABLES.items()})
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown.table(head, rows, range(1, len(head))))
 
 
 def _size(number: float) -> str:

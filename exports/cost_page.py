@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from exports.families import DOCS, hardware
+from zoo import markdown
 from zoo.cards import read_card
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_json, write_bytes, write_json
@@ -21,7 +21,6 @@ from zoo.parity import COST_METRICS, COST_TARGET, read_parity
 from zoo.registry import find
 
 MEBI = 2**20
-TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
 
 
 def row(folder: Path) -> dict[str, Any]:
@@ -59,9 +58,8 @@ def verdict(change: Mapping[str, Any]) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each model and variant."""
     head = ["model", "architecture", "variant", "MiB", "least cosine", *_heads("R@1"), *_heads("MAP@R")]
-    lines = [head, ["---", "---", "---", *["---:"] * (len(head) - 3)]]
-    lines += [_line(row, name, cost) for row in rows for name, cost in row["costs"].items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [_line(row, name, cost) for row in rows for name, cost in row["costs"].items()]
+    return "\n".join(markdown.table(head, lines, range(3, len(head))))
 
 
 def _heads(metric: str) -> list[str]:
@@ -101,10 +99,8 @@ def page(text: str, known: Mapping[str, Any]) -> str:
     dates = [row["date"] for row in known["rows"]]
     versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
     origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
-    for name, made in (("costs", table(known["rows"])), ("models", models(known["rows"])), ("origin", origin)):
-        whole = f"<!-- {name} -->\n{made}\n<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, whole=whole: whole, text, flags=re.DOTALL)  # type: ignore[misc]
-    return text
+    parts = {"costs": table(known["rows"]), "models": models(known["rows"]), "origin": origin}
+    return markdown.with_parts(text, parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

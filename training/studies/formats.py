@@ -15,6 +15,7 @@ from training.studies.report import Report, Row
 from training.studies.statistics import Summary
 from training.studies.words import SELECTED, VERDICTS, chance_of, counted, ended, how, notes, printed_of, told
 from zoo.files import write_bytes, write_json
+from zoo.markdown import table
 
 
 def write_report(report: Report, folder: Path) -> None:
@@ -109,15 +110,6 @@ def _state(report: Report) -> list[str]:
     made = "; ".join(told(value) for values in report.made_with.values() for value in values)
     begun = [*([""] if lines[-1] else []), "```sh", command_of(report.plan), "```", ""]
     return [*lines, *begun, f"{ended(report)} Made with: {made}.", ""]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _mean(value: Summary) -> str:

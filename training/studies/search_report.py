@@ -10,12 +10,12 @@ from typing import Any
 from training.studies.closeness import KINDS, Difference, by_kind, closeness, compared
 from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
-from training.studies.formats import table
 from training.studies.search import Search, best_of, open_trials, reruns_of
 from training.studies.search_page import as_html
 from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
+from zoo.markdown import table
 
 TESTED = ("seed", *KINDS, "date", "versions", "commit", "hardware")
 """What is told of a rerun; older ones say less."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Any
 
+from zoo import markdown
 from zoo.comparison.cells import COLUMNS, NUMBERS, by_table, cells, heading, source
 from zoo.comparison.compare import Comparison
 from zoo.comparison.page import as_html
@@ -24,10 +25,9 @@ def as_table(rows: Sequence[Comparison]) -> str:
 
 
 def as_markdown(rows: Sequence[Comparison]) -> str:
-    rule = ["---:" if name in NUMBERS else "---" for name in COLUMNS]
-    parts = []
+    parts, numbers = [], [COLUMNS.index(name) for name in NUMBERS]
     for table, group in by_table(rows):
-        lines = [_line(line) for line in (COLUMNS, rule, *map(cells, group))]
+        lines = markdown.table(COLUMNS, [cells(row) for row in group], numbers)
         parts.append("\n".join([f"### {heading(table)}", "", source(table), "", *lines, ""]))
     return "\n".join(parts)
 
@@ -85,7 +85,3 @@ def _facts(row: Comparison) -> dict[str, Any]:
 
 def _flat(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
