@@ -39,18 +39,14 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    from training.derived import derived_name
     from training.twins import twin_of
-    from zoo.cards import NAME
     from zoo.cli.output import print_json
-    from zoo.errors import DatasetError, UsageError
+    from zoo.errors import DatasetError
     from zoo.paths import expand
     from zoo.registry import find
 
-    name = args.rename or _name(args.base)
-    if not NAME.fullmatch(name):
-        raise UsageError(
-            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME."
-        )
+    name = derived_name(args.rename, args.base, "finetuned")
     if not expand(args.source).exists():
         raise DatasetError(f"there is no folder or file {args.source}; name your pictures.")
     twin_of(args.method)
@@ -77,12 +73,8 @@ def _run(args: Namespace) -> int:
     return 0
 
 
-def _name(base: str) -> str:
-    """The last part of a path or repository, without what a name cannot hold."""
-    return f"{base.rstrip('/').rpartition('/')[2].lower()}-finetuned"
-
-
 def _print(fitted: Fitted) -> None:
+    from training.derived import say_what_next
     from zoo.cli.output import print_table
 
     for note in fitted.pictures.notes():
@@ -106,9 +98,7 @@ def _print(fitted: Fitted) -> None:
         for row in fitted.rows
     ]
     print_table(COLUMNS, rows, numbers=("before", "after", "difference"))
-    name = fitted.outcome.name
-    print(f"Written to {fitted.outcome.folder}.")
-    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
+    say_what_next(fitted.outcome.name, fitted.outcome.folder)
 
 
 def _known(seen: tuple[str, ...], unread: Path | None = None) -> str:

@@ -50,7 +50,6 @@ class Split:
 
     def to_json(self) -> dict[str, object]:
         """All that is needed to make the split again and to see that it is the same."""
-        sources = [f"{name}\n" for part in (self.train, self.test) for name in part.sources]
         return {
             "seed": self.seed,
             "test_share": self.share,
@@ -58,7 +57,7 @@ class Split:
             "test_classes": list(self.test.classes),
             "train_images": len(self.train),
             "test_images": len(self.test),
-            "images_sha256": hashlib.sha256("".join(sources).encode()).hexdigest(),
+            "images_sha256": digest_of(self.train, self.test),
         }
 
 
@@ -88,10 +87,20 @@ def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
     return Pictures(subset(named, kept), unreadable, alone)
 
 
-def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
-    """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
+def check_share(share: float) -> None:
+    """Raise `UsageError` for a share of which nothing, or all, is held out."""
     if not 0 < share < 1:
         raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+
+
+def digest_of(*parts: Dataset) -> str:
+    """The SHA-256 of the images' sources, by which one sees that they are the same."""
+    return hashlib.sha256("".join(f"{name}\n" for part in parts for name in part.sources).encode()).hexdigest()
+
+
+def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
+    """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
+    check_share(share)
     number = len(dataset.classes)
     count = min(max(2, round(share * number)), number - 2)
     drawn = np.random.default_rng(seed).choice(number, count, replace=False)

@@ -44,17 +44,14 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.distilling.pictures import check_share, check_source
-    from zoo.cards import NAME
+    from training.derived import derived_name
+    from training.distilling.pictures import check_source
+    from training.finetune_pictures import check_share
     from zoo.cli.output import print_json
     from zoo.errors import UsageError
     from zoo.registry import find
 
-    name = args.rename or f"{args.teacher.rstrip('/').rpartition('/')[2].lower()}-distilled"
-    if not NAME.fullmatch(name):
-        raise UsageError(
-            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME."
-        )
+    name = derived_name(args.rename, args.teacher, "distilled")
     if args.seed < 0:
         raise UsageError(f"--seed is 0 or more, not {args.seed}.")
     check_source(args.folder, args.dataset, args.data)
@@ -88,6 +85,7 @@ def _pictures(args: Namespace) -> Pictures:
 
 
 def _print(made: Distilled) -> None:
+    from training.derived import say_what_next
     from zoo.cli.output import print_table
 
     pictures, fidelity = made.pictures, made.fidelity
@@ -108,9 +106,7 @@ def _print(made: Distilled) -> None:
     if fidelity.cosine is not None:
         near.append(["cosine to the teacher's embedding", _cell(fidelity.cosine)])
     print_table(("student beside teacher", "mean (95 %)"), near)
-    name = made.outcome.name
-    print(f"Written to {made.outcome.folder}.")
-    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
+    say_what_next(made.outcome.name, made.outcome.folder)
 
 
 def _cell(score: Score) -> str:

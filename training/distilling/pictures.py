@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from training.finetune_pictures import LEAST_CLASSES, subset, unreadable_images
+from training.finetune_pictures import LEAST_CLASSES, check_share, digest_of, subset, unreadable_images
 from zoo import datasets
 from zoo.datasets.dataset import SPLITS, Dataset
 from zoo.datasets.folder import list_images
@@ -43,7 +42,6 @@ class Pictures:
 
     def to_json(self) -> dict[str, Any]:
         """All that is needed to part the images again and to see that they are the same."""
-        sources = [f"{name}\n" for part in (self.train, self.test) for name in part.sources]
         by_class = self.by != BY_IMAGE and self.labelled
         return {
             "by": self.by,
@@ -53,7 +51,7 @@ class Pictures:
             "test_images": len(self.test),
             "train_classes": list(self.train.classes) if by_class else [],
             "test_classes": list(self.test.classes) if by_class else [],
-            "images_sha256": hashlib.sha256("".join(sources).encode()).hexdigest(),
+            "images_sha256": digest_of(self.train, self.test),
         }
 
 
@@ -69,11 +67,6 @@ def check_source(folder: str | None, dataset: str | None, data: str | None = Non
         raise UsageError("--data says where the data set of --dataset lies; a folder of images is named by itself.")
     else:
         datasets.check_folder(str(folder))
-
-
-def check_share(share: float) -> None:
-    if not 0 < share < 1:
-        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
 
 
 def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
