@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+from tests.documents import DOCS, script
 
 
 @pytest.fixture(scope="module")
 def frozen() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("frozen_features", DOCS / "frozen_features.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("frozen_features")
 
 
 def arm(values: list[float], seconds: float) -> dict[str, object]:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+from tests.documents import DOCS, script
 
 
 @pytest.fixture(scope="module")
 def plans() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("one_billion", DOCS / "one_billion.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return script("one_billion")
 
 
 @pytest.fixture

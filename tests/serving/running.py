@@ -59,6 +59,11 @@ class Running:
     url: str
     process: subprocess.Popen[str]
 
+    def workers(self) -> list[int]:
+        """The processes that a service of several has started."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=20)
@@ -91,6 +96,16 @@ def serving(
         process.wait()
         for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process stands still: of two workers the other one gets all connections."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

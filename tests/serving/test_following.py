@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -24,57 +21,27 @@ from serving.galleries import GALLERY, MODEL
 from serving.gallery import Gallery
 from serving.gallery.backends import check_alone
 from serving.gallery.gallery import STORE
-from serving.gallery.verification import verify_gallery
 from serving.keys import Keys
 from serving.searcher import Searcher
 from serving.upgrading import upgrading
 from tests.serving import toys
+from tests.serving.followers import (
+    BEHIND,
+    FOLLOWER,
+    KEYS,
+    READER,
+    WRITER,
+    Service,
+    following,
+    leading,
+    within,
+    wrong,
+)
 from tests.serving.running import answering
 from tests.serving.test_history import content
 from zoo.cli.main import main
 from zoo.embedder import Embedder
 from zoo.errors import FollowingError, GalleryExistsError, ModelMismatchError, UsageError
-
-WRITER, FOLLOWER, READER = "w" * 20, "f" * 20, "r" * 20
-KEYS = {WRITE_KEYS: WRITER, FOLLOW_KEYS: FOLLOWER}
-BEHIND = "x-gallery-behind"
-
-
-@dataclass
-class Service:
-    """`collections`: as they are served; `http`: with the write key."""
-
-    url: str
-    folder: Path
-    collections: Collections
-    http: httpx.Client
-
-    def found(self, kind: int = 0, **fields: Any) -> list[int]:
-        answer = self.http.post(
-            "/search", files={"image": toys.query(kind)}, data={"k": 50, **fields}
-        ).raise_for_status()
-        assert BEHIND not in answer.headers
-        return [one["id"] for one in answer.json()["results"]]
-
-
-@contextmanager
-def service(environment: dict[str, str], keys: dict[str, str]) -> Iterator[Service]:
-    collections = Collections.of({**environment, **keys})
-    try:
-        collections.open()
-        with answering(create_app(collections)) as url, httpx.Client(base_url=url, timeout=30) as http:
-            http.headers["x-api-key"] = WRITER
-            yield Service(url, Path(environment[GALLERY]), collections, http)
-    finally:
-        collections.close()
-
-
-def leading(folder: Path, keys: dict[str, str] = KEYS) -> Any:
-    return service({GALLERY: str(folder)}, keys)
-
-
-def following(url: str, folder: Path, **more: str) -> Any:
-    return service({GALLERY: str(folder), FOLLOW: url, FOLLOW_KEY: FOLLOWER, **more}, {})
 
 
 def open_once(environment: dict[str, str]) -> None:
@@ -95,19 +62,6 @@ def path(gallery_folder: Path, tmp_path: Path) -> Path:
 def pair(path: Path, tmp_path: Path) -> Iterator[tuple[Service, Service]]:
     with leading(path) as primary, following(primary.url, tmp_path / "copies" / "g") as follower:
         yield primary, follower
-
-
-def wrong(folder: Path) -> list[str]:
-    return [f"{one.name}: {one.detail}" for one in verify_gallery(folder) if one.ok is False]
-
-
-def within(seconds: float, so: Callable[[], bool]) -> bool:
-    end = time.monotonic() + seconds
-    while not so():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_follower_answers_as_its_primary(pair: tuple[Service, Service]) -> None:

@@ -40,12 +40,12 @@ from serving.gallery.gallery import STORE
 from serving.gallery.milvus_address import address_of
 from serving.gallery.store import Store
 from tests.serving import toys
+from tests.serving.followers import BEHIND, FOLLOWER, WRITER, within, wrong
 from tests.serving.older import as_schema_6
 from tests.serving.running import ROOT, answering, serving
 from tests.serving.test_backends import CARD, assert_finds, new_items, unit_rows
 from tests.serving.test_compaction import reachable_copy
 from tests.serving.test_connection import unwritable
-from tests.serving.test_following import BEHIND, FOLLOWER, WRITER, within, wrong
 from tests.serving.test_history import content
 from zoo.errors import FollowingError
 

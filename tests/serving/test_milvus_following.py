@@ -18,7 +18,6 @@ from serving.gallery.replica import Replica
 from serving.gallery.store import Store
 from tests.serving.test_history import CARD, DIM, follow, new_item, unit
 
-pytest.importorskip("pymilvus")
 NONE_GONE = np.empty(0, np.int64)
 
 

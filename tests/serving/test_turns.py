@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ import httpx
 import pytest
 
 from serving.turns import PATIENCE, Counts, Turns
-from tests.serving.running import Running, serving
+from tests.serving.running import Running, serving, stopped
 
 ESTABLISHED = "01"
 
@@ -25,17 +23,12 @@ def service(gallery_folder: Path) -> Iterator[Running]:
         yield running
 
 
-def pids(service: Running) -> list[int]:
-    pid = service.process.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def connections(service: Running) -> list[int]:
     """How many established connections to the service each worker has, as the kernel tells it."""
     port = f":{httpx.URL(service.url).port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(port) and row[3] == ESTABLISHED}
-    return [sum(held in ours for held in files(pid)) for pid in pids(service)]
+    return [sum(held in ours for held in files(pid)) for pid in service.workers()]
 
 
 def files(pid: int) -> Iterator[str]:
@@ -69,31 +62,24 @@ def test_each_worker_has_half_of_the_connections_that_come_together(service: Run
 
 
 def test_whoever_has_fewer_gets_the_next(service: Running) -> None:
-    first, second = pids(service)
+    first, second = service.workers()
     with ExitStack() as stack:
-        os.kill(second, signal.SIGSTOP)
-        try:
+        with stopped(second):
             stack.enter_context(connected(service, 6))
-        finally:
-            os.kill(second, signal.SIGCONT)
         assert connections(service) == [6, 0]
         stack.enter_context(connected(service, 4))
         fewer, more = sorted(connections(service))
         assert more <= 7, (fewer, more)
     until_closed(service)
-    assert pids(service) == [first, second]
+    assert service.workers() == [first, second]
 
 
 def test_one_that_hangs_costs_the_others_next_to_nothing(service: Running) -> None:
-    with connected(service, 4):
-        os.kill(pids(service)[0], signal.SIGSTOP)
-        try:
-            started = time.monotonic()
-            for _ in range(5):
-                assert httpx.get(f"{service.url}/livez").status_code == 200
-            assert time.monotonic() - started < 5 * PATIENCE + 5
-        finally:
-            os.kill(pids(service)[0], signal.SIGCONT)
+    with connected(service, 4), stopped(service.workers()[0]):
+        started = time.monotonic()
+        for _ in range(5):
+            assert httpx.get(f"{service.url}/livez").status_code == 200
+        assert time.monotonic() - started < 5 * PATIENCE + 5
     until_closed(service)
 
 

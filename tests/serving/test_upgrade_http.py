@@ -26,9 +26,8 @@ from serving.renewing import Renewing
 from serving.searcher import Searcher
 from serving.upgrading import upgrading
 from tests.serving import toys
-from tests.serving.running import Running, serving
+from tests.serving.running import Running, serving, stopped
 from tests.serving.test_upgrading import run
-from tests.serving.test_workers import stopped, workers
 from zoo.embedder import Embedder
 from zoo.loading import load
 
@@ -133,7 +132,7 @@ def test_nobody_notices(
 def assert_served(service: Running, model: Embedder, pictures: Path) -> None:
     """Each worker answers with this model, in all that it answers."""
     picture = next(pictures.rglob("0.png"))
-    for other in workers(service):
+    for other in service.workers():
         with stopped(other):
             assert httpx.get(f"{service.url}/model").json()["fingerprint"] == model.card.fingerprint
             told = httpx.post(f"{service.url}/embed", content=picture.read_bytes()).json()

@@ -21,7 +21,7 @@ from PIL import Image
 
 from serving import supervisor
 from tests.serving import toys
-from tests.serving.running import Running, run, serving
+from tests.serving.running import Running, run, serving, stopped
 from zoo.onnx_runtime import threads
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
@@ -34,21 +34,6 @@ def service(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     keys = {"ZOO_SERVE_WRITE_KEYS": KEY["authorization"].split()[1]}
     with serving(copy, "--workers", 2, stderr=subprocess.PIPE, environment=keys) as running:
         yield running
-
-
-def workers(service: Running) -> list[int]:
-    pid = service.process.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """All connections meanwhile go to the other worker."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -64,7 +49,7 @@ def counted(service: Running, what: str) -> float:
 
 
 def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -> None:
-    first, second = workers(service)
+    first, second = service.workers()
     rng, searched = np.random.default_rng(3), 'zoo_requests_total{collection="",route="/search",status="200"}'
     before = counted(service, searched)
     for n, (writer, reader) in enumerate(((first, second), (second, first))):
@@ -83,13 +68,13 @@ def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -
 
 
 def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> None:
-    first, second = workers(service)
+    first, second = service.workers()
     os.kill(first, signal.SIGKILL)
     for _ in range(5):
         assert httpx.post(f"{service.url}/search?id=1").status_code == 200
-    until(lambda: len(workers(service)) == 2 and first not in workers(service))
-    assert second in workers(service)
-    (new,) = set(workers(service)) - {second}
+    until(lambda: len(service.workers()) == 2 and first not in service.workers())
+    assert second in service.workers()
+    (new,) = set(service.workers()) - {second}
     until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
     with stopped(second):
         assert httpx.post(f"{service.url}/search?id=1", timeout=60).status_code == 200
@@ -136,16 +121,16 @@ def unfinished(running: Running, client: str) -> Iterator[socket.socket]:
 
 def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2, "--hang-seconds", 4, stderr=subprocess.PIPE) as running:
-        first, second = workers(running)
+        first, second = running.workers()
         os.kill(first, signal.SIGSTOP)
         answered = 0
         while alive(first):
             assert httpx.post(f"{running.url}/search?id=1", timeout=30).status_code == 200
             answered += 1
         assert answered
-        until(lambda: len(workers(running)) == 2 and first not in workers(running))
-        assert second in workers(running), "who answers is let be"
-        (new,) = set(workers(running)) - {second}
+        until(lambda: len(running.workers()) == 2 and first not in running.workers())
+        assert second in running.workers(), "who answers is let be"
+        (new,) = set(running.workers()) - {second}
         until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
         os.kill(second, signal.SIGSTOP)
         assert httpx.post(f"{running.url}/search?id=1", timeout=60).status_code == 200
@@ -158,7 +143,7 @@ def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_f
 
 
 def test_all_end_with_the_command(service: Running) -> None:
-    children = workers(service)
+    children = service.workers()
     with httpx.Client() as client:  # a connection that is kept open holds nobody up
         client.get(f"{service.url}/livez")
         assert service.stop() == 0
@@ -174,7 +159,7 @@ def test_all_end_with_the_command(service: Running) -> None:
 
 def test_workers_end_when_the_command_is_killed(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2) as running:
-        children = workers(running)
+        children = running.workers()
         assert running.stop(signal.SIGKILL) == -9
         until(lambda: not any(Path(f"/proc/{pid}/maps").is_file() for pid in children if alive(pid)))
 
