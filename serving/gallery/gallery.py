@@ -14,13 +14,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from serving.gallery import schema
 from serving.gallery.backends import open_index
 from serving.gallery.binding import MODEL, model_of, parsed_model
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
 from serving.gallery.hits import Hit, hits_of
 from serving.gallery.index import Index
-from serving.gallery.items import AS_IT_IS, Added, Block, IndexStats, Item, Kept, NewItem, Stats
+from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_in
@@ -55,7 +56,7 @@ class Gallery:
             raise GalleryExistsError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
         try:
             with atomic_folder(path) as folder:
-                Store.create(folder / STORE, model_card.dim, model_card.fingerprint)
+                schema.create(folder / STORE, model_card.dim, model_card.fingerprint)
                 write_json(folder / MODEL, {"ref": model_ref, "card": model_card.to_json()})
         except OSError as error:
             raise GalleryError(f"{path} cannot be made: {error.strerror}.") from None
@@ -282,10 +283,6 @@ class Gallery:
 
     def stats(self) -> Stats:
         return self._store.stats()
-
-    def vectors(self) -> Block:
-        """All ids and their embeddings, as the index holds them, in memory."""
-        return self._live.current().content()
 
     def index(self) -> Index | MilvusIndex:
         """What is searched, as it is after the last change; it is kept up as long as the gallery is open."""

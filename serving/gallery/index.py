@@ -107,10 +107,6 @@ class Index:
             parts = [part.vectors_of(ids) for part in (self._main, self._side)]
         return np.concatenate([found for found, _ in parts]), np.concatenate([vectors for _, vectors in parts])
 
-    def content(self) -> Block:
-        """All that is there, copied: to be asked for of what fits into memory."""
-        return self.vectors_of(self.ids())
-
     def _pass_over(self, removed: np.ndarray) -> None:
         if len(removed):
             self._main.remove(removed)

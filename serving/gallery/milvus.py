@@ -59,7 +59,10 @@ class MilvusIndex:
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
         """As `Index.search`. Exact searches, and those of more ids than Milvus is sent, are made here."""
         vectors = np.ascontiguousarray(vectors, np.float32)
-        k = min(k, self._count if among is None else len(among))
+        return self._nearest(vectors, min(k, self._count if among is None else len(among)), exact, among)
+
+    def _nearest(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None = None) -> Found:
+        """Of all that the collection holds; where it gives fewer, places that nothing took."""
         if k < 1:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
         if k > MOST or (exact and not self.address.embedded) or (among is not None and len(among) > CHOSEN):
@@ -85,10 +88,6 @@ class MilvusIndex:
     def vectors_of(self, ids: np.ndarray) -> Block:
         """As `Index.vectors_of`."""
         return self._collection.vectors(ids.tolist(), self._store.dim)
-
-    def content(self) -> Block:
-        """As `Index.content`."""
-        return self.vectors_of(self.ids())
 
     def stats(self) -> IndexStats:
         self.current()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from serving.gallery.generation import Facts
-from serving.gallery.index import Found
+from serving.gallery.index import Found, best_of
 from serving.gallery.milvus import MilvusIndex
+from serving.gallery.segment import NOTHING
+
+MORE = 4
+"""By how much more are asked for where some of what was found is not here yet."""
 
 
 class FollowedMilvusIndex(MilvusIndex):
@@ -25,10 +29,22 @@ class FollowedMilvusIndex(MilvusIndex):
         return self
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
-        if self._serves():
-            return super().search(vectors, k, exact, among)
+        """As `Index.search`: only of items that are here, though the collection may be ahead and hold more."""
+        vectors = np.ascontiguousarray(vectors, np.float32)
         k = min(k, self._count if among is None else len(among))
-        return self._exactly(np.ascontiguousarray(vectors, np.float32), k, among)
+        if not self._serves():
+            return self._exactly(vectors, k, among)
+        return super().search(vectors, k, exact, among) if among is not None else self._known(vectors, k, exact)
+
+    def _known(self, vectors: np.ndarray, k: int, exact: bool) -> Found:
+        """More are asked for until k of them are here, or the collection gives no more."""
+        asked, enough = k, False
+        while not enough:
+            similarities, ids = self._nearest(vectors, asked, exact)
+            known = np.isin(ids, self._store.present(np.unique(ids).tolist()))
+            enough = bool(((known.sum(axis=1) >= k) | (ids == NOTHING).any(axis=1)).all())
+            asked *= MORE
+        return best_of(np.where(known, similarities, -np.inf), np.where(known, ids, NOTHING), k)
 
     def compact(self) -> Facts | None:
         """Nothing: the collection is another's to keep."""

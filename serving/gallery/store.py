@@ -66,11 +66,6 @@ class Store:
             self._database.close()
             raise
 
-    @staticmethod
-    def create(path: Path, dim: int, fingerprint: str) -> None:
-        """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
-        schema.create(path, dim, fingerprint)
-
     @property
     def _db(self) -> sqlite3.Connection:
         """Of the snapshot or the transaction that this thread is within."""
@@ -250,6 +245,10 @@ class Store:
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """The items of these ids that exist."""
         return {row[0]: item_of(row) for row in self._database.by_ids(ITEM, ids)}
+
+    def present(self, ids: Sequence[int]) -> list[int]:
+        """Those of the ids that are items."""
+        return [item for (item,) in self._database.by_ids("id", ids)]
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""

@@ -25,6 +25,7 @@ from serving.gallery.milvus_address import address_of
 from serving.gallery.verification import verify_gallery
 from tests.serving import toys
 from tests.serving.running import run
+from tests.serving.toys import content
 from zoo.cards import Card, Preprocessing
 from zoo.cli.main import main
 from zoo.embedder import Embedder
@@ -117,7 +118,7 @@ def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) ->
         assert_finds(gallery, {}, chosen=Filter(("no such label",)))
         assert_finds(gallery, known, k=100)
         assert gallery.recall(5) == 1
-        ids, vectors = gallery.vectors()
+        ids, vectors = content(gallery)
         assert ids.tolist() == sorted(known)
         np.testing.assert_array_equal(vectors, [known[i] for i in sorted(known)])
         stats = gallery.index_stats()

@@ -22,6 +22,7 @@ from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
 from tests.serving.test_gallery import CARD, DIM, new_items, unit_rows
 from tests.serving.test_kinds import clustered
+from tests.serving.toys import content
 from zoo.errors import GalleryError
 
 KEPT = [n for n in range(1, 101) if n % 7]
@@ -122,19 +123,19 @@ def test_a_file_that_was_not_finished_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_gallery_without_a_generation_is_opened_in_blocks(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
-        ids, vectors = gallery.vectors()
+        ids, vectors = content(gallery)
         assert (ids.tolist(), gallery.index_stats().waiting) == (KEPT, len(KEPT))
         np.testing.assert_array_equal(vectors, kept())
         gallery.add(new_items(unit_rows(5, seed=5), 100))
         gallery.remove(KEPT[::2])
         left = [*KEPT[1::2], *range(101, 106)]
-        assert gallery.vectors()[0].tolist() == left
+        assert content(gallery)[0].tolist() == left
         gallery.compact()
         gallery.remove(left[:3])
-        assert gallery.vectors()[0].tolist() == left[3:]
+        assert content(gallery)[0].tolist() == left[3:]
     with Gallery.open(path) as again:
         assert (again.index_stats().frozen, again.index_stats().waiting) == (len(left), 3)
-        assert again.vectors()[0].tolist() == left[3:]
+        assert content(again)[0].tolist() == left[3:]
     assert [check for check in verify_gallery(path) if check.ok is False] == []
 
 

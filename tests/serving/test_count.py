@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import Gallery
+from serving.gallery import Gallery, schema
 from serving.gallery.gallery import STORE
 from serving.gallery.schema import SCHEMA
 from serving.gallery.shadow import Made
@@ -25,7 +25,7 @@ STEPS = st.tuples(st.sampled_from(["add", "fail", "remove", "replace", "exchange
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    Store.create(tmp_path / STORE, DIM, CARDS[0].fingerprint)
+    schema.create(tmp_path / STORE, DIM, CARDS[0].fingerprint)
     return tmp_path / STORE
 
 
@@ -75,7 +75,7 @@ def take(store: Store, step: str, numbers: list[int]) -> None:
 @given(steps=st.lists(STEPS, max_size=8))
 def test_the_count_is_that_of_the_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     path = tmp_path_factory.mktemp("g") / STORE
-    Store.create(path, DIM, CARDS[0].fingerprint)
+    schema.create(path, DIM, CARDS[0].fingerprint)
     for step, numbers in steps:
         with Store(path).closing() as store:
             take(store, step, numbers)

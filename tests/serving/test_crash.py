@@ -31,6 +31,7 @@ from serving.gallery.verification import verify_gallery
 from tests.serving.crash_writer import CARDS, embedded_by
 from tests.serving.running import ROOT
 from tests.serving.test_store import new_item
+from tests.serving.toys import content
 from zoo.errors import ModelChangedError
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -178,11 +179,11 @@ def check_content(path: Path) -> None:
 def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
     """A reader that stayed open sees what is there, or says that it is of the model before and is opened again."""
     try:
-        ids, _ = reader.vectors()
+        ids, _ = content(reader)
     except ModelChangedError:
         reader.close()
         reader = Gallery.open(ledger.path)
-        ids, _ = reader.vectors()
+        ids, _ = content(reader)
     assert reader.card.name == ledger.model
     assert ids.tolist() == list(ledger.labels)
     return reader

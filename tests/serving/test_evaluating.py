@@ -26,6 +26,7 @@ from tests.serving.running import writing_to
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.test_served import write_int8
+from tests.serving.toys import content
 from zoo.evaluation import retrieval_metrics
 from zoo.loading import load
 
@@ -54,7 +55,7 @@ def test_it_is_as_the_evaluation_says_and_takes_the_time_that_it_takes(
     assert answer.status_code == 200, "not 504 after a tenth of a second"
     told = answer.json()
     with Gallery.open(path) as gallery:
-        ids, rows = gallery.vectors()
+        ids, rows = content(gallery)
         expected = retrieval_metrics(rows, [gallery.labels()[item] for item in ids.tolist()], (1, 5, 10))
     for step in told["steps"]:
         assert step["metrics"] == pytest.approx({name: expected[name] for name in NAMES})

@@ -22,6 +22,7 @@ from serving.gallery.measuring import Measured, measure_kind, recall_of, sample_
 from serving.gallery.store import Store
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, DIM, new_items
+from tests.serving.toys import content
 from zoo.errors import UsageError
 
 N = 1200
@@ -62,7 +63,7 @@ def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
         changes = Changes(6 + step, len(there), np.unique(gone), np.array(list(new)), np.stack(list(new.values())))
         index.apply(changes)
         assert len(index) == len(there) == changes.count
-    ids, rows = index.content()
+    ids, rows = content(index)
     assert ids.tolist() == list(there)
     np.testing.assert_array_equal(rows, np.stack(list(there.values())))
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serving.gallery import schema
 from serving.gallery.marks import Chosen, MarkCounts, SentQuery
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
@@ -36,7 +37,7 @@ def sent(number: int) -> SentQuery:
 def path(tmp_path: Path) -> Path:
     """A store of items 1 to 5, whose labels go by their number modulo 3."""
     path = tmp_path / "gallery.sqlite"
-    Store.create(path, DIM, "fingerprint")
+    schema.create(path, DIM, "fingerprint")
     with Store(path).closing() as store:
         store.add([new_item(n) for n in range(1, ITEMS + 1)])
     return path
@@ -57,7 +58,7 @@ OPERATIONS = st.lists(
 @given(operations=OPERATIONS)
 def test_marks_are_what_a_dictionary_would_hold(tmp_path_factory: Any, operations: list[tuple[Any, ...]]) -> None:
     path = tmp_path_factory.mktemp("marks") / "gallery.sqlite"
-    Store.create(path, DIM, "fingerprint")
+    schema.create(path, DIM, "fingerprint")
     with Store(path).closing() as store:
         store.add([new_item(n) for n in range(1, ITEMS + 1)])
         change = store.change()
@@ -156,7 +157,7 @@ def test_pairs_to_learn_from_are_of_the_gallerys_own_model(path: Path) -> None:
 
 
 def test_the_later_mark_of_two_galleries_counts(path: Path, tmp_path: Path) -> None:
-    Store.create(tmp_path / "other.sqlite", DIM, "fingerprint")
+    schema.create(tmp_path / "other.sqlite", DIM, "fingerprint")
     with Store(path).closing() as store, Store(tmp_path / "other.sqlite").closing() as other:
         other.add([new_item(n) for n in (9, 3, 2, 1)])  # other ids, and not all of the items
         for query, item in ((1, 2), (1, 5), (3, 1)):

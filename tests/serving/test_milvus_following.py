@@ -86,3 +86,20 @@ def test_a_copy_that_was_made_anew_is_searched_though_its_number_is_the_same(
         stores[1].take(rows.rows, Position(rows.facts.history, rows.last), rows.facts, "{}")
         assert own.change() == 1
         assert_finds(index, [4, 5, 6])
+
+
+def test_a_collection_that_is_ahead_gives_as_many_of_the_items_that_are_here(
+    collection: Collection, stores: tuple[Store, Replica], address: Address, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "b").closing() as own, closing(FollowedMilvusIndex(tmp_path, own, address, "g")) as index:
+        query = unit(1)
+        nearer = np.tile(query, (20, 1))  # all of them before the second and third of the three that are here
+        collection.write([(np.arange(101, 121), nearer)], NONE_GONE, Held("g", CARD.fingerprint, 2))
+        similarities, ids = index.current().search(query[None], 3)
+        expected = np.stack([unit(seed) for seed in (1, 2, 3)]) @ query
+        assert ids[0].tolist() == (1 + np.argsort(-expected)).tolist()
+        np.testing.assert_allclose(similarities[0], np.sort(expected)[::-1], atol=1e-5)
+        collection.write([], np.array([2]), Held("g", CARD.fingerprint, 3))  # of all there is one is gone
+        similarities, ids = index.current().search(query[None], 3)
+        assert sorted(ids[0].tolist()) == [-1, 1, 3]
+        assert similarities[0, 2] == -np.inf

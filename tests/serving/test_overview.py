@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from serving.gallery import schema
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
@@ -25,7 +26,7 @@ METADATA: list[dict[str, Any]] = [
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "gallery.sqlite"
-    Store.create(path, DIM, "fingerprint")
+    schema.create(path, DIM, "fingerprint")
     with Store(path).closing() as store:
         labels = ("a", None, "b", "a", None, "a")
         store.add([new_item(n, label=label, metadata=METADATA[n]) for n, label in enumerate(labels)])

@@ -20,6 +20,7 @@ from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
+from tests.serving.toys import content
 from zoo.cards import Card
 from zoo.errors import GalleryError, ModelChangedError, ModelMismatchError
 
@@ -86,7 +87,7 @@ def assert_is(path: Path, card: Card) -> dict[int, str]:
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path) as gallery:
         assert gallery.card == card
-        ids, vectors = gallery.vectors()
+        ids, vectors = content(gallery)
         sources = {item.id: item.source for item in gallery.items(limit=-1)}
         assert ids.tolist() == sorted(sources)
         rows = {item: embedded_by(card, source) for item, source in sources.items()}
@@ -128,7 +129,7 @@ def test_a_gallery_gets_another_model_and_the_first_one_back(path: Path) -> None
     with Gallery.open(path) as gallery:
         assert gallery.card == CARD
         assert gallery.fact("calibration") == "of the first model"
-        ids, vectors = gallery.vectors()
+        ids, vectors = content(gallery)
         known = {**first, 201: embedded_by(CARD, "500.png")}
         assert ids.tolist() == [item for item in (*first, 201) if item != 7]
         np.testing.assert_array_equal(vectors, [known[item] for item in ids.tolist()])
@@ -233,7 +234,7 @@ def test_a_gallery_that_is_open_answers_as_before_or_not_at_all(path: Path) -> N
         rebuild(path, Maker(THIRD))  # as many numbers as the first, so that nothing but the check tells them apart
         for call in (
             lambda: old.search(unit_rows(1), 3),
-            lambda: old.vectors(),
+            lambda: content(old),
             lambda: old.embedding(1),
             lambda: old.embeddings([1, 2]),
             lambda: old.index_stats(),
@@ -291,13 +292,13 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
 
 def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        before = gallery.vectors()
+        before = content(gallery)
     for limit in (2000, 20_000):
         with full_disk(limit), pytest.raises(GalleryError, match=r"full|I/O|as it was"):
             rebuild(path, Maker(OTHER))
         with Gallery.open(path) as gallery:
             assert gallery.card == CARD
-            np.testing.assert_array_equal(gallery.vectors()[1], before[1])
+            np.testing.assert_array_equal(content(gallery)[1], before[1])
     rebuild(path, Maker(OTHER))
     assert_is(path, OTHER)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serving.gallery import schema
 from serving.gallery.items import NewItem
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
@@ -46,7 +47,7 @@ def new_item(number: int, **changes: object) -> NewItem:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    Store.create(tmp_path / "gallery.sqlite", DIM, "fingerprint")
+    schema.create(tmp_path / "gallery.sqlite", DIM, "fingerprint")
     return tmp_path / "gallery.sqlite"
 
 

@@ -23,6 +23,7 @@ from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.served import report
 from serving.upgrading import Compared
 from tests.serving import toys
+from tests.serving.toys import content
 from zoo.cli.command import Command
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
@@ -56,7 +57,7 @@ def told(capsys: Capture, command: Command, *words: object) -> dict:
 def vectors(path: Path) -> np.ndarray:
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path) as gallery:
-        return gallery.vectors()[1]
+        return content(gallery)[1]
 
 
 def test_the_gallery_is_as_if_the_new_model_had_indexed_it(

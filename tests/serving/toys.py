@@ -11,6 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from safetensors.numpy import save_file
 
+from serving.gallery import Gallery
+from serving.gallery.index import Index
+from serving.gallery.items import Block
+from serving.gallery.milvus import MilvusIndex
 from zoo.cards import Card, Preprocessing
 from zoo.files import sha256_of
 
@@ -18,6 +22,12 @@ SIDE, DIM = 32, 16
 HTML_LABEL = '<img src=x onerror="window.hacked = 1">'
 CLASSES = ("red stripes", "blue checks", "green disc", HTML_LABEL)
 PER_CLASS = 6
+
+
+def content(of: Gallery | Index | MilvusIndex) -> Block:
+    """All ids and their vectors, as the index has them now."""
+    index = of.index() if isinstance(of, Gallery) else of
+    return index.vectors_of(index.ids())
 
 
 def write_model(folder: Path, seed: int = 0, name: str = "toy-pool") -> Path:
