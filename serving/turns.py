@@ -18,8 +18,11 @@ logger = logging.getLogger(__name__)
 
 AWAY = np.iinfo(np.int32).max
 """The count of a worker that takes no connections."""
+NOBODY = -1
+"""In place of a count."""
 PATIENCE = 0.02
-"""Seconds for which a connection is left to a worker with fewer; after that whoever sees it takes it."""
+"""Seconds for which a connection is left to a worker with fewer; after that whoever sees it takes it, and leaves no
+other one to that worker until its count says that it goes on."""
 PAUSE = 1.0
 """Seconds without accepting after the system refused to, as where too many files are open."""
 
@@ -42,13 +45,25 @@ class Turns:
 
     def __init__(self, path: Path, number: int) -> None:
         self._all, self._own = np.memmap(path, np.int32, "r+"), number - 1
+        self._slow = np.full(len(self._all), NOBODY, np.int32)
 
     def tell(self, count: int) -> None:
         """So many connections it has now."""
         self._all[self._own] = count
 
     def is_mine(self) -> bool:
-        return bool(self._all[self._own] <= self._all.min())
+        """Those who were too slow to take a connection are not waited for, until they have another count."""
+        now = np.array(self._all)
+        self._slow[self._slow != now] = NOBODY
+        return bool(now[self._own] <= now[self._slow == NOBODY].min())
+
+    def before_me(self) -> np.ndarray:
+        """The count of each worker that has fewer, int32 [workers]; `NOBODY` for the others."""
+        return np.where(self._all < self._all[self._own], self._all, NOBODY).astype(np.int32)
+
+    def were_slow(self, awaited: np.ndarray) -> None:
+        """Those of `before_me` of a while ago who have the same count yet, though a connection was there for them."""
+        self._slow = np.where(self._all == awaited, awaited, self._slow).astype(np.int32)
 
 
 class Acceptor:
@@ -62,6 +77,7 @@ class Acceptor:
         self._listening, self._turns, self._make, self._count = listening, turns, make, count
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
+        self._awaited = turns.before_me()
         self._arriving: set[asyncio.Task[object]] = set()
         self._watch()
 
@@ -87,27 +103,31 @@ class Acceptor:
             self._wait(PATIENCE)
 
     def _wait(self, seconds: float) -> None:
+        self._awaited = self._turns.before_me()
         self._loop.remove_reader(self._listening)
         self._later = self._loop.call_later(seconds, self._again)
 
     def _again(self) -> None:
         self._watch()
-        self._take()
+        if self._take():
+            self._turns.were_slow(self._awaited)
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
+        """Whether there was a connection."""
         try:
             connection, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another worker was quicker, or the client has given up
+            return False  # another worker was quicker, or the client has given up
         except OSError as error:
             logger.warning("no connection can be accepted: %s; again in %g s.", error.strerror, PAUSE)
             self._wait(PAUSE)
-            return
+            return False
         connection.setblocking(False)
         task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection))
         self._arriving.add(task)
         task.add_done_callback(self._arrived)
         self.tell()
+        return True
 
     def _arrived(self, task: asyncio.Task[object]) -> None:
         self._arriving.discard(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving.turns import PATIENCE, Counts, Turns
+from serving.turns import PATIENCE, Acceptor, Counts, Turns
 from tests.serving.running import Running, serving, stopped
 
 ESTABLISHED = "01"
@@ -103,3 +104,52 @@ def test_the_turn_is_of_those_with_the_fewest(tmp_path: Path) -> None:
     counts.away(2)
     counts.away(3)
     assert first.is_mine()
+
+
+def test_one_that_left_a_connection_is_not_waited_for_until_its_count_changes(tmp_path: Path) -> None:
+    counts = Counts(tmp_path / "counts", 3)
+    first, second, third = (Turns(counts.path, number) for number in (1, 2, 3))
+    for turns, count in ((first, 2), (second, 1), (third, 0)):
+        turns.tell(count)
+    awaited = first.before_me()
+    third.tell(1)
+    first.were_slow(awaited)
+    assert not first.is_mine(), "the third took one meanwhile"
+    third.tell(2)
+    assert first.is_mine(), "the second alone has fewer"
+    second.tell(2)
+    second.tell(1)
+    assert first.is_mine(), "nobody looked in between"
+    second.tell(0)
+    assert not first.is_mine()
+
+
+def test_of_connections_that_come_together_only_the_first_waits_for_one_that_hangs(tmp_path: Path) -> None:
+    waits = []
+
+    class Noted(Acceptor):
+        def _wait(self, seconds: float) -> None:
+            waits.append(seconds)
+            super()._wait(seconds)
+
+    async def accepted(listening: socket.socket) -> None:
+        counts = Counts(tmp_path / "counts", 2)
+        own, hanging = (Turns(counts.path, number) for number in (1, 2))
+        hanging.tell(0)
+        made: list[asyncio.Protocol] = []
+
+        def make() -> asyncio.Protocol:
+            made.append(asyncio.Protocol())
+            return made[-1]
+
+        acceptor = Noted(listening, own, make, lambda: 3 + len(made))
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(socket.create_connection(listening.getsockname()))
+            while len(made) < 6:
+                await asyncio.sleep(0.001)
+            acceptor.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(asyncio.wait_for(accepted(listening), 20))
+    assert waits == [PATIENCE]
