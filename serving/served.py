@@ -20,6 +20,7 @@ import numpy as np
 from serving.gallery import Gallery
 from serving.gallery.items import Block
 from serving.gallery.measuring import codes_of, without_own
+from serving.gallery.segment import NOTHING
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
@@ -83,9 +84,13 @@ def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> 
     if not len(shared):
         raise EvaluationError(f"no two items of {before.path} that both models embed share a label.")
     asks = _some(shared, queries)
-    for one in (old, new):
-        asks, _ = one.asking(asks)
-    return [Step(one.gallery.card.name, "gallery", one.measured(one.asking(asks), exact=True)) for one in (old, new)]
+    asking = [one.asking(asks) for one in (old, new)]
+    both = np.intersect1d(asking[0][0], asking[1][0])
+    steps = []
+    for one, (ids, vectors) in zip((old, new), asking, strict=True):
+        measured = one.measured((both, vectors[np.isin(ids, both)]), exact=True)
+        steps.append(Step(one.gallery.card.name, "gallery", measured))
+    return steps
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,12 @@ class Labelled:
         return self.gallery.index().vectors_of(ids)
 
     def measured(self, asking: Block, exact: bool) -> PerQuery:
-        """The metrics of items that have relatives, each left out of its own neighbours."""
+        """The metrics of items that have relatives, each left out of its own neighbours.
+
+        Raises `EvaluationError` where none of them is left.
+        """
+        if not len(asking[0]):
+            raise EvaluationError(f"{self.gallery.path} was emptied while it was measured. Measure it again.")
         asks, vectors = np.searchsorted(self.ids, asking[0]), asking[1]
         depth = int(self.relatives[asks].max())
         size = max(1, AT_ONCE // (depth + 1))
@@ -144,7 +154,10 @@ class Labelled:
 
     def _hits(self, asks: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> np.ndarray:
         """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
-        _, found = self.gallery.neighbours(vectors, min(depth, len(self.ids) - 1) + 1, exact)
+        wanted = min(depth, len(self.ids) - 1) + 1
+        _, found = self.gallery.neighbours(vectors, wanted, exact)
+        # There are fewer where items went since the labels were read.
+        found = np.pad(found, ((0, 0), (0, wanted - found.shape[1])), constant_values=NOTHING)
         others = without_own(found, found, self.ids[asks])
         rows = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
         known = self.ids[rows] == others  # not so for what was added since the labels were read

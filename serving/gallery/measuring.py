@@ -73,7 +73,9 @@ def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int
     if k < 1:
         return None
     (own, vectors), (similarities, found) = among_themselves(len(ids), block, k, queries)
-    return Sample(own, vectors, without_own(similarities, found, own)[:, -1], k)
+    near = without_own(similarities, found, own)
+    # Items may have gone since their ids were read.
+    return Sample(own, vectors, near[:, -1], near.shape[1]) if near.size else None
 
 
 def among_themselves(n: int, block: Callable[[Any], Block], k: int, queries: int) -> tuple[Block, Found]:
@@ -114,13 +116,13 @@ def codes_of(labels: Mapping[int, str | None], ids: np.ndarray) -> np.ndarray:
 
 
 def without_own(values: np.ndarray, found: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """`values` [q, k + 1] at all places of `found` but the query's `own` [q]: [q, k].
+    """`values` [q, k + 1] at all places of `found` but the query's `own` [q]: [q, k]; of nothing found it is [q, 0].
 
     Where a query is not among its own neighbours the last one goes: others are equal to it, or the index missed it.
     """
     leave = found == own[:, None]
-    leave[:, -1] |= ~leave.any(axis=1)
-    return values[~leave].reshape(len(values), values.shape[1] - 1)
+    leave[:, -1:] |= ~leave.any(axis=1, keepdims=True)
+    return values[~leave].reshape(len(values), max(0, values.shape[1] - 1))
 
 
 def recall_of(index: Searched, sample: Sample) -> float:

@@ -16,12 +16,16 @@ from onnx import numpy_helper
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.gallery.gallery import STORE
+from serving.gallery.index import Found
+from serving.gallery.items import Block
+from serving.gallery.measuring import sample_in
 from serving.gallery.store import Store
-from serving.served import gallery_steps, measure, report, same_images
+from serving.served import Labelled, gallery_steps, measure, model_change_steps, report, same_images
 from serving.served_command import COMMAND
 from tests.serving import toys
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
+from tests.serving.toys import content
 from zoo.cards import read_card
 from zoo.datasets import load as load_dataset
 from zoo.errors import EvaluationError
@@ -111,7 +115,7 @@ def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> Non
         assert recall == pytest.approx(stated, abs=1e-9)
         assert 0.2 <= stated < 1
         every = gallery_steps(gallery, queries=10**6)[0].measured
-        ids, rows = gallery.vectors()
+        ids, rows = content(gallery)
         labels = [gallery.labels()[item] or "" for item in ids.tolist()]
         expected = retrieval_metrics(rows, labels, (1,))
         for name in ("recall_at_1", "map_at_r"):
@@ -130,6 +134,72 @@ def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
         gallery.remove([item.id for item in gallery.items(limit=100) if item.id not in (1, 2, 3)])
         with pytest.raises(EvaluationError, match="share a label"):
             gallery_steps(gallery)
+
+
+def test_items_that_go_while_the_gallery_is_measured_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gallery.open(labelled(tmp_path, 60)) as gallery:
+        ids = [item.id for item in gallery.items(limit=100)]
+        labels, vectors = gallery.labels(), gallery.index().vectors_of(np.array(ids))
+        shared = [one for one in ids if list(labels.values()).count(labels[one]) > 1]
+        known = Labelled.of(gallery)
+        assert len(shared) > 1
+        gallery.remove([one for one in ids if one != shared[0]])
+        alone = known.measured(known.asking(known.ids), exact=True)
+        assert alone.means()["recall_at_1"] == 0, "no relative is left"
+        gallery.remove([shared[0]])
+        asked = shared.index(shared[0]), vectors[1][ids.index(shared[0])][None]
+        late = known.measured((np.array([shared[0]]), asked[1]), exact=True)
+        assert late.means()["map_at_r"] == 0
+        with pytest.raises(EvaluationError, match="emptied while it was measured"):
+            known.measured(known.asking(known.ids), exact=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Labelled, "of", lambda gallery: known)
+            with pytest.raises(EvaluationError, match="emptied while it was measured"):
+                gallery_steps(gallery)
+    assert gallery_is_sampled(np.array(ids), vectors) is None
+
+
+def gallery_is_sampled(ids: np.ndarray, vectors: Block) -> object:
+    """Of an index all of whose items go between two questions."""
+
+    class Emptied:
+        def ids(self) -> np.ndarray:
+            return ids
+
+        def vectors_of(self, wanted: np.ndarray) -> Block:
+            return wanted[:0], vectors[1][:0]
+
+        def search(self, vectors: np.ndarray, k: int) -> Found:
+            raise AssertionError
+
+    return sample_in(Emptied(), 10)
+
+
+def test_two_models_are_compared_by_the_items_that_both_still_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is asked once for vectors, and what only one of them has is left out."""
+    for name in "ab":
+        with Gallery.create(tmp_path / name, CARD, "toy") as made:
+            made.add(new_items(clustered(60)))
+    asked: list[Path] = []
+    asking = Labelled.asking
+
+    def removing(self: Labelled, ids: np.ndarray) -> Block:
+        asked.append(self.gallery.path)
+        self.gallery.remove([len(asked)])  # 1 from the first, 2 from the second
+        return asking(self, ids)
+
+    with Gallery.open(tmp_path / "a") as before, Gallery.open(tmp_path / "b") as after:
+        monkeypatch.setattr(Labelled, "asking", removing)
+        old, new = model_change_steps(before, after)
+        assert asked == [before.path, after.path]
+        labels = before.labels()
+    can_ask = {one for one in labels if list(labels.values()).count(labels[one]) > 1} - {1, 2}
+    assert len(old.measured.rows) == len(new.measured.rows) == len(can_ask)
+    np.testing.assert_array_equal(old.measured.rows, new.measured.rows)
 
 
 def test_the_command(
