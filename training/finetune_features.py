@@ -8,7 +8,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from training.frozen.extract import Model, Views, extract
+from training.frozen.extract import Model, extract
+from training.frozen.views import Views
 from training.run import Place
 from zoo import paths
 from zoo.datasets.dataset import Dataset

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.frozen.extract import Model, Views
+from training.frozen.extract import Model
+from training.frozen.views import Views
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.resolving import check_names
 from training.settings import override

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from training.distilling.distil import Distilled
     from training.distilling.fidelity import Score
     from training.distilling.pictures import Pictures
-    from training.distilling.recipe import Student
+    from training.distilling.student import Student
 
 WHO = {"teacher": "teacher", "student": "student", "cross": "student in the teacher's gallery"}
 
@@ -46,6 +46,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from training.derived import derived_name
     from training.distilling.pictures import check_source
+    from training.distilling.student import check_student
     from training.finetune_pictures import check_share
     from zoo.cli.output import print_json
     from zoo.errors import UsageError
@@ -56,10 +57,10 @@ def _run(args: Namespace) -> int:
         raise UsageError(f"--seed is 0 or more, not {args.seed}.")
     check_source(args.folder, args.dataset, args.data)
     check_share(args.test_share)
-    find(args.teacher)
+    student = _student(args, name)
+    check_student(student, find(args.teacher), args.replace)
     from training.distilling.distil import distil  # torch, not before the arguments were looked at
 
-    student = _student(args, name)
     made = distil(args.teacher, lambda: _pictures(args), student, args.device, args.replace, not args.quiet)
     if args.json:
         print_json(made.to_json())
@@ -69,7 +70,7 @@ def _run(args: Namespace) -> int:
 
 
 def _student(args: Namespace, name: str) -> Student:
-    from training.distilling.recipe import Student
+    from training.distilling.student import Student
 
     named = {None: False, "false": False, "true": True}
     pretrained = named.get(args.pretrained, args.pretrained)

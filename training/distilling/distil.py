@@ -13,13 +13,15 @@ import torch
 from training.api import Outcome, train_model
 from training.distilling.fidelity import Fidelity, compare
 from training.distilling.pictures import Pictures, unlabelled
-from training.distilling.recipe import BATCH, Student, check_parts, recipe_for
+from training.distilling.recipe import check_parts, recipe_for
+from training.distilling.student import BATCH, Student
 from training.finetune_history import check_name, check_same, seen
 from training.frozen.extract import Model
 from training.frozen.views import usual_views
-from zoo.cards import Card
+from zoo.cards import Card, read_card
 from zoo.embedder import Embedder
 from zoo.loading import load
+from zoo.registry import find
 from zoo.results import Evaluation, add_result
 
 ALONE = "beside the teacher, cosine, exact"
@@ -67,11 +69,13 @@ def distil(
     where one was stopped. Raises `UsageError` for a name that is taken, and what loading, `recipe_for` and training
     raise.
     """
+    folder = find(teacher)
+    check_name(student.name, folder, replace)
+    model = Model(folder, read_card(folder), str(folder.resolve()))
+    views = usual_views(folder, model.card.preprocessing, 0, student.seed)
+    draft = recipe_for(student, model, BATCH, views, "folder")
     strong = load(teacher, device=device)
-    check_name(student.name, strong.folder, replace)
-    model = Model(strong.folder, strong.card, str(strong.folder.resolve()))
-    views = usual_views(strong.folder, strong.card.preprocessing, 0, student.seed)
-    check_parts(recipe_for(student, model, BATCH, views, "folder"), BATCH)
+    check_parts(draft, BATCH)
     pictures = read()
     train = unlabelled(pictures.train)
     recipe = recipe_for(student, model, len(train), views, train.name)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from zoo.cli.command import Command
 
 if TYPE_CHECKING:
-    from training.frozen.extract import Model, Views
+    from training.frozen.extract import Model
+    from training.frozen.views import Views
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -18,35 +18,17 @@ from tqdm.auto import tqdm
 from training.augmentation import augment, draw_changes
 from training.data import golden_images
 from training.decoding import Squares, in_threads, unreadable
+from training.frozen.views import Views
 from training.output import provenance
-from training.recipe import Augmentation
 from training.run import Place
 from zoo.cards import Card, Preprocessing
 from zoo.datasets.dataset import Dataset
-from zoo.errors import DatasetError, ImageError, UsageError
+from zoo.errors import DatasetError, ImageError
 from zoo.features import About, Subject, writing_features
 from zoo.images import ImageLike
 from zoo.loading import check_files
 from zoo.network import feature_count, load_network
 from zoo.preprocessing import to_pixels
-
-
-@dataclass(frozen=True)
-class Views:
-    """`count` random views of each image by an augmentation, from squares as `training.recipe.Data` describes them."""
-
-    count: int
-    augmentation: Augmentation
-    side: int
-    fit: str = "whole"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.count < 0:
-            raise UsageError(f"--views is 0 or more, not {self.count}.")
-
-    def to_json(self) -> dict[str, object]:
-        return {**json.loads(json.dumps(asdict(self.augmentation))), "side": self.side, "fit": self.fit}
 
 
 @dataclass(frozen=True)

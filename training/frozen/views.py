@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from training.frozen.extract import Views
 from training.recipe import Augmentation, Data, Ensemble, Recipe
 from zoo.cards import Preprocessing
 from zoo.errors import RecipeError, UsageError
 
 USUAL = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
 """Milder than what a trunk learns by (areas from 0.08): a trunk that stays as it is cannot get used to it."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """`count` random views of each image by an augmentation, from squares as `training.recipe.Data` describes them."""
+
+    count: int
+    augmentation: Augmentation
+    side: int
+    fit: str = "whole"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise UsageError(f"--views is 0 or more, not {self.count}.")
+
+    def to_json(self) -> dict[str, object]:
+        return {**json.loads(json.dumps(asdict(self.augmentation))), "side": self.side, "fit": self.fit}
 
 
 def views_of(recipe: Recipe | Ensemble, count: int, seed: int) -> Views:

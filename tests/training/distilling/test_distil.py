@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,16 @@ from tests.training.frozen.pictures import CPU, make_model, noise, write_picture
 from training import state
 from training.distilling.distil import distil
 from training.distilling.pictures import Pictures, read_folder, unlabelled
-from training.distilling.recipe import Student, recipe_for
+from training.distilling.recipe import recipe_for
+from training.distilling.student import SAME_DIM, SOURCES, Student
 from training.finetune_history import seen
-from training.frozen.extract import Model, Views
+from training.frozen.extract import Model
+from training.frozen.views import Views
+from training.methods.teacher import needs_same_dim
 from training.output import write_model_folder
 from training.recipe import Augmentation
 from training.run import Run
+from training.transfers import TRANSFERS
 from zoo.cards import Card, read_card
 from zoo.cli.main import main
 from zoo.datasets.dataset import Dataset
@@ -302,6 +308,34 @@ def test_mistakes_on_the_command_line(
 ) -> None:
     assert main(["distill", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_mistakes_are_told_before_torch_is_loaded(teacher: Path) -> None:
+    mistakes = [
+        (["--loss", "rdk"], "Did you mean 'rkd'"),
+        (["--dim", "0"], "--dim is 1 or more"),
+        (["--dim", "6"], "or take rkd or similarity"),
+        (["--size", "5000"], "--size is a number of pixels"),
+        (["--as", "toy"], "would take the place of toy"),
+        (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'"),
+        (["--set", "objective.method=plain"], "by the method 'distillation', not by 'plain'"),
+    ]
+    code = f"""
+import sys
+from zoo.cli.main import main
+for options, _ in {mistakes!r}:
+    assert main(["distill", "toy", ".", "--backbone", "conv4", *options]) == 2
+print({{"torch", "timm"}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    for (_, says), line in zip(mistakes, done.stderr.splitlines(), strict=True):
+        assert says in line
+
+
+def test_what_is_known_of_the_losses_without_torch() -> None:
+    assert list(SOURCES) == list(TRANSFERS)
+    assert {name for name in TRANSFERS if needs_same_dim(name)} == set(SAME_DIM)
 
 
 def test_help_names_the_losses(capsys: pytest.CaptureFixture[str]) -> None:

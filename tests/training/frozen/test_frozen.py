@@ -16,10 +16,10 @@ from tests.training.frozen.pictures import CPU, make_model, noise
 from training import state
 from training.api import train_model
 from training.frozen.data import load
-from training.frozen.extract import Model, Views, extract
+from training.frozen.extract import Model, extract
 from training.frozen.recipe import on_features
 from training.frozen.trunk import CachedTrunk, draw_views
-from training.frozen.views import USUAL, usual_views
+from training.frozen.views import USUAL, Views, usual_views
 from training.loop import train
 from training.recipe import Augmentation, Recipe
 from training.resolving import resolve
