@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu_products, nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu_products, int8_products, nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
 
 
@@ -176,7 +176,7 @@ def definition(queries, gallery, k, exclude_self):
 @pytest.mark.parametrize("whole", [0, 8192])
 @pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
 def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, how):
-    if how == "int8" and not products.has_int8(64):
+    if how == "int8" and not int8_products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
@@ -219,16 +219,16 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    assert not products.has_int8(512)
+    assert not int8_products.has_int8(512)
 
 
 def test_8_bit_products_miss_no_pair_that_float32_finds():
-    if not products.has_int8(64):
+    if not int8_products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
-        short = products.Int8Products(rows, rows, 128, 128)
+        short = int8_products.Int8Products(rows, rows, 128, 128)
         for a, b in ((slice(0, 128), slice(128, 256)), (slice(128, 256), slice(256, 384))):
             r, c, _ = short.reaching(a, b, floors[a], floors[b])
             block = exact[a, b]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.evaluation import nearest_neighbours, neighbours, products
+from zoo.evaluation import int8_products, nearest_neighbours, neighbours
 from zoo.evaluation.workers import Workers
 
 
@@ -50,7 +50,7 @@ def test_each_thread_is_prepared_before_the_first_task():
 
 
 def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(monkeypatch):
-    if not products.has_int8(64):
+    if not int8_products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", 0)

@@ -15,14 +15,8 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu_products import on_gpu
-from zoo.evaluation.products import (
-    UNIT_ROUNDOFF,
-    Float32Products,
-    Int8Products,
-    has_int8,
-    lengths_at_most,
-    pairs_in_double,
-)
+from zoo.evaluation.int8_products import Int8Products, has_int8
+from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, lengths_at_most, pairs_in_double
 from zoo.evaluation.shortlist import (
     EMPTY,
     Shortlist,
@@ -40,8 +34,12 @@ CHUNK_BYTES = 64 * 2**20
 """How much memory a part of the work may take: lists of candidates, or a matrix of products."""
 
 _ENTRIES = 2**20
+_SHARES = 16
+"""Into how many blocks rows are parted at least, so that all threads have some."""
 BLOCK = 1024
 """How many rows a block of products has at least, where there are as many."""
+WIDE = 3072
+"""How many it has of 8-bit products, which are so quick that what is done once a block would count."""
 WHOLE = 8192
 """Up to how many rows a gallery is one block: each query's k-th place is known at once, and few others are kept."""
 _LARGEST_PRODUCT = 1e37
@@ -126,10 +124,12 @@ def _plan(
         size = min(size, max(1, BLOCK // 4))
         products = _products(queries, gallery, size, len(gallery))
         return products, lambda workers: shortlist_at_once(workers, products, k, slack, exclude_self, size)
+    side = WIDE if has_int8(gallery.shape[1]) else BLOCK
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
-        products = _products(queries, queries, BLOCK, BLOCK)
-        return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, BLOCK)
-    sizes = size, max(BLOCK, BLOCK * BLOCK // size)
+        side = min(side, max(BLOCK, len(gallery) // _SHARES))
+        products = _products(queries, queries, side, side)
+        return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, side)
+    sizes = size, max(BLOCK, side * side // size)
     products = _products(queries, gallery, *sizes)
     return products, lambda workers: shortlist_by_rows(workers, products, k, slack, exclude_self, sizes)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,99 +82,14 @@ class Float32Products:
         np.greater_equal(products, floors[:, None], out=mask)
         if column_floors is not None:
             mask |= np.greater_equal(products, column_floors, out=other)
-        found = np.flatnonzero(mask)
-        rows = found // products.shape[1]
-        return rows, found - rows * products.shape[1], products.ravel()[found]
+        return entries(products, mask)
 
 
-class Int8Products(Float32Products):
-    """The same by 8-bit integers, which processors with VNNI or AMX multiply several times as fast.
-
-    Each block of rows is rounded to whole multiples of one step. With x = x' + e (x' the rounded row, e the error)
-
-        q g = q' g' + e_q g + q' e_g,    |q g - q' g'| <= |e_q| |g| + |q'| |e_g|    (Cauchy-Schwarz),
-
-    and q' g' is exact: a step squared times a sum of integers. The pairs that could reach a floor by that bound get
-    their float32 product, so what is returned is what `Float32Products` returns.
-    """
-
-    def __init__(self, queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> None:
-        super().__init__(queries, gallery)
-        self._columns = _Rounded(gallery, column_block)
-        same = queries is gallery and (row_block == column_block or column_block >= len(gallery))
-        self._rows = self._columns if same else _Rounded(queries, row_block)
-        self._whole_products = Buffer(np.int32)
-
-    def workers(self) -> Workers:
-        """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
-        import faiss
-        import torch
-
-        threads = torch.get_num_threads()
-
-        def on_one_core() -> None:
-            faiss.omp_set_num_threads(1)
-            torch.set_num_threads(1)
-            torch.get_num_threads()  # else the thread takes the number of all threads over when it first computes
-
-        return Workers(threads, on_one_core, lambda: torch.set_num_threads(threads))
-
-    def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
-        a, b = self._blocks(rows, columns)
-        unit = self._rows.steps[a] * self._columns.steps[b]
-        lowest = _whole_floors(floors, self._rows.error(rows, self._columns, b), unit)
-        if column_floors is not None:
-            column_floors = _whole_floors(column_floors, self._columns.error(columns, self._rows, a), unit)
-        r, c, _ = self.where(self._whole(rows, columns), lowest, column_floors)
-        return r, c, pairs_in_float32(self.queries[rows], self.gallery[columns], r, c)
-
-    def highest(
-        self, rows: slice, columns: slice, k: int, slack: np.ndarray, doubt: float = 2
-    ) -> tuple[np.ndarray, Pairs]:
-        a, b = self._blocks(rows, columns)
-        unit, error = self._rows.steps[a] * self._columns.steps[b], self._rows.error(rows, self._columns, b)
-        whole = self._whole(rows, columns)
-        # Products of the k that reach the whole number lie at most one error below it, mostly far less.
-        floors = unit * kth_at_least(whole, k) - (doubt - 1) * error - slack
-        r, c, _ = self.where(whole, _whole_floors(floors - slack, error, unit))
-        return floors, (r, c, pairs_in_float32(self.queries[rows], self.gallery[columns], r, c))
-
-    def _blocks(self, rows: slice, columns: slice) -> tuple[int, int]:
-        return rows.start // self._rows.block, columns.start // self._columns.block
-
-    def _whole(self, rows: slice, columns: slice) -> np.ndarray:
-        queries, gallery = self._rows.whole[rows], self._columns.whole[columns]
-        return _int8_product(queries, gallery, self._whole_products.of(len(queries), len(gallery)))
-
-
-class _Rounded:
-    """Rows as 8-bit integers: whole int8 [n, d]; each block's step; bounds on each row's length and rounding error."""
-
-    def __init__(self, rows: np.ndarray, block: int) -> None:
-        self.block = block
-        self.whole = np.empty(rows.shape, np.int8)
-        self.norms = lengths_at_most(rows)
-        self.errors = np.empty(len(rows))
-        starts = list(range(0, len(rows), block))
-        self.steps = np.array([self._round(rows[start : start + block], start) for start in starts])
-        self.longest = np.maximum.reduceat(self.norms, starts)
-        self.coarsest = np.maximum.reduceat(self.errors, starts)
-
-    def _round(self, rows: np.ndarray, start: int) -> float:
-        block = slice(start, start + len(rows))
-        step = np.float32(max(float(np.abs(rows).max()), 2.0**-100) / 127)
-        whole = np.rint(rows / step)
-        self.whole[block] = np.clip(whole, -127, 127, out=whole)
-        # The error is measured, whatever rounding came before; what is added covers the rounding of measuring it.
-        whole *= step
-        whole -= rows
-        self.errors[block] = lengths_at_most(whole) + 1e-6 * self.norms[block]
-        return float(step)
-
-    def error(self, rows: slice, others: _Rounded, block: int) -> np.ndarray:
-        """The bound on |q g - q' g'| of each of our rows with all rows of one block of the others."""
-        errors = self.errors[rows]
-        return (errors * others.longest[block] + (self.norms[rows] + errors) * others.coarsest[block]) * (1 + 1e-6)
+def entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
+    """The marked entries of a matrix, row by row: their rows and columns, and what stands there."""
+    found = np.flatnonzero(mask)
+    rows = found // products.shape[1]
+    return rows, found - rows * products.shape[1], products.ravel()[found]
 
 
 class Buffer(threading.local):
@@ -208,40 +119,6 @@ def kth_at_least(products: np.ndarray, k: int) -> np.ndarray:
     highest = products[:, : size * groups].reshape(rows, size, groups).max(axis=1)
     kth: np.ndarray = np.partition(highest, groups - k, axis=1)[:, groups - k].astype(np.float64)
     return kth
-
-
-def _whole_floors(floors: np.ndarray, errors: np.ndarray, unit: float) -> np.ndarray:
-    """The least sums of integers that could stand for products at the floors, int32."""
-    with np.errstate(over="ignore"):
-        lowest = np.floor((floors - errors) / unit) - 1
-    return np.clip(lowest, -(2.0**31) + 1, 2.0**31 - 1).astype(np.int32)
-
-
-def _int8_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    import torch
-
-    torch._int_mm(torch.from_numpy(a), torch.from_numpy(b).T, out=torch.from_numpy(out))
-    return out
-
-
-def has_int8(dim: int) -> bool:
-    """Whether 8-bit products are worth it and to be had: torch is loaded already, FAISS and the instructions are there.
-
-    Short rows are multiplied fast enough; the sums of rows beyond 2^17 dimensions could overflow 32 bits.
-    """
-    if not (64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss")):
-        return False
-    return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8()
-
-
-@functools.cache
-def _processor_has_int8() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
-    # Without these instructions the 8-bit product of some libraries saturates, and is not exact.
-    return "avx512_vnni" in flags or "amx_int8" in flags
 
 
 def pairs_in_float32(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

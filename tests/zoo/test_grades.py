@@ -1,0 +1,102 @@
+"""Sums graded into bytes against the sums themselves, in integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.evaluation import grades, int8_products, nearest_neighbours, neighbours
+from zoo.evaluation.grades import BELOW, Grades, have_grades
+
+pytestmark = pytest.mark.skipif(not int8_products.has_int8(64), reason="this processor has no 8-bit products")
+
+
+def integers(seed, *shape):
+    return np.random.default_rng(seed).integers(-127, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("dim", [64, 65, 512, 4096])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 33), (100, 129)])
+def test_no_sum_lies_above_its_grade(n, m, dim):
+    rows, columns = integers(1, n + 3, dim), integers(2, m + 5, dim)
+    sums = rows[2 : n + 2].astype(np.int64) @ columns[5:].T.astype(np.int64)
+    graded = Grades(rows, columns)
+    spread = int(np.abs(sums).max()) + 1
+    for levels in (np.zeros(m), np.linspace(-spread, spread, m).round(), np.full(m, float(sums.max()))):
+        for step in (graded.least_step, 3 * graded.least_step, spread / 100 + graded.least_step):
+            found = graded.of(slice(2, n + 2), slice(5, m + 5), levels, step)
+            assert found.dtype == np.uint8
+            steps = (sums - levels) / step
+            assert (found[sums >= levels] >= 1).all()
+            told = (found > 0) & (found < 255)
+            assert (steps[told] < found[told] - BELOW).all()
+            assert (steps[told] >= found[told] - 2.0).all()
+            assert (steps[found == 255] >= 252).all()
+
+
+def test_the_largest_sums_there_are():
+    rows = np.full((2, 4096), 127, np.int8)
+    rows[1] = -127
+    graded = Grades(rows, rows)
+    largest = 127.0**2 * 4096
+    found = graded.of(slice(0, 2), slice(0, 2), np.full(2, largest - 10 * graded.least_step), graded.least_step)
+    np.testing.assert_array_equal(found, [[11, 0], [0, 11]])
+
+
+def test_a_torch_that_grades_otherwise_is_not_believed(monkeypatch):
+    assert have_grades()
+    have_grades.cache_clear()
+    operation = torch.ops.onednn.qlinear_pointwise
+
+    def missing(*args):
+        raise RuntimeError("no such operator")
+
+    try:
+        for other in (
+            missing,
+            lambda *args: operation(*args) // 2,
+            lambda *args: torch.full_like(operation(*args), 255),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.ops.onednn, "qlinear_pointwise", other)
+                assert not have_grades()
+            have_grades.cache_clear()
+    finally:
+        have_grades.cache_clear()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_neighbours_are_the_same_with_grades_and_without(monkeypatch, there):
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(700, 64)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[50:60] = rows[40:50]
+    rows[100:110] *= 30  # of a block in which grades tell little apart
+    asked = []
+    whole = Grades.of
+    monkeypatch.setattr(Grades, "of", lambda *args: asked.append(1) or whole(*args))
+    monkeypatch.setattr(int8_products, "have_grades", lambda: there)
+    monkeypatch.setattr(neighbours, "BLOCK", 64)
+    monkeypatch.setattr(neighbours, "WIDE", 128)
+    monkeypatch.setattr(neighbours, "WHOLE", 0)
+    monkeypatch.setattr(neighbours, "has_int8", lambda dim: True)
+    for queries, exclude in ((rows, True), (rows[::-1].copy(), False)):
+        exact = (queries.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.float32)
+        if exclude:
+            np.fill_diagonal(exact, -np.inf)
+        order = np.argsort(-exact, axis=1, kind="stable")[:, :5]
+        similarities, indices = nearest_neighbours(queries, rows, 5, exclude)
+        np.testing.assert_array_equal(indices, order)
+        np.testing.assert_array_equal(similarities, np.take_along_axis(exact, order, axis=1))
+    assert bool(asked) == there
+
+
+def test_columns_that_are_too_many_are_not_kept(monkeypatch):
+    monkeypatch.setattr(grades, "_KEPT", 64)
+    rows = integers(4, 8, 64)
+    graded = Grades(rows, rows)
+    block = (slice(0, 8), slice(0, 8), np.zeros(8), 1000.0)
+    monkeypatch.setattr(grades, "_KEPT", 2**20)
+    np.testing.assert_array_equal(graded.of(*block), Grades(rows, rows).of(*block))
+    assert graded._packed is None

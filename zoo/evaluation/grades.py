@@ -1,0 +1,81 @@
+"""Sums of products of 8-bit integers as one byte each: in which of 255 steps above a level they lie.
+
+A byte is a quarter of what the sum takes, and torch's quantised linear layer writes it while it multiplies, so that
+whoever looks for the few large sums goes through a quarter of the memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+STEPS = 250
+"""How many steps are to span the range that the caller wants to tell apart; the rest is for rounding."""
+BELOW = 0.25
+"""A sum graded g lies less than (g - BELOW) steps above the level, but for the highest grade."""
+
+_KEPT = 64 * 2**20
+"""Up to how many bytes of columns are kept in the order in which they are multiplied."""
+
+
+class Grades:
+    """Of the sums of products of rows int8 [n, d] with columns int8 [m, d], block by block.
+
+    least_step: below it the rounding of single precision, in which sums are graded, could reach a quarter of a step.
+    """
+
+    def __init__(self, rows: np.ndarray, columns: np.ndarray) -> None:
+        self._rows, self._columns = rows, columns
+        self._packed: dict[tuple[int, int], Any] | None = {} if columns.nbytes <= _KEPT else None
+        self.least_step = 2.0**-18 * 127**2 * columns.shape[1]
+
+    def of(self, rows: slice, columns: slice, levels: np.ndarray, step: float) -> np.ndarray:
+        """The grades of a block, uint8 [r, c]: 0 for sums below their column's level, the highest for all further ones.
+
+        levels: [c], within what sums can be; step: a sum's distance from one grade to the next, `least_step` or more.
+        """
+        import torch
+
+        signed = self._rows[rows]
+        # The layer takes numbers from 0 to 255, and the sum of what 128 adds to each off again.
+        unsigned = torch.from_numpy(signed.view(np.uint8) ^ np.uint8(128))
+        packed, ones, zeros = self._pack(columns, len(signed))
+        start = torch.from_numpy((step - levels).astype(np.float32))
+        operation = torch.ops.onednn.qlinear_pointwise
+        grades = operation(unsigned, 1.0, 128, packed, ones, zeros, start, step, 0, torch.uint8, "none", [], "")
+        found: np.ndarray = grades.numpy()
+        return found
+
+    def _pack(self, columns: slice, rows: int) -> tuple[Any, Any, Any]:
+        """The columns as the layer wants them, and their scales and zeros: 1 and 0."""
+        import torch
+
+        block = columns.start, columns.stop
+        known = self._packed.get(block) if self._packed is not None else None
+        if known is None:
+            weights = torch.from_numpy(self._columns[columns])
+            packed = torch.ops.onednn.qlinear_prepack(weights, [rows, weights.shape[1]])
+            known = packed, torch.ones(len(weights)), torch.zeros(len(weights), dtype=torch.int64)
+            if self._packed is not None:
+                self._packed[block] = known
+        return known
+
+
+@functools.cache
+def have_grades() -> bool:
+    """Whether torch, which must be loaded, has that layer and it computes what is said here."""
+    rng = np.random.default_rng(0)
+    rows, columns = (rng.integers(-127, 128, (n, 64)).astype(np.int8) for n in (24, 40))
+    sums = rows.astype(np.int64) @ columns.T.astype(np.int64)
+    levels = rng.integers(-(10**4), 10**4, 40)
+    step = float(Grades(rows, columns).least_step)
+    try:
+        grades = Grades(rows, columns).of(slice(0, 24), slice(0, 40), levels, step)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # not in this torch, or by other arguments
+        return False
+    steps = (sums - levels) / step
+    below = (steps < np.where(grades == 0, 0, grades - BELOW)) | (grades == 255)
+    above = (steps >= grades - 2.0) | (grades == 0)  # grades that tell nothing apart would be right, and of no use
+    return bool((below & above).all())
