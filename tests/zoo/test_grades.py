@@ -100,3 +100,18 @@ def test_columns_that_are_too_many_are_not_kept(monkeypatch):
     monkeypatch.setattr(grades, "_KEPT", 2**20)
     np.testing.assert_array_equal(graded.of(*block), Grades(rows, rows).of(*block))
     assert graded._packed is None
+
+
+def test_what_is_of_no_use_is_tried_ever_less_often():
+    tries = int8_products._Tries()
+    tried = []
+    for block in range(200):
+        if tries.due():
+            tried.append(block)
+            tries.seen(False)
+    assert tried[:5] == [0, 2, 5, 9, 14]  # after one block more each time
+    assert len(tried) == 19  # n (n + 3) / 2 < 200
+    while not tries.due():
+        pass
+    tries.seen(True)
+    assert tries.due()

@@ -25,9 +25,6 @@ _LARGEST_SUM = 127**2
 """Of the products of one dimension."""
 _FEW = 32
 """Where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
-_CREDIT = 16
-"""How often grades may be of no use before they are given up: each time costs two, each use earns one."""
-
 Places = tuple[np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p]."""
 
@@ -50,7 +47,7 @@ class Int8Products(Float32Products):
         self._rows = self._columns if same else _Rounded(queries, row_block)
         self._whole_products = Buffer(np.int32)
         self._grades = Grades(self._rows.whole, self._columns.whole)
-        self._credit = _CREDIT if have_grades() else 0
+        self._grading = _Tries() if have_grades() else None
 
     def workers(self) -> Workers:
         """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
@@ -98,13 +95,13 @@ class Int8Products(Float32Products):
             np.minimum(levels, column_lowest, out=levels)
             top = max(top, column_lowest.max())
         largest = _LARGEST_SUM * self.gallery.shape[1]
-        if not self._credit or levels.min() < -largest:
+        if self._grading is None or levels.min() < -largest or not self._grading.due():
             return None
         step = max((min(top, largest) - levels.min()) / STEPS, self._grades.least_step)
         grades = self._grades.of(rows, columns, levels, step)
         r, c, found = entries(grades, np.not_equal(grades, 0, out=self._masks[0].of(*grades.shape)))
         few = len(found) <= grades.size // _FEW
-        self._credit = min(self._credit + 1, _CREDIT) if few else max(self._credit - 2, 0)
+        self._grading.seen(few)
         if not few:
             return None
         sums = levels[c] + step * (found - BELOW)  # the highest grade stands for whatever is above all floors, too
@@ -152,6 +149,25 @@ class _Rounded:
         """The bound on |q g - q' g'| of each of our rows with all rows of one block of the others."""
         errors = self.errors[rows]
         return (errors * others.longest[block] + (self.norms[rows] + errors) * others.coarsest[block]) * (1 + 1e-6)
+
+
+class _Tries:
+    """When to try again what is of use in some blocks and not in others: each time it was not, after one block more.
+
+    Of n blocks in which it is of no use about the root of 2 n are tried. Threads may count a little wrongly, which does
+    no harm.
+    """
+
+    def __init__(self) -> None:
+        self._failures, self._left = 0, 0
+
+    def due(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def seen(self, success: bool) -> None:
+        self._failures = self._failures // 2 if success else self._failures + 1
+        self._left = 0 if success else self._failures
 
 
 def _whole_floors(floors: np.ndarray, errors: np.ndarray, unit: float) -> np.ndarray:
