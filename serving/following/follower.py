@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from serving.following.copying import AnewError, check_same, fetched, make, take, write_beside
-from serving.following.primary import Primary
+from serving.following.primary import CHECK_SECONDS, READ_SECONDS, Primary
 from serving.following.wire import Head
 from serving.gallery.backends import FOLLOWED, follow
 from serving.gallery.gallery import STORE, is_gallery
@@ -132,7 +132,8 @@ class Follower:
         replica = self._opened()
         self._asked = time.monotonic()
         known, fingerprint = _known(replica), replica.fingerprint()
-        head, _ = self.primary.changes(known.number, known.history, limit=1)
+        seconds = CHECK_SECONDS if self._fresh else READ_SECONDS  # queries wait for it only where all is here so far
+        head, _ = self.primary.changes(known.number, known.history, 1, seconds)
         check_same(head, known, fingerprint)
         self._head = head
         if head.last == known.number:

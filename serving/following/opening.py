@@ -46,8 +46,8 @@ class Following:
             return searcher
 
     def told(self) -> dict[str, Any]:
-        """For GET /stats. behind: seconds for which the primary could not be asked; None where all is here."""
-        return {"primary": self.primary.url, "behind": self.follower.behind()}
+        """For GET /stats. behind: seconds for which the primary could not be asked; 0 where all is here."""
+        return {"primary": self.primary.url, "behind": self.follower.behind() or 0.0}
 
     def _prepare(self, card: Card, ref: str) -> None:
         self._prepared = self._model(card, [ref, self._place.model])[0]

@@ -15,10 +15,12 @@ from serving.gallery.milvus_address import address_of
 from zoo.errors import FollowingError, UsageError
 
 CONNECT_SECONDS, READ_SECONDS = 1.0, 5.0
-"""A query waits for the answer, so that a primary that does not answer must be known for one soon."""
+CHECK_SECONDS = 3.0
+"""In place of `READ_SECONDS` where a query waits: a primary that does not answer must be known for one soon."""
 MOST_BYTES = 2**26
 _KEPT_SECONDS = 3.0
 """Less than a server keeps a connection that nobody uses, so that none is closed just as it is used again."""
+_OTHERWISE_NAMED = ("no_such_collection", "name_a_collection")
 _PASSED_ON = (b"accept", b"authorization", b"content-type", b"x-api-key", b"x-request-id")
 
 
@@ -89,14 +91,19 @@ class Primary:
     def close(self) -> None:
         self._http.close()
 
-    def changes(self, after: int, history: str | None, limit: int = ROWS) -> tuple[Head, list[bytes]]:
-        """The first line and the rows of GET /changes. Raises `AwayError`, and `FollowingError` for no such answer."""
+    def changes(
+        self, after: int, history: str | None, limit: int = ROWS, seconds: float = READ_SECONDS
+    ) -> tuple[Head, list[bytes]]:
+        """The first line and the rows of GET /changes; seconds: without a byte, after which the primary is away.
+
+        Raises `AwayError`, and `FollowingError` for no such answer.
+        """
         known = {} if history is None else {"history": history}
         values: dict[str, str | int] = {"after": after, "limit": limit, **known}
         try:
-            body = self._get(values)
+            body = self._get(values, seconds)
         except CUT_OFF:  # a connection that was kept open for too long
-            body = self._got(values)
+            body = self._got(values, seconds)
         first, *lines = body.splitlines(keepends=True) or [b""]
         head = read_head(first)
         check_shared(head)
@@ -119,14 +126,14 @@ class Primary:
         except httpx.HTTPError as error:
             raise self._away(error) from None
 
-    def _got(self, values: Mapping[str, str | int]) -> bytes:
+    def _got(self, values: Mapping[str, str | int], seconds: float) -> bytes:
         try:
-            return self._get(values)
+            return self._get(values, seconds)
         except CUT_OFF as error:
             raise self._away(error) from None
 
-    def _get(self, values: Mapping[str, str | int]) -> bytes:
-        wait = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+    def _get(self, values: Mapping[str, str | int], seconds: float) -> bytes:
+        wait = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         try:
             asked = self._http.stream("GET", f"{self._path}/changes", params=values, headers=self._own, timeout=wait)
             with asked as answer:
@@ -153,11 +160,21 @@ class Primary:
 
     def _refused(self, status: int, body: bytes) -> FollowingError:
         try:
-            said = str(httpx.Response(status, content=body).json()["error"]["message"])[:500]
+            error = httpx.Response(status, content=body).json()["error"]
+            said = self._named() if error["code"] in _OTHERWISE_NAMED else str(error["message"])[:500]
         except (ValueError, KeyError, TypeError):
             said = "it is no such service, or one of an older version"
         about = f" (the key is read from {FOLLOW_KEY})" if status in (401, 403) else ""
         return FollowingError(f"{self.url} answers {status}: {said}{about}")
+
+    def _named(self) -> str:
+        if not self._path:
+            return f"its galleries have names. Follow each under its own: zoo serve NAME=FOLDER --follow {self.url}"
+        return (
+            f"it has no collection {self._path.rpartition('/')[2]}. Follow one under the name that it has there, as "
+            f"GET {self.url}/collections lists them: zoo serve NAME=FOLDER --follow {self.url}; or, where it has one "
+            f"gallery without a name: zoo serve FOLDER --follow {self.url}"
+        )
 
     def _away(self, error: httpx.HTTPError) -> AwayError:
         reason = "it timed out" if isinstance(error, httpx.TimeoutException) else str(error) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS, Configuration
-from serving.galleries import GALLERY, MODEL
+from serving.galleries import GALLERY, MODEL, Place, to_environment
 from serving.gallery import Gallery
 from serving.gallery.backends import check_alone
 from serving.gallery.gallery import STORE
@@ -73,7 +74,7 @@ def test_a_follower_answers_as_its_primary(pair: tuple[Service, Service]) -> Non
     assert content(primary.folder / STORE) == content(follower.folder / STORE)
     assert wrong(follower.folder) == []
     assert primary.http.get("/stats").json()["following"] is None
-    assert follower.http.get("/stats").json()["following"] == {"primary": primary.url, "behind": None}
+    assert follower.http.get("/stats").json()["following"] == {"primary": primary.url, "behind": 0}
     assert 'zoo_following_behind_seconds{collection=""} 0.0' in follower.http.get("/metrics").text
 
 
@@ -159,6 +160,19 @@ def test_odd_requests_are_passed_on_as_they_are(pair: tuple[Service, Service]) -
             moved = [answer.lower().partition(b"\r\nlocation: ")[2].partition(b"\r\n")[0] for answer in answers]
             assert moved[1] == moved[0].removeprefix(b"http://localhost"), "where the follower was asked"
             assert statuses[0][:1] in b"234", (target, statuses)
+
+
+def test_who_follows_under_another_name_is_told_what_to_type(path: Path, tmp_path: Path) -> None:
+    searcher = Searcher.open(path)
+    for name, asked, typed in (("", "birds", "zoo serve FOLDER"), ("birds", "", "zoo serve NAME=FOLDER")):
+        app = create_app(Collections([Collection(name, lambda: searcher, Keys.of(KEYS))]))
+        with answering(app) as url:
+            place = Place(asked, str(tmp_path / "copy"))
+            environment = {**to_environment([place]), FOLLOW: url, FOLLOW_KEY: FOLLOWER}
+            with pytest.raises(FollowingError, match=re.escape(f"{typed} --follow {url}")) as refused:
+                open_once(environment)
+        assert "Ask without" not in str(refused.value)
+    searcher.close()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +261,7 @@ def test_where_the_primary_is_gone_the_follower_answers_and_says_so(path: Path, 
             refused = follower.http.post("/items", files={"image": toys.query(1)})
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "primary_unreachable")
             assert int(refused.headers["retry-after"]) > 0
-            assert follower.http.get("/stats").json()["following"]["behind"] >= 0
+            assert follower.http.get("/stats").json()["following"]["behind"] > 0
             assert BEHIND not in follower.http.get("/livez").headers
             with Gallery.open(path) as gallery:
                 gallery.remove([before[0]])

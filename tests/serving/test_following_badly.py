@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,6 +182,29 @@ def test_what_changes_while_it_is_copied_is_there_in_the_end(toy: Toy, tmp_path:
         follower.begin()
         assert follower.is_fresh
         assert content(tmp_path / "g" / STORE) == content(toy.folder / STORE)
+
+
+def test_a_primary_that_hangs_holds_a_query_up_for_a_moment_and_one_that_is_slow_is_followed_yet(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a look while the primary is not known to be there: it is given all the time it needs."""
+    monkeypatch.setattr("serving.following.follower.CHECK_SECONDS", 0.1)
+    let = threading.Event()
+
+    def hang(response: Response) -> None:
+        let.wait(20)
+
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        assert follower.is_fresh
+        toy.damage = hang
+        started = time.monotonic()
+        follower.look()
+        assert time.monotonic() - started < 2, "a wait of 0.1 s, beside one of 5"
+        assert not follower.is_fresh
+        threading.Timer(0.5, let.set).start()
+        follower.look()
+        assert follower.is_fresh
 
 
 def test_a_primary_that_is_behind_its_own_primary_lets_nothing_pass_for_fresh(toy: Toy, tmp_path: Path) -> None:
