@@ -40,6 +40,13 @@ class Ask:
     rerank: str = NONE
 
 
+@dataclass(frozen=True)
+class Reranked(Hit):
+    """A hit in an order other than that of the similarity to the query; rerank_score: what it is in, descending."""
+
+    rerank_score: float
+
+
 def find(
     gallery: Gallery,
     embedding: np.ndarray,
@@ -57,6 +64,8 @@ def find(
         hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
     else:
         hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
+    if ask.rerank == EXPANSION:
+        hits = [Reranked(**vars(hit), rerank_score=hit.similarity) for hit in hits]
     return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]
 
 
@@ -68,7 +77,9 @@ def _by_shared_neighbours(
     if not head:
         return hits
     distances = k_reciprocal(embedding[0], gallery.embeddings([hit.id for hit in head]))
-    return [head[i] for i in np.argsort(distances, kind="stable")] + hits[CANDIDATES:]
+    order = np.argsort(distances, kind="stable")
+    first = [Reranked(**vars(head[i]), rerank_score=float(1 - distances[i])) for i in order]
+    return [*first, *hits[CANDIDATES:]]
 
 
 def _least_similarity(ask: Ask, calibration: Calibration | None) -> float:

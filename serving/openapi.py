@@ -109,7 +109,10 @@ def _search(max_k: int) -> Json:
         "item is left out of its own results. Parameters may stand in the form as well. Similarity is the cosine, "
         "-1 to 1. Of several images the answer is {searches: [...]}, one result or error for each, in order. A text is "
         "searched by where GET /model says text; p_same is null then, and truncated says whether its end was left out. "
-        "ordered_by says what re-ranked results are in the order of, notes which labels no item has.",
+        "ordered_by says what re-ranked results are in the order of, and rerank_score of each is that, the greatest "
+        "first: the similarity to the query and its first results together (expansion), or 1 minus the distance of "
+        "Zhong et al. 2017, equation 12 (reciprocal; the first 200 results alone have it). notes says which labels no "
+        "item has.",
         "parameters": [
             parameter("k", "How many to find", 1, max_k, DEFAULT_K),
             parameter("id", "Search by this item instead of an image", 1, None, None),

@@ -24,7 +24,7 @@ def schemas() -> Json:
         "metadata": {"type": "object"},
         "content_sha256": {"type": "string"},
         "added_at": {"type": "string", "format": "date-time"},
-        "change": {"type": "integer"},
+        "change": {"type": "integer", "description": "The number of the gallery's change that added it"},
         "key": {"type": ["string", "null"]},
         "thumbnail": {"type": "string"},
     }
@@ -47,7 +47,7 @@ def schemas() -> Json:
     }
     error = object_of({"code": {"type": "string"}, "message": {"type": "string"}})
     return {
-        "Hit": object_of(hit),
+        "Hit": {**object_of(hit), "properties": {**hit, "rerank_score": {"type": "number"}}},
         "Query": {"type": "object", "properties": _query(), "additionalProperties": False},
         "SearchResult": object_of(result),
         "SearchResults": object_of({**_told_of_search(), "searches": {"type": "array", "items": {"type": "object"}}}),
@@ -82,6 +82,7 @@ def schemas() -> Json:
             }
         ),
         "Item": object_of(item),
+        "Described": object_of({**item, "gallery_change": _INTEGER}),
         "NewMark": object_of(
             {"query": {"anyOf": [{"type": "integer"}, _sent()]}, "item": _INTEGER, "verdict": _VERDICT}
         ),

@@ -111,11 +111,12 @@ def describe() -> Json:
     body = {"label": {"type": ["string", "null"]}, "metadata": {"type": "object"}}
     return {
         "summary": "Change an item's label or metadata; what is not named stays. Needs a write key",
-        "description": "The answer's change is the number of this change; the item keeps the one that wrote its image.",
+        "description": "gallery_change is the number of this change, as GET /stats gives it; change is that of the one "
+        "that added the item, and stays.",
         "parameters": [item_id()],
         "requestBody": {"content": {"application/json": {"schema": {"type": "object", "properties": body}}}},
         "responses": {
-            "200": answer("The item", ref("Item")),
+            "200": answer("The item", ref("Described")),
             **WRITING,
             "404": refusal("no such item"),
             "422": refusal("a body that is not understood"),

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serving import runtimes
 from zoo.cli.command import Command
@@ -122,12 +122,17 @@ def _key_in(path: Path) -> str:
 def _print(args: Namespace, image: str | None, found: list[Hit] | list[Match]) -> None:
     if args.json:
         query = {"image": image, "id": args.id, **({} if args.text is None else {"text": args.text})}
-        print_json({"query": query, "results": [asdict(one) for one in found]})
+        print_json({"query": query, "results": [_as_json(one) for one in found]})
         return
     rows = [(f"{one.similarity:.4f}", one.label or "-", one.source, str(one.id)) for one in found]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(found) < args.k:
         print(f"zoo: {len(found):,} found and {args.k:,} asked for: the gallery holds no more.", file=sys.stderr)
+
+
+def _as_json(found: Hit | Match) -> dict[str, Any]:
+    """Nothing is re-ranked here."""
+    return {name: value for name, value in asdict(found).items() if name != "rerank_score"}
 
 
 SEARCH = Command(

@@ -93,14 +93,14 @@ async def add(request: Request) -> Response:
 
 
 async def describe(request: Request) -> Response:
-    """Change an item's label or metadata; what the body does not name stays. The answer's change is this one."""
+    """Change an item's label or metadata; what the body does not name stays. gallery_change: this one's number."""
     wanted, collection = item_id(request.path_params["id"]), collection_of(request)
     gallery = collection.gallery
     values = _description(await request.body())
 
     def change() -> dict[str, Any]:
         number = gallery.describe(wanted, **values)
-        return {**item_json(gallery.item(wanted), collection.path), "change": number}
+        return {**item_json(gallery.item(wanted), collection.path), "gallery_change": number}
 
     return JSONResponse(await to_thread.run_sync(change))
 

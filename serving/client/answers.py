@@ -21,7 +21,8 @@ class _Read:
 @dataclass(frozen=True)
 class Match(_Read):
     """A neighbour. `similarity`: the cosine, -1 to 1; `p_same`: the probability that it is of the query's class, None
-    where the gallery was never calibrated; `thumbnail`: its path at the service.
+    where the gallery was never calibrated; `thumbnail`: its path at the service; `rerank_score`: of re-ranked results,
+    that by which they are in order, the greatest first; None of others.
     """
 
     id: int
@@ -30,6 +31,7 @@ class Match(_Read):
     source: str
     p_same: float | None
     thumbnail: str
+    rerank_score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Item(_Read):
-    """An item of the gallery. `added_at`: UTC, ISO 8601; `change`: the number of the change that wrote it; `key`: what
-    its client calls it.
+    """An item of the gallery. `added_at`: UTC, ISO 8601; `change`: the number of the gallery's change that added it;
+    `key`: what its client calls it.
     """
 
     id: int

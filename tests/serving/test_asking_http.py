@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from io import BytesIO
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
+from serving.gallery import Gallery
+from serving.reranking import expanded, k_reciprocal
 from tests.serving import toys
 from zoo.embedder import Embedder
 
@@ -45,6 +48,23 @@ def test_reranked_results_are_the_same_items(http: httpx.Client, rerank: str) ->
     found = results(http, rerank=rerank)
     assert sorted(hit["id"] for hit in found) == sorted(hit["id"] for hit in results(http))
     assert 1 not in [hit["id"] for hit in found]
+    scores = [hit["rerank_score"] for hit in found]
+    assert scores == sorted(scores, reverse=True)
+    assert all("rerank_score" not in hit for hit in results(http))
+
+
+def test_the_score_of_reranked_results_is_that_of_the_method(http: httpx.Client, gallery_folder: Path) -> None:
+    with Gallery.open(gallery_folder) as gallery:
+        query, others = gallery.embedding(1), {one: gallery.embedding(one) for one in range(2, 25)}
+        nearest = [hit["id"] for hit in results(http)]
+        near = np.stack([others[one] for one in nearest])
+    distances = dict(zip(nearest, k_reciprocal(query, near), strict=True))
+    for hit in results(http, rerank="reciprocal"):
+        assert hit["rerank_score"] == pytest.approx(1 - distances[hit["id"]])
+        assert hit["similarity"] == pytest.approx(float(others[hit["id"]] @ query), abs=1e-6)
+    wider = expanded(query, near[:10])
+    for hit in results(http, rerank="expansion"):
+        assert hit["rerank_score"] == hit["similarity"] == pytest.approx(float(others[hit["id"]] @ wider), abs=1e-6)
 
 
 def test_an_answer_says_its_order_and_which_labels_there_are_not(http: httpx.Client) -> None:

@@ -99,6 +99,8 @@ def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedd
     some = client.search(toys.query(0), k=24, labels=["blue checks", "green disc"], min_similarity=-0.5)
     assert {one.label for one in some} <= {"blue checks", "green disc"}
     assert client.search(toys.query(0), labels="blue checks", where={"year": 1}, rerank="expansion") == []
+    assert {one.rerank_score for one in matches} == {None}
+    assert isinstance(client.search(path, k=1, rerank="expansion")[0].rerank_score, float)
     np.testing.assert_allclose(client.embed([toys.query(0), path]), model.embed([toys.query(0), path]), atol=1e-6)
     assert client.embed(path, crop=(0, 0, 0.5, 1)).dtype == np.float32
     page = client.items(offset=2, limit=2)

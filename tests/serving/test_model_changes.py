@@ -71,10 +71,11 @@ def test_an_embedding_of_the_model_before_is_refused(
     assert client.get("/feedback").json()["total"] == 1
 
 
-def test_a_description_is_answered_with_its_own_change(client: TestClient) -> None:
+def test_a_description_is_answered_with_its_own_change_beside_the_items(client: TestClient) -> None:
     before = client.get("/stats").json()["change"]
     changed = client.patch("/items/3", json={"label": "other"}).json()
-    assert changed["change"] == client.get("/stats").json()["change"] == before + 1
+    assert changed.pop("gallery_change") == client.get("/stats").json()["change"] == before + 1
+    assert changed == client.get("/items/3").json()
 
 
 def test_the_specification_says_where_the_model_is_needed() -> None:
