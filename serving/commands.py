@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving import runtimes
-from serving.configuration import FOLLOW, FOLLOW_KEY, PREFIX, Configuration
+from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
 from zoo.cli.command import Command
 from zoo.cli.output import print_json
 from zoo.errors import UsageError
@@ -145,7 +145,7 @@ def _configure_serve(parser: ArgumentParser) -> None:
 
 
 def _serve(args: Namespace) -> None:
-    from serving.galleries import from_words
+    from serving.galleries import doubled, from_words
     from serving.gallery.gallery import check_there
     from serving.keys_file import read_keys
 
@@ -154,13 +154,28 @@ def _serve(args: Namespace) -> None:
         os.environ[FOLLOW] = args.follow
     for place in places if not os.environ.get(FOLLOW) else []:
         check_there(Path(place.gallery))
+    if os.environ.get(FOLLOW) and (names := doubled(places)):
+        raise UsageError(f"{' and '.join(names[0])} are one folder; each that is followed needs a folder of its own.")
     from serving.server import serve  # BentoML, not before the arguments were looked at
 
     os.environ |= read_keys(args.keys_file) if args.keys_file else {}
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
+    for note in _notes(doubled(places)):
+        print(f"zoo: {note}", file=sys.stderr)
     serve(places, args.host, args.port, args.device, args.precision)
+
+
+def _notes(same_folder: list[list[str]]) -> list[str]:
+    """What was hardly meant so, and is served all the same."""
+    notes = [f"{' and '.join(names)} are one folder, and so the same gallery." for names in same_folder]
+    if os.environ.get(FOLLOW_KEY) and not os.environ.get(FOLLOW):
+        notes.append(
+            f"{FOLLOW_KEY} is set and no service is followed: name it with --follow. Keys with which others may "
+            f"follow this service are in {FOLLOW_KEYS}."
+        )
+    return notes
 
 
 INDEX = Command(

@@ -48,6 +48,16 @@ def from_words(galleries: Sequence[str], models: Sequence[str] = ()) -> list[Pla
     return [Place(name, str(Path(folder).resolve()), moved.get(name)) for name, folder in pairs]
 
 
+def doubled(places: Sequence[Place]) -> list[list[str]]:
+    """The names of those that lie in one folder, for each such folder."""
+    folders = [place.gallery for place in places]
+    return [
+        [place.name for place in places if place.gallery == folder]
+        for folder in dict.fromkeys(folders)
+        if folders.count(folder) > 1
+    ]
+
+
 def to_environment(places: Sequence[Place]) -> dict[str, str]:
     """Variables from which `from_environment` reads the same."""
     if places[0].name:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.galleries import COLLECTIONS, GALLERY, MODEL, Place, from_environment, from_words, to_environment
+from serving.configuration import FOLLOW, FOLLOW_KEY
+from serving.galleries import COLLECTIONS, GALLERY, MODEL, Place, doubled, from_environment, from_words, to_environment
+from zoo.cli.main import main
 from zoo.errors import UsageError
 
 
@@ -65,3 +67,29 @@ def test_an_environment_that_says_nothing_or_nonsense() -> None:
             from_environment({COLLECTIONS: text})
     with pytest.raises(UsageError, match="both set"):
         from_environment({GALLERY: "a", COLLECTIONS: '{"b": {"gallery": "b"}}', MODEL: "m"})
+
+
+def test_two_names_of_one_folder_are_seen(tmp_path: Path) -> None:
+    words = [f"a={tmp_path}", "b=elsewhere", f"c={tmp_path}/x/.."]
+    assert doubled(from_words(words)) == [["a", "c"]]
+    assert doubled(from_words([str(tmp_path)])) == []
+
+
+def test_what_was_hardly_meant_so_is_said(
+    gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("serving.server.serve", lambda *given: None)
+    monkeypatch.setenv(FOLLOW_KEY, "k" * 20)
+    monkeypatch.delenv(FOLLOW, raising=False)
+    two = f"a={gallery_folder}", f"b={gallery_folder}"
+    assert main(["serve", *two]) == 0
+    told = capsys.readouterr().err
+    assert "a and b are one folder" in told
+    assert "ZOO_FOLLOW_KEY is set and no service is followed: name it with --follow" in told
+    monkeypatch.setenv(FOLLOW, "")
+    assert main(["serve", *two, "--follow", "http://127.0.0.1:1"]) == 2
+    assert "needs a folder of its own" in capsys.readouterr().err
+    monkeypatch.delenv(FOLLOW_KEY)
+    monkeypatch.setenv(FOLLOW, "")
+    assert main(["serve", str(gallery_folder)]) == 0
+    assert capsys.readouterr().err == ""
