@@ -107,3 +107,22 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(kind, match=message):
             search(*words)
+
+
+def test_an_option_may_stand_between_the_gallery_and_the_image(
+    gallery_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("query.png", "-query.png"):
+        Path(name).write_bytes(toys.query(2))
+
+    def told(*words: str) -> list[dict]:
+        assert main(["search", *words]) == 0
+        return json.loads(capsys.readouterr().out)["results"]
+
+    gallery, image = str(gallery_folder), "query.png"
+    expected = told(gallery, image, "-k", "3", "--json")
+    assert len(expected) == 3
+    for words in ((gallery, "-k", "3", image, "--json"), ("-k", "3", gallery, "--json", image)):
+        assert told(*words) == expected
+    assert told("-k", "3", "--json", "--", gallery, "-query.png") == expected

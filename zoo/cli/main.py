@@ -25,6 +25,8 @@ STATUSES = (
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit statuses as a shell gives them for SIGINT and SIGPIPE."""
 
+AGAIN = "; the same command, given again, goes on from what is kept"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zoo` with the given arguments (default: those of the process) and return its exit status.
@@ -39,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ZooError as error:
         print(f"zoo: error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("zoo: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"zoo: interrupted{interrupt}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`zoo list | head -1`); what is still buffered must not fail again at exit.
@@ -88,9 +90,14 @@ def _run(command: Command, arguments: list[str], prog: str) -> int:
         allow_abbrev=False,
     )
     command.configure(parser)
-    options = parser.parse_args(arguments)
+    # argparse itself takes what may be left out for left out where an option stands in between (GALLERY -k 5 IMAGE);
+    # its way around that has no words that begin with a dash, as what comes after -- may.
+    parse = parser.parse_args if "--" in arguments else parser.parse_intermixed_args
+    options = parse(arguments)
     try:
         return command.run(options) or 0
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(AGAIN if command.resumes(options) else "") from None
     except ModuleNotFoundError as error:
         if absent := _missing(error):
             raise absent from None
