@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
+from zoo.parity import COST_METRICS, verdict
 
 if TYPE_CHECKING:
     from exports.parity import Parity
@@ -96,17 +98,24 @@ def _line(graph: Path, parity: Parity) -> str:
     cost = parity.cost or {}
     if "not_measured" in cost:
         lines.append(f"  its cost in retrieval was not measured: {cost['not_measured']}")
-    for name in ("recall_at_1", "map_at_r"):
-        if name not in cost:
-            continue
-        row = cost[name]
-        low, high = (100 * bound for bound in row["interval"])
-        verdict = "within" if row["within_target"] else "not shown to be within"
-        lines.append(
-            f"  {name}: {100 * row['difference']:+.2f} points against fp32 (95 % {low:+.2f} to {high:+.2f}) on "
-            f"{cost['dataset']}, {verdict} the target of {-100 * cost['target']:.1f}"
-        )
+    lines += [f"  {name}: {_change(cost[name])}" for name in COST_METRICS if name in cost]
+    if "target" in cost:
+        lines.append(f"  on {cost['dataset']}; the target is a loss of at most {100 * cost['target']:.1f} points")
     return "\n".join(lines)
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    """The difference from fp32, and its interval and verdict by either unit."""
+    over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
+    return (
+        f"{100 * row['difference']:+.2f} points against fp32; target {verdict(over_classes)} over classes "
+        f"({_points(over_classes)}), {verdict(over_queries)} over queries ({_points(over_queries)})"
+    )
+
+
+def _points(interval: Sequence[float]) -> str:
+    low, high = (100 * bound for bound in interval)
+    return f"95 % {low:+.2f} to {high:+.2f}"
 
 
 def _resizing(graph: Path, row: dict[str, Any]) -> str:

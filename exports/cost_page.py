@@ -17,7 +17,7 @@ from zoo.cards import read_card
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_json, write_bytes, write_json
 from zoo.onnx_runtime import FILES
-from zoo.parity import COST_METRICS, COST_TARGET, read_parity
+from zoo.parity import COST_METRICS, read_parity, verdict
 from zoo.registry import find
 
 MEBI = 2**20
@@ -47,14 +47,6 @@ def row(folder: Path) -> dict[str, Any]:
     }
 
 
-def verdict(change: Mapping[str, Any]) -> str:
-    """Whether the loss is shown to be at most the target, shown to be more, or neither."""
-    low, high = change["interval"]
-    if low >= -COST_TARGET:
-        return "met"
-    return "missed" if high < -COST_TARGET else "undecided"
-
-
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each model and variant."""
     head = ["model", "architecture", "variant", "MiB", "least cosine", *_heads("R@1"), *_heads("MAP@R")]
@@ -63,7 +55,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _heads(metric: str) -> list[str]:
-    return [f"{metric} fp32", "change (95 %)", "target"]
+    return [f"{metric} fp32", "change", "95 % over classes", "95 % over queries"]
 
 
 def _line(row: Mapping[str, Any], name: str, cost: Mapping[str, Any]) -> list[str]:
@@ -76,12 +68,19 @@ def _line(row: Mapping[str, Any], name: str, cost: Mapping[str, Any]) -> list[st
     ]
     for metric in COST_METRICS:
         change = cost[metric]
-        low, high = (100 * bound for bound in change["interval"])
         digits = 2 if metric == "recall_at_1" else 3
         cells.append(f"{change['fp32']:.{digits + 1}f}")
-        cells.append(f"{100 * change['difference']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})")
-        cells.append(verdict(change))
+        cells.append(f"{100 * change['difference']:+.{digits}f}")
+        over_queries = change.get("over_queries", {})  # older packages did not write it
+        cells += [_judged(each.get("interval"), digits) for each in (change, over_queries)]
     return cells
+
+
+def _judged(interval: Sequence[float] | None, digits: int) -> str:
+    if interval is None:
+        return "-"
+    low, high = (100 * bound for bound in interval)
+    return f"{low:+.{digits}f} to {high:+.{digits}f}, {verdict(interval)}"
 
 
 def models(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -74,7 +74,7 @@ def table(graphs: Sequence[Variant]) -> str:
     about = ["uint8 pixels in, unit float32 embeddings out."]
     if any(graph.resizes for graph in graphs):
         about.append("`_resize`: takes images of any height and width, and resizes them itself.")
-    about.append("Changes in points, with 95 % intervals (paired bootstrap).")
+    about.append("Changes in points, with 95 % intervals (paired bootstrap over classes).")
     return "\n".join([*rows, "", " ".join(about)])
 
 

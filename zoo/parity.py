@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
+def verdict(interval: Sequence[float]) -> str:
+    """Whether a change in this interval is shown to be a loss of at most `COST_TARGET` ("met"), shown to be a greater
+    one ("missed"), or neither ("undecided")."""
+    low, high = interval
+    if low >= -COST_TARGET:
+        return "met"
+    return "missed" if high < -COST_TARGET else "undecided"
+
+
 def not_ours(folder: Path, why: str) -> ModelFolderError:
     """The error for a file that holds something else."""
     return ModelFolderError(
@@ -55,10 +64,17 @@ def contradictions(entry: Mapping[str, Any], precision: str) -> list[str]:
 
 
 def _of_cost(row: Mapping[str, Any], precision: str) -> Iterator[str]:
-    change, (low, high) = float(row["difference"]), map(float, row["interval"])
+    change = float(row["difference"])
     if not abs(float(row[precision]) - float(row["fp32"]) - change) <= ROUNDING:
         yield f"{change:+.4f} is not the difference of {float(row[precision]):.4f} and {float(row['fp32']):.4f}"
+    yield from _of_interval(row, change)
+    if over_queries := row.get("over_queries"):
+        yield from (f"over queries: {why}" for why in _of_interval(over_queries, change))
+
+
+def _of_interval(said: Mapping[str, Any], change: float) -> Iterator[str]:
+    low, high = map(float, said["interval"])
     if not low - ROUNDING <= change <= high + ROUNDING:
         yield f"{change:+.4f} lies outside its interval of {low:+.4f} to {high:+.4f}"
-    if row["within_target"] is not (low >= -COST_TARGET):
-        yield f"within_target is {row['within_target']}, and the interval begins at {low:+.4f}"
+    if said["within_target"] is not (low >= -COST_TARGET):
+        yield f"within_target is {said['within_target']}, and the interval begins at {low:+.4f}"

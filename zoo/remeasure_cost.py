@@ -75,6 +75,11 @@ def _off(metric: str, said: Mapping[str, Any], again: Mapping[str, Any], precisi
         "interval's lower end": (again["interval"][0], said["interval"][0]),
         "interval's upper end": (again["interval"][1], said["interval"][1]),
     }
+    if "over_queries" in said:  # older packages did not write it
+        ends = zip(again["over_queries"]["interval"], said["over_queries"]["interval"], strict=True)
+        pairs |= {
+            f"interval's {end} end over queries": pair for end, pair in zip(("lower", "upper"), ends, strict=True)
+        }
     for what, (now, before) in pairs.items():
         if not abs(now - float(before)) <= TOLERANCE + ROUNDING:
             yield f"{metric}, {what}: {now:.4f}, not {float(before):.4f}"

@@ -22,6 +22,8 @@ def entry(**changes: Any) -> dict[str, Any]:
 def test_what_is_consistent() -> None:
     assert contradictions(entry(), "int8") == []
     assert contradictions(entry(interval=[-0.002, 0.001], within_target=True), "int8") == []
+    over_queries = {"interval": [-0.002, -0.0019], "within_target": True}
+    assert contradictions(entry(over_queries=over_queries), "int8") == []
     assert contradictions({"min_cosine": 0.99999, "holds": True, "cost": None}, "fp32") == []
     assert contradictions({"min_cosine": 0.9, "holds": False, "cost": {"not_measured": "no data"}}, "int8") == []
 
@@ -33,6 +35,8 @@ def test_what_is_consistent() -> None:
         ({"interval": [-0.001, 0.001]}, "outside its interval"),
         ({"difference": -0.001}, "-0.0010 is not the difference of 0.6980 and 0.7000"),
         ({"fp32": float("nan")}, "is not the difference"),
+        ({"over_queries": {"interval": [-0.001, 0.001], "within_target": True}}, "over queries: -0.0020 lies outside"),
+        ({"over_queries": {"interval": [-0.003, 0.0], "within_target": True}}, "over queries: within_target is True"),
     ],
 )
 def test_a_cost_that_contradicts_itself(changes: dict[str, Any], says: str) -> None:

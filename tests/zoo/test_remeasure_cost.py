@@ -94,6 +94,18 @@ def test_a_narrow_interval_that_says_no_loss_is_found(copy: Path, pictures: Path
     assert "recall_at_1, interval's lower end" in check.detail
 
 
+def test_an_interval_over_queries_is_held_against_too_where_there_is_one(copy: Path, pictures: Path) -> None:
+    change(copy, "map_at_r", over_queries={"interval": [-0.001, 0.001], "within_target": True})
+    check = one(copy, pictures)
+    assert check.ok is False
+    assert "map_at_r, interval's lower end over queries" in check.detail
+    entries = read_parity(copy)
+    for metric in ("recall_at_1", "map_at_r"):
+        del entries["int8"]["cost"][metric]["over_queries"]  # as older packages wrote it
+    write_json(copy / "onnx" / "parity.json", entries)
+    assert one(copy, pictures).ok is True
+
+
 def test_other_images_no_data_and_what_was_not_measured(copy: Path, pictures: Path) -> None:
     assert one(copy, None).ok is None
     change(copy, None, queries=5)
