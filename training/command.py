@@ -94,4 +94,5 @@ COMMAND = Command(
 
 An interrupted run goes on where its last checkpoint was when the same command is given again. A model of the same
 name in the local zoo (ZOO_HOME/models) is replaced when training has ended well.""",
+    resumes=lambda args: not args.restart,  # which forgets what is kept
 )

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,4 +138,5 @@ Some of the classes (--test-share, drawn by --seed) are kept out of training, an
 before and after. Which ones is written into the new model's recipe.json. A name that is taken is refused; the same
 command goes on where it was stopped. At least four classes of two images are needed; what cannot be read and classes of
 one image are left out and named.""",
+    resumes=always,
 )

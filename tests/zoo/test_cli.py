@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,13 @@ import importlib
 from zoo.cli.command import Command
 
 def run(args):
-    if args.what == "interrupt":
+    if args.what in ("interrupt", "anew"):
         raise KeyboardInterrupt
     importlib.import_module(args.what)
     return 7
 
 HELLO = Command("say hello 100 %", lambda parser: parser.add_argument("what"), run, "  zoo hello json")
+KEPT = Command("keep what it does", lambda p: p.add_argument("what"), run, resumes=lambda args: args.what != "anew")
 NOT_A_COMMAND = 3
 """
 
@@ -37,7 +40,8 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[zoo.commands]\nhello = foreign_commands:HELLO\nnumber = foreign_commands:NOT_A_COMMAND\n"
+        "[zoo.commands]\nhello = foreign_commands:HELLO\nkept = foreign_commands:KEPT\n"
+        "number = foreign_commands:NOT_A_COMMAND\n"
         "broken = foreign_broken:COMMAND\nlacking = foreign_lacking:COMMAND\nabsent = foreign_absent:COMMAND\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -137,6 +141,27 @@ def test_a_bug_keeps_its_traceback():
 def test_an_interrupt_is_no_traceback(capsys):
     assert main(["hello", "interrupt"]) == 130
     assert capsys.readouterr().err == "zoo: interrupted\n"
+
+
+@pytest.mark.usefixtures("foreign")
+def test_an_interrupt_of_what_resumes_says_so(capsys):
+    assert main(["kept", "interrupt"]) == 130
+    told = "zoo: interrupted; the same command, given again, goes on from what is kept\n"
+    assert capsys.readouterr().err == told
+    assert main(["kept", "anew"]) == 130
+    assert capsys.readouterr().err == "zoo: interrupted\n"
+
+
+def test_what_resumes():
+    """A command is told to resume where a test of its own stops it and finds that it goes on."""
+    found = entry_points(group="zoo.commands")
+    resuming = {"train", "finetune", "distill", "publish-all"}
+    commands = {point.name: point.load() for point in found if point.name in {*resuming, "export", "features", "list"}}
+    plain = Namespace(restart=False)
+    assert {name for name, command in commands.items() if command.resumes(plain)} == resuming
+    assert not commands["train"].resumes(Namespace(restart=True))
+    studies = {point.name: point.load() for point in entry_points(group="zoo.benchmark.commands")}
+    assert {name for name, command in studies.items() if command.resumes(plain)} == {"run", "resume", "search"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
     from training.distilling.distil import Distilled
@@ -132,4 +132,5 @@ Student and teacher see the same augmented views, each in its own size; the teac
 needed. A share of the images is held out to measure on: of the classes, where all lie in folders named as theirs; the
 folders train and test, or a data set's splits, are taken as they are. The same command goes on where it was stopped;
 longer schedules bring the student nearer.""",
+    resumes=always,
 )

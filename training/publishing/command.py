@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -185,4 +185,5 @@ COMMAND = Command(
 Every step is a command of `zoo` in a process of its own, whose output goes to a log. What is done is kept in
 state.json: the same command goes on where it stopped, tries again what failed, and leaves alone what is done. The exit
 status is 1 when a model failed. docs/publishing.md tells the whole of it.""",
+    resumes=always,
 )

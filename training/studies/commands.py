@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from training.studies.carrying_out import carry_out, close, folder_of, tell
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 from zoo.errors import UsageError
 
 COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
@@ -183,6 +183,7 @@ RUN = Command(
 A study is a folder: plan.json, a folder a run, and the report. Give the same command again, or zoo benchmark resume,
 after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in several terminals,
 or on several machines that share the folder, shares out the runs.""",
+    resumes=always,
 )
 
 RESUME = Command(
@@ -193,6 +194,7 @@ RESUME = Command(
   zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs
   zoo benchmark resume claims/rho --dataset glyphs                       the same
   zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported""",
+    resumes=always,
 )
 
 STUDIES = Command(

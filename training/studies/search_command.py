@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
     from training.studies.search import Search
@@ -79,4 +79,5 @@ COMMAND = Command(
 
 Each trial trains a model a fold, each stopped by its own quarter of the training classes; test classes are touched by
 the reruns alone. Optuna keeps the trials in the folder: processes that share it share the work.""",
+    resumes=always,
 )
