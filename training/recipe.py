@@ -18,6 +18,8 @@ PRECISIONS = ("fp32", "bf16")
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
+LATER = (("data", "features", ""),)
+"""Settings that came when there were studies already: part, key, and the value that stands for what was before."""
 
 
 def _check(holds: object, key: str, value: object, expected: str) -> None:
@@ -251,8 +253,15 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that differ for recipes that differ in anything."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hexadecimal digits that differ for recipes that differ in anything.
+
+        A setting that came later counts once it is used: a recipe's runs are known again by later versions.
+        """
+        facts = self.to_json()
+        for part, key, before in LATER:
+            if facts[part][key] == before:
+                del facts[part][key]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shlex
 from argparse import ArgumentParser, Namespace
@@ -13,6 +14,8 @@ import pytest
 from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
+from training.recipe import Recipe
+from training.resolving import resolve
 from training.studies import commands, search_command, table
 from training.studies.asked import plan_of, resumed
 from training.studies.command_line import command_of, command_of_search
@@ -132,3 +135,22 @@ def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
     report = report_of(plan, tmp_path)
     assert list(report.curves) == [f"{label}: validation recall_at_1 by epoch" for label in study.labels]
     assert "R@1 by epoch" in Reader(as_html(report)).text
+
+
+@pytest.mark.parametrize("name", ["claims-omniglot", "claims-cifar100"])
+def test_the_runs_of_committed_studies_are_known_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Their digests were written by version 0.1.0: settings that came later must not make other recipes of them."""
+    monkeypatch.undo()
+    folder = Path(__file__).parents[3] / "docs" / "studies" / name
+    for run in read_plan(folder).runs(folder):
+        assert run.digests == run.result()["recipes"], run.title
+
+
+def test_a_later_setting_counts_once_it_is_used() -> None:
+    recipe = resolve("margin-conv4-omniglot")
+    assert isinstance(recipe, Recipe)
+    used = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, features="f.safetensors"))
+    assert used.digest != recipe.digest
+    facts = recipe.to_json()
+    assert facts["data"].pop("features") == ""
+    assert recipe.digest == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
