@@ -37,6 +37,8 @@ def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Ba
     """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured."""
     if card.dataset not in DATASETS:
         return f"{card.dataset!r} is no data set that is known here"
+    if card.dataset == "folder" and data is None:
+        return "the model was trained on a folder of images; name one with a subfolder a class: --data DIR"
     try:
         dataset = load_dataset(card.dataset, "test", data)
         if card.dataset == "folder" and list(dataset.images) == list(load_dataset("folder", "train", data).images):

@@ -13,6 +13,7 @@ from PIL import Image
 from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
+from zoo.datasets.dataset import SPLITS
 from zoo.datasets.folder import list_images
 from zoo.errors import ExportError, ZooError, nearest
 from zoo.golden import read_golden
@@ -63,14 +64,14 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     """`count` training images and some held out, drawn at random.
 
     source: a data set's name (its train split calibrates, its test split is held out), or a folder of images, of which
-    a part is held out; by default the data set that the model was trained on. data: where that data set lies.
-    Raises `ExportError` where there are no such images.
+    a part is held out; by default the data set that the model was trained on. data: where that data set lies. Labels
+    play no part. Raises `ExportError` where there are no such images, `DatasetError` where there is no such folder.
     """
     name = source or card.dataset
+    if name == "folder" and data is not None and not _is_split(data):
+        return _parted(card, str(data), list_images(data), count)
     if name in DATASETS and not (name == "folder" and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
-        if name == "folder" and list(train) == list(test):  # a folder without a split of its own
-            return _parted(card, str(data), train, count)
         return Sample(
             f"{name}, train split",
             _pixels(train, card.preprocessing, count, 0),
@@ -79,6 +80,10 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     if source is None or not expand(source).is_dir():
         raise ExportError(_no_images(card, source))
     return _parted(card, source, list_images(source), count)
+
+
+def _is_split(folder: Path) -> bool:
+    return all((expand(folder) / split).is_dir() for split in SPLITS)
 
 
 def _parted(card: Card, source: str, found: Sequence[ImageLike], count: int) -> Sample:
@@ -116,9 +121,15 @@ def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: i
 
 
 def _no_images(card: Card, source: str | None) -> str:
-    known = f"one of {', '.join(DATASETS)}, or a folder of images"
+    known = f"one of {', '.join(name for name in DATASETS if name != 'folder')}, or a folder of images"
     if source is not None:
         return f"--calibration is {known}, not {source!r}.{nearest(source, DATASETS)}"
+    if card.dataset == "folder":
+        return (
+            f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
+            f"zoo export {card.name} --precision int8 --calibration DIR. With --data DIR instead, a folder with a "
+            "subfolder a class, what int8 costs in retrieval is measured on it as well."
+        )
     return (
         f"int8 is calibrated on training images, and {card.name} does not say which: its data set is {card.dataset!r}. "
         f"Name some: --calibration with {known}."

@@ -16,6 +16,7 @@ from exports.parity import measure
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from zoo.datasets.dataset import Dataset
+from zoo.errors import ExportError
 from zoo.evaluation import per_query
 
 CLASSES, EACH = 6, 4
@@ -82,7 +83,7 @@ def test_why_it_cannot_be_measured(tmp_path: Path) -> None:
     run = run_of(table(0.0))
     assert "no data set" in str(baseline(Path(), CARD, run))
     folder = dataclasses.replace(CARD, dataset="folder")
-    assert "--data" in str(baseline(Path(), folder, run))
+    assert str(baseline(Path(), folder, run)).endswith("name one with a subfolder a class: --data DIR")
     assert "which classes" in str(baseline(Path(), folder, run, tmp_path / "all"))
 
 
@@ -95,6 +96,19 @@ def test_pictures_of_a_folder_calibrate_or_are_held_out_never_both(tmp_path: Pat
     assert len(one) == 12
     assert len(other) == 6
     assert not one & other
+
+
+def test_a_model_of_a_folder_says_what_to_type(tmp_path: Path) -> None:
+    student = dataclasses.replace(CARD, dataset="folder")
+    with pytest.raises(ExportError) as caught:
+        sample(student)
+    assert f"zoo export {CARD.name} --precision int8 --calibration DIR" in str(caught.value)
+    assert "--data DIR" in str(caught.value)
+    assert "data=" not in str(caught.value)
+    with pytest.raises(ExportError, match="or a folder of images, not 'folder'"):
+        sample(student, "folder")
+    # Labels, of which a student needs none, are not needed here either.
+    assert len(sample(student, data=write_pictures(tmp_path / "flat", 9)).calibration) == 6
 
 
 def test_the_command_says_both_intervals_with_their_verdicts() -> None:

@@ -21,7 +21,9 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     a single class.
     """
     if data is None:
-        raise DatasetError("the data set 'folder' needs to know which one: name it with --data DIR (data=DIR).")
+        raise DatasetError(
+            "the data set 'folder' needs to know which one: name it with --data DIR, in Python data='DIR'."
+        )
     root = expand(data)
     if all((root / name).is_dir() for name in SPLITS):
         root = root / split
