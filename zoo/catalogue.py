@@ -29,7 +29,8 @@ class ModelInfo:
     folder, card: None where no file of it is on this machine. results: own measurements, as in results.json.
     published: scores that papers print for it: source, dataset, metric, value (a fraction), dim. parameters: of the
     network; None where it is not known without loading. facts: what else its recipe or the baselines' list says.
-    origin: the recipe that it was trained by, to which `published` belongs, and what was changed in it.
+    origin: the recipe that it was trained by, to which `published` belongs, and what was changed in it. copied: the
+    folder is a copy in the local zoo, as `zoo export` makes it of a model that is shipped or of the Hub.
     """
 
     name: str
@@ -45,6 +46,12 @@ class ModelInfo:
     parameters: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(None))
+    copied: bool = False
+
+    @property
+    def standing(self) -> str:
+        """The status for people."""
+        return STATUSES[self.status] + (", exported here" if self.copied else "")
 
     @property
     def size(self) -> int | None:
@@ -64,9 +71,14 @@ class ModelInfo:
 
 
 def from_folder(
-    folder: Path, status: str, recipes: Mapping[str, Mapping[str, Any]], repository: str | None = None
+    folder: Path,
+    status: str,
+    recipes: Mapping[str, Mapping[str, Any]],
+    repository: str | None = None,
+    copied: bool = False,
 ) -> ModelInfo:
-    """A model that has a folder. repository: the name that loads it, where it lies in the Hub's cache.
+    """A model that has a folder. repository: the name that loads it, where it lies in the Hub's cache. copied: as in
+    `ModelInfo`.
 
     Raises `ModelFolderError` where its card or its results cannot be read.
     """
@@ -87,6 +99,7 @@ def from_folder(
         list(map(dict, listed.scores)) if listed else published_scores(origin.recipe),
         listed.parameters if listed else _parameters(origin, recipes),
         origin=origin if origin.recipe in recipes else Origin(None),
+        copied=copied,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from zoo import hub, paths
 from zoo.baselines import baselines, place, repository_of
 from zoo.baselines import root as baselines_root
+from zoo.cards import read_card
 from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
 from zoo.contents import refusal_in
 from zoo.errors import (
@@ -144,7 +145,8 @@ def damaged() -> dict[Path, str]:
 
 
 def _described(folder: Path) -> ModelInfo:
-    return from_folder(folder, _status(folder), recipes(), name_of(folder))
+    copied_from = _copied_from(folder)
+    return from_folder(folder, copied_from or _status(folder), recipes(), name_of(folder), copied_from is not None)
 
 
 def _folders() -> Iterator[Path]:
@@ -172,6 +174,18 @@ def _status(folder: Path) -> str:
     if folder.parent.name == "snapshots":
         return "hub"
     return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
+
+
+def _copied_from(folder: Path) -> str | None:
+    """The status of the model that a folder of the local zoo is a copy of, as `zoo export` makes it; None of others."""
+    if not folder.is_relative_to(paths.local_models()):
+        return None
+    name = folder.relative_to(paths.local_models()).as_posix()
+    if "/" in name:  # org/name; what is trained has no such name
+        return "hub"
+    shipped = paths.SHIPPED / name
+    is_copy = _exists(shipped / "card.json") and read_card(shipped).fingerprint == read_card(folder).fingerprint
+    return "shipped" if is_copy else None
 
 
 def _local(name: str) -> Path | None:

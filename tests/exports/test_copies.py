@@ -40,8 +40,8 @@ def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_b
     assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
     assert find(name) == copy
     assert writable(find(name), ["int8"], name) == copy
-    listed = {model.name: (model.status, model.folder) for model in zoo.list_models(method=CARD.method)}
-    assert listed[name.removeprefix("hf-hub:")] == ("trained", copy)
+    listed = {model.name: (model.standing, model.folder) for model in zoo.list_models(method=CARD.method)}
+    assert listed[name.removeprefix("hf-hub:")] == ("on the Hub, exported here", copy)
 
 
 def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path, own_zoo: Path) -> None:
@@ -61,6 +61,22 @@ def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.Ca
     assert Exporter(shipped, cost=False, into=place).export("fp16").holds
     assert find("margin-conv4-glyphs") == place
     assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(place).files)
+
+
+def test_the_copy_of_a_shipped_model_was_not_trained_here(
+    own_zoo: Path, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "margin-conv4-glyphs"
+    assert zoo.info(name).standing == "shipped"
+    copy = writable(SHIPPED / name, ["fp16"], name)
+    assert (zoo.info(name).status, zoo.info(name).folder) == ("shipped", copy)
+    assert main(["info", name]) == main(["list", "--status", "shipped"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "shipped, exported here" in line]
+    assert [line.split()[0] for line in lines] == ["status", name]
+    # Another model of that name was trained here, whatever is shipped.
+    shutil.rmtree(copy)
+    shutil.copytree(exported, copy)
+    assert zoo.info(name).standing == "trained here"
 
 
 def test_a_spoilt_model_is_not_copied(exported: Path, tmp_path: Path) -> None:

@@ -286,7 +286,8 @@ def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch
     assert find(CARD.name) == shipped / CARD.name
     CARD.write(local / CARD.name)
     assert find(CARD.name) == local / CARD.name
-    assert [m.status for m in list_models() if m.name == CARD.name] == ["trained"]
+    listed = [(m.folder, m.standing) for m in list_models() if m.name == CARD.name]
+    assert listed == [(local / CARD.name, "shipped, exported here")]
     CARD.write(here / CARD.name)
     assert find(CARD.name) == Path(CARD.name)
     assert find(f"./{CARD.name}").resolve() == here / CARD.name

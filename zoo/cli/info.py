@@ -39,10 +39,8 @@ def _run(args: Namespace) -> int:
 
 
 def _facts(model: ModelInfo) -> dict[str, str]:
-    from zoo.catalogue import STATUSES
-
     facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
-    facts["status"] = STATUSES[model.status]
+    facts["status"] = model.standing
     if model.parameters:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:

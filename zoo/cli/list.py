@@ -49,9 +49,7 @@ def _row(model: ModelInfo) -> dict[str, Any]:
 
 
 def _cells(model: ModelInfo) -> list[str]:
-    from zoo.catalogue import STATUSES
-
-    row = {**_row(model), "status": STATUSES[model.status]}
+    row = {**_row(model), "status": model.standing}
     return [_cell(row[fact]) for fact in FACTS] + [
         _size(row),
         _cell(row["published_recall_at_1"]) + (CHANGED if _is_changed(model) else ""),
