@@ -40,9 +40,11 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from training.derived import derived_name
+    from training.finetune_history import check_name
+    from training.finetune_pictures import check_share
     from training.twins import twin_of
     from zoo.cli.output import print_json
-    from zoo.errors import DatasetError
+    from zoo.errors import DatasetError, UsageError
     from zoo.paths import expand
     from zoo.registry import find
 
@@ -50,7 +52,12 @@ def _run(args: Namespace) -> int:
     if not expand(args.source).exists():
         raise DatasetError(f"there is no folder or file {args.source}; name your pictures.")
     twin_of(args.method)
-    find(args.base)
+    if args.seed < 0:
+        raise UsageError(f"--seed is 0 or more, not {args.seed}.")
+    if args.views < 0:
+        raise UsageError(f"--views is 0 or more, not {args.views}.")
+    check_share(args.test_share)
+    check_name(name, find(args.base), args.replace)
     from training.finetune import Wish, finetune  # torch, not before the arguments were looked at
 
     wish = Wish(

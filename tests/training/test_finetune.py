@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -182,3 +184,24 @@ def test_wishes_that_make_no_sense_are_refused_before_training(base: Path, tmp_p
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
     assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2
+
+
+def test_mistakes_are_told_before_torch_is_loaded(base: Path) -> None:
+    mistakes = [
+        (["--test-share", "1"], "--test-share lies between 0 and 1"),
+        (["--seed", "-1"], "--seed is 0 or more"),
+        (["--views", "-1"], "--views is 0 or more"),
+        (["--as", "toy"], "would take the place of toy"),
+        (["--method", "margen"], "Did you mean 'margin'"),
+    ]
+    code = f"""
+import sys
+from zoo.cli.main import main
+for options, _ in {mistakes!r}:
+    assert main(["finetune", ".", "--from", "toy", *options]) == 2
+print({{"torch", "timm"}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    for (_, says), line in zip(mistakes, done.stderr.splitlines(), strict=True):
+        assert says in line
