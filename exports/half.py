@@ -27,6 +27,9 @@ SENSITIVE = (
 )
 """Operators that sum many numbers or square them, where float16 overflows (65,504) or loses small addends."""
 
+_ANY = 2**40
+"""Weights of any size are folded."""
+
 ENOUGH = (1 + EXPORT_FLOORS["fp16"]) / 2
 """The least cosine that leaves room above the floor for other images."""
 
@@ -39,7 +42,7 @@ def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     embedding of the pixels uint8 [n, h, w, c] within `ENOUGH` of fp32, only the layers that change least are in
     float16, as many as keep it.
     """
-    model = onnx.load(base)
+    model = _folded(onnx.load(base))
     ends, expected = find_layers(model.graph), embed(base, pixels)
 
     def cosine(kept: Sequence[str]) -> float:
@@ -55,6 +58,17 @@ def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
         if chosen:
             return {"kept_in_float": ["all but layers", *without(layers, chosen)]}
     return {"kept_in_float": said + sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))}
+
+
+def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph in which what is computed from weights alone is a weight, as in standardised convolutions.
+
+    Their mean and variance are of `SENSITIVE` operators, which would keep the weights themselves in float32.
+    """
+    from onnxscript.optimizer import fold_constants
+
+    fold_constants(model, onnx_shape_inference=False, input_size_limit=_ANY, output_size_limit=_ANY)
+    return model
 
 
 def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:

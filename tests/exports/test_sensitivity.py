@@ -102,3 +102,39 @@ def test_fp16_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
     assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= 0.9999
     halves = {t.name for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.FLOAT16}
     assert {"first.weight", "second.weight"} <= halves
+
+
+def standardised(path: Path) -> Path:
+    """pixels [n, 1, 2, 3] -> one layer whose weights are made of others when it runs, less their means; unit rows."""
+    weight = DRAW.normal(size=(6, 64)).astype(np.float32)
+    held = {"raw": weight, "axes": np.array([0], np.int64)}
+    nodes = [
+        helper.make_node("Cast", [INPUT], ["floats"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Flatten", ["floats"], ["flat"], name="flatten"),
+        helper.make_node("ReduceMean", ["raw", "axes"], ["mean"], name="mean"),
+        helper.make_node("Sub", ["raw", "mean"], ["weight"], name="standardise"),
+        helper.make_node("Gemm", ["flat", "weight"], ["out"], name="layer", alpha=0.01),
+        helper.make_node("LpNormalization", ["out"], [OUTPUT], name="unit", axis=1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "standardised",
+        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["n", 1, 2, 3])],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", 64])],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+def test_fp16_holds_weights_that_are_made_of_weights(tmp_path: Path) -> None:
+    base, path = standardised(tmp_path / "fp32.onnx"), tmp_path / "fp16.onnx"
+    write_half(base, PIXELS, path)
+    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= 0.9999
+    graph = onnx.load(path).graph
+    assert not {"mean", "standardise"} & {node.name for node in graph.node}
+    large = [t for t in graph.initializer if np.prod(t.dims) >= 64]
+    assert [t.data_type for t in large] == [TensorProto.FLOAT16]
+    (weight,) = [n for n in onnx.load(base).graph.initializer if n.name == "raw"]
+    raw = numpy_helper.to_array(weight).astype(np.float64)
+    np.testing.assert_allclose(numpy_helper.to_array(large[0]), raw - raw.mean(0), atol=2e-3)
