@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from serving import runtimes
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 from zoo.cli.output import print_json
 from zoo.errors import UsageError
 
@@ -186,6 +186,7 @@ INDEX = Command(
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster",
+    resumes=always,
 )
 SERVE = Command(
     "serve a gallery over HTTP, with a page to search it",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import runtimes
-from zoo.cli.command import Command
+from zoo.cli.command import Command, always
 from zoo.cli.output import print_json, print_table
 from zoo.errors import UsageError
 
@@ -231,6 +231,7 @@ Broken off, it goes on where it was when it is called again. What is added, remo
 services that run take the new model over by themselves. Images of at most 128 pixels need no file: their thumbnails
 are the images. What was found out with the old model goes with it; a calibration is made anew. There is room for one
 other model: a rebuild lets go of what an earlier one has left.""",
+    resumes=always,
 )
 ROLLBACK = Command(
     "give a gallery the model again that it had before a rebuild",

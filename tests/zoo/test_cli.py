@@ -155,13 +155,15 @@ def test_an_interrupt_of_what_resumes_says_so(capsys):
 def test_what_resumes():
     """A command is told to resume where a test of its own stops it and finds that it goes on."""
     found = entry_points(group="zoo.commands")
-    resuming = {"train", "finetune", "distill", "publish-all"}
+    resuming = {"train", "finetune", "distill", "publish-all", "index"}
     commands = {point.name: point.load() for point in found if point.name in {*resuming, "export", "features", "list"}}
     plain = Namespace(restart=False)
     assert {name for name, command in commands.items() if command.resumes(plain)} == resuming
     assert not commands["train"].resumes(Namespace(restart=True))
     studies = {point.name: point.load() for point in entry_points(group="zoo.benchmark.commands")}
     assert {name for name, command in studies.items() if command.resumes(plain)} == {"run", "resume", "search"}
+    galleries = {point.name: point.load() for point in entry_points(group="zoo.gallery.commands")}
+    assert {name for name, command in galleries.items() if command.resumes(plain)} == {"rebuild"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])
