@@ -37,12 +37,13 @@ class FollowedMilvusIndex(MilvusIndex):
         return super().search(vectors, k, exact, among) if among is not None else self._known(vectors, k, exact)
 
     def _known(self, vectors: np.ndarray, k: int, exact: bool) -> Found:
-        """More are asked for until k of them are here, or the collection gives no more."""
+        """More are asked for until k of them are here, or there are no more."""
         asked, enough = k, False
         while not enough:
             similarities, ids = self._nearest(vectors, asked, exact)
             known = np.isin(ids, self._store.present(np.unique(ids).tolist()))
-            enough = bool(((known.sum(axis=1) >= k) | (ids == NOTHING).any(axis=1)).all())
+            fewer = (ids == NOTHING).any(axis=1) | (ids.shape[1] < asked)  # what is searched here leaves no places
+            enough = bool(((known.sum(axis=1) >= k) | fewer).all())
             asked *= MORE
         return best_of(np.where(known, similarities, -np.inf), np.where(known, ids, NOTHING), k)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.gallery import schema
+from serving.gallery import milvus, schema
 from serving.gallery.collection import Collection, Held
 from serving.gallery.history import Position
 from serving.gallery.milvus_address import Address, address_of
@@ -103,3 +103,23 @@ def test_a_collection_that_is_ahead_gives_as_many_of_the_items_that_are_here(
         similarities, ids = index.current().search(query[None], 3)
         assert sorted(ids[0].tolist()) == [-1, 1, 3]
         assert similarities[0, 2] == -np.inf
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_search_that_is_made_here_ends_though_items_went_meanwhile(
+    collection: Collection,
+    stores: tuple[Store, Replica],
+    address: Address,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    k: int,
+) -> None:
+    store, replica = stores
+    monkeypatch.setattr(milvus, "MOST", 1)  # of more the index that is here is searched
+    with Store(tmp_path / "b").closing() as own, closing(FollowedMilvusIndex(tmp_path, own, address, "g")) as index:
+        assert index.current().search(unit(2)[None], 3)[1][0, 0] == 2
+        store.remove([2])
+        follow(store, replica)
+        similarities, ids = index.search(unit(2)[None], k)
+        assert sorted(ids[0].tolist()) == sorted([1, 3, -1][:k])
+        assert np.isfinite(similarities[ids >= 0]).all()
