@@ -121,9 +121,10 @@ def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: i
 
 
 def _no_images(card: Card, source: str | None) -> str:
-    known = f"one of {', '.join(name for name in DATASETS if name != 'folder')}, or a folder of images"
+    names = [name for name in DATASETS if name != "folder"]
+    known = f"one of {', '.join(names)}, or a folder of images"
     if source is not None:
-        return f"--calibration is {known}, not {source!r}.{nearest(source, DATASETS)}"
+        return f"--calibration is {known}, not {source!r}.{nearest(source, names)}"
     if card.dataset == "folder":
         return (
             f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
