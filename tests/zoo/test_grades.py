@@ -92,6 +92,32 @@ def test_neighbours_are_the_same_with_grades_and_without(monkeypatch, there):
     assert bool(asked) == there
 
 
+@pytest.mark.parametrize("chunk", [64, 100, 127, 500])
+def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(monkeypatch, chunk):
+    rows = np.random.default_rng(4).normal(size=(2100, 64)).astype(np.float32)
+    expected = neighbours.nearest_neighbours(rows, rows, 3, True)
+    monkeypatch.setattr(neighbours, "BLOCK", 64)
+    monkeypatch.setattr(neighbours, "WIDE", 128)
+    monkeypatch.setattr(neighbours, "WHOLE", 0)
+    monkeypatch.setattr(neighbours, "has_int8", lambda dim: True)
+    pieces = list(neighbours.neighbour_chunks(rows, rows, 3, True, chunk))
+    assert max(piece.stop - piece.start for piece, _, _ in pieces) == min(chunk, 128)
+    np.testing.assert_array_equal(np.concatenate([indices for _, _, indices in pieces]), expected[1])
+
+
+def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
+    rows = integers(5, 40, 64)
+    block = (slice(0, 40), slice(0, 40), np.zeros(40), 1000.0)
+    expected = Grades(rows, rows).of(*block)
+    torch.set_default_dtype(torch.float64)
+    try:
+        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+
+
 def test_columns_that_are_too_many_are_not_kept(monkeypatch):
     monkeypatch.setattr(grades, "_KEPT", 64)
     rows = integers(4, 8, 64)

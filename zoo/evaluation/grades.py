@@ -32,7 +32,7 @@ class Grades:
         self.least_step = 2.0**-18 * 127**2 * columns.shape[1]
 
     def of(self, rows: slice, columns: slice, levels: np.ndarray, step: float) -> np.ndarray:
-        """The grades of a block, uint8 [r, c]: 0 for sums below their column's level, the highest for all further ones.
+        """The grades of a block, uint8 [r, c]: 0 for sums below their column's level alone, the highest for all above.
 
         levels: [c], within what sums can be; step: a sum's distance from one grade to the next, `least_step` or more.
         """
@@ -57,7 +57,9 @@ class Grades:
         if known is None:
             weights = torch.from_numpy(self._columns[columns])
             packed = torch.ops.onednn.qlinear_prepack(weights, [rows, weights.shape[1]])
-            known = packed, torch.ones(len(weights)), torch.zeros(len(weights), dtype=torch.int64)
+            # The program may have set another dtype or device as torch's default.
+            ones = torch.ones(len(weights), dtype=torch.float32, device="cpu")
+            known = packed, ones, torch.zeros(len(weights), dtype=torch.int64, device="cpu")
             if self._packed is not None:
                 self._packed[block] = known
         return known

@@ -126,7 +126,7 @@ def _plan(
         return products, lambda workers: shortlist_at_once(workers, products, k, slack, exclude_self, size)
     side = WIDE if has_int8(gallery.shape[1]) else BLOCK
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
-        side = min(side, max(BLOCK, len(gallery) // _SHARES))
+        side = min(side, chunk or side, max(BLOCK, len(gallery) // _SHARES))
         products = _products(queries, queries, side, side)
         return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, side)
     sizes = size, max(BLOCK, side * side // size)
