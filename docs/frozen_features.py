@@ -49,6 +49,7 @@ COMPARED = (
     ("margin-frozen", "pooled"),
     ("diva-frozen", "diva"),
     ("diva-frozen", "margin-frozen"),
+    ("diva-frozen", "pooled"),
 )
 PARTS = {
     "pooled": ("softmax",),
