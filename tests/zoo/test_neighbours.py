@@ -203,12 +203,14 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
+    torch.set_default_dtype(torch.float64)  # which some programs do, and is no matter of ours
     try:
         for found, wanted in zip(nearest_neighbours(mapped, mapped, 3), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
         assert torch.get_float32_matmul_precision() == "high"  # who asked for it has it again
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.set_default_dtype(torch.float32)
 
     def full(*args):
         raise torch.OutOfMemoryError

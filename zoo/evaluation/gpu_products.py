@@ -81,7 +81,7 @@ def _sent(rows: np.ndarray, device: str) -> Tensor:
     """The rows on the device, piece by piece: they may be a memory-mapped file that cannot be written."""
     import torch
 
-    there = torch.empty(rows.shape, device=device)
+    there = torch.empty(rows.shape, dtype=torch.float32, device=device)
     step = max(1, _PIECE // rows.shape[1])
     for start in range(0, len(rows), step):
         there[start : start + step] = torch.from_numpy(np.array(rows[start : start + step]))
