@@ -183,9 +183,18 @@ def _copied_from(folder: Path) -> str | None:
     name = folder.relative_to(paths.local_models()).as_posix()
     if "/" in name:  # org/name; what is trained has no such name
         return "hub"
-    shipped = paths.SHIPPED / name
-    is_copy = _exists(shipped / "card.json") and read_card(shipped).fingerprint == read_card(folder).fingerprint
-    return "shipped" if is_copy else None
+    if _are_same(folder, paths.SHIPPED / name):
+        return "shipped"
+    # Models of `hub.organisation()` have bare names, as what is trained here has.
+    return "hub" if any(_are_same(folder, cached) for cached in in_cache() if name_of(cached) == name) else None
+
+
+def _are_same(folder: Path, other: Path) -> bool:
+    """Whether both hold the same model; False for a folder that holds none."""
+    try:
+        return _exists(other / "card.json") and read_card(other).fingerprint == read_card(folder).fingerprint
+    except ModelFolderError:
+        return False
 
 
 def _local(name: str) -> Path | None:

@@ -44,6 +44,21 @@ def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_b
     assert listed[name.removeprefix("hf-hub:")] == ("on the Hub, exported here", copy)
 
 
+@pytest.mark.usefixtures("cached")
+def test_the_copy_of_a_model_with_a_bare_name_is_told_from_one_that_was_trained_here(
+    cached: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOO_HUB_ORG", "org")
+    assert zoo.info("toy").standing == "on the Hub"
+    copy = writable(find("toy"), ["fp16"], "toy")
+    assert copy == own_zoo / "models" / "toy"
+    assert zoo.info("toy").standing == "on the Hub, exported here"
+    (cached / "snapshots" / COMMITS["main"] / "card.json").write_text("{")
+    assert zoo.info("toy").standing == "trained here"
+    shutil.copytree(SHIPPED / "margin-conv4-glyphs", cached / "snapshots" / COMMITS["main"], dirs_exist_ok=True)
+    assert (zoo.info("toy").standing, zoo.info("toy").folder) == ("trained here", copy)
+
+
 def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path, own_zoo: Path) -> None:
     folder = cached / "snapshots" / COMMITS["main"]
     assert place_of(folder, ["fp16"], str(folder)) == own_zoo / "models" / "org" / "toy"
