@@ -224,6 +224,27 @@ def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
     assert not int8_products.has_int8(512)
 
 
+def test_8_bit_products_that_saturate_are_not_used(monkeypatch):
+    if not int8_products.has_int8(64):
+        pytest.skip("this processor has no 8-bit products")
+
+    def saturating(a, b, out):  # two products at a time come to 16 bits, as without VNNI
+        unsigned, signed = a.numpy().astype(np.int64) + 128, b.numpy().astype(np.int64)
+        pairs = [unsigned[:, i : i + 2] @ signed[i : i + 2] for i in range(0, len(signed), 2)]
+        whole = sum(np.clip(pair, -(2**15), 2**15 - 1) for pair in pairs) - 128 * signed.sum(0)
+        out.copy_(torch.from_numpy(whole.astype(np.int32)))
+
+    int8_products._sums_are_exact.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "_int_mm", saturating)
+            assert not int8_products.has_int8(64)
+        int8_products._sums_are_exact.cache_clear()
+        assert int8_products.has_int8(64)
+    finally:
+        int8_products._sums_are_exact.cache_clear()
+
+
 def test_8_bit_products_miss_no_pair_that_float32_finds():
     if not int8_products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")

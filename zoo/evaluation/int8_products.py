@@ -191,7 +191,7 @@ def has_int8(dim: int) -> bool:
     """
     if not (64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss")):
         return False
-    return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8()
+    return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8() and _sums_are_exact()
 
 
 @functools.cache
@@ -202,3 +202,11 @@ def _processor_has_int8() -> bool:
         return False
     # Without these instructions the 8-bit product of some libraries saturates, and is not exact.
     return "avx512_vnni" in flags or "amx_int8" in flags
+
+
+@functools.cache
+def _sums_are_exact() -> bool:
+    """As `_processor_has_int8`, computed: whoever sets ONEDNN_MAX_CPU_ISA takes the instructions away."""
+    a, b = (np.random.default_rng(0).choice(np.array([-127, 126, 127], np.int8), (n, 256)) for n in (24, 40))
+    sums = _int8_product(a, b, np.empty((24, 40), np.int32))
+    return bool((sums == a.astype(np.int64) @ b.T.astype(np.int64)).all())
