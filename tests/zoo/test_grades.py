@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.evaluation import grades, int8_products, nearest_neighbours, neighbours
+from zoo.evaluation import int8_products, nearest_neighbours, neighbours
 from zoo.evaluation.grades import BELOW, Grades, have_grades
 
 pytestmark = pytest.mark.skipif(not int8_products.has_int8(64), reason="this processor has no 8-bit products")
@@ -118,14 +118,12 @@ def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
         np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
 
 
-def test_columns_that_are_too_many_are_not_kept(monkeypatch):
-    monkeypatch.setattr(grades, "_KEPT", 64)
-    rows = integers(4, 8, 64)
-    graded = Grades(rows, rows)
-    block = (slice(0, 8), slice(0, 8), np.zeros(8), 1000.0)
-    monkeypatch.setattr(grades, "_KEPT", 2**20)
-    np.testing.assert_array_equal(graded.of(*block), Grades(rows, rows).of(*block))
-    assert graded._packed is None
+@pytest.mark.parametrize(("queries", "largest", "graded"), [(256, 2**29, True), (255, 2**29, False), (256, 700, False)])
+def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
+    """Of four blocks of queries on, and where the gallery's second copy in 8 bits is not too large."""
+    rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
+    monkeypatch.setattr(int8_products, "_LARGEST", largest)
+    assert (int8_products.Int8Products(rows[:queries], rows, 64, 700)._grading is not None) == graded
 
 
 def test_what_is_of_no_use_is_tried_ever_less_often():

@@ -16,19 +16,19 @@ STEPS = 250
 BELOW = 0.25
 """A sum graded g lies less than (g - BELOW) steps above the level, but for the highest grade."""
 
-_KEPT = 64 * 2**20
-"""Up to how many bytes of columns are kept in the order in which they are multiplied."""
-
 
 class Grades:
     """Of the sums of products of rows int8 [n, d] with columns int8 [m, d], block by block.
+
+    Columns are kept in the order in which they are multiplied, m x d bytes: to bring them there takes a few times as
+    long as to multiply them with a thousand rows.
 
     least_step: below it the rounding of single precision, in which sums are graded, could reach a quarter of a step.
     """
 
     def __init__(self, rows: np.ndarray, columns: np.ndarray) -> None:
         self._rows, self._columns = rows, columns
-        self._packed: dict[tuple[int, int], Any] | None = {} if columns.nbytes <= _KEPT else None
+        self._packed: dict[tuple[int, int], Any] = {}
         self.least_step = 2.0**-18 * 127**2 * columns.shape[1]
 
     def of(self, rows: slice, columns: slice, levels: np.ndarray, step: float) -> np.ndarray:
@@ -53,15 +53,14 @@ class Grades:
         import torch
 
         block = columns.start, columns.stop
-        known = self._packed.get(block) if self._packed is not None else None
+        known = self._packed.get(block)
         if known is None:
             weights = torch.from_numpy(self._columns[columns])
             packed = torch.ops.onednn.qlinear_prepack(weights, [rows, weights.shape[1]])
             # The program may have set another dtype or device as torch's default.
             ones = torch.ones(len(weights), dtype=torch.float32, device="cpu")
             known = packed, ones, torch.zeros(len(weights), dtype=torch.int64, device="cpu")
-            if self._packed is not None:
-                self._packed[block] = known
+            self._packed[block] = known
         return known
 
 

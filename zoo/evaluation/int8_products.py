@@ -21,6 +21,10 @@ from zoo.evaluation.products import (
 )
 from zoo.evaluation.workers import Workers
 
+_BLOCKS = 4
+"""Of how many blocks of queries on grades spare more than it takes to bring the gallery in their order."""
+_LARGEST = 2**29
+"""How many bytes more, a quarter of the gallery's, that may take."""
 _LARGEST_SUM = 127**2
 """Of the products of one dimension."""
 _FEW = 32
@@ -47,7 +51,8 @@ class Int8Products(Float32Products):
         self._rows = self._columns if same else _Rounded(queries, row_block)
         self._whole_products = Buffer(np.int32)
         self._grades = Grades(self._rows.whole, self._columns.whole)
-        self._grading = _Tries() if have_grades() else None
+        pays = len(queries) >= _BLOCKS * row_block and self._columns.whole.nbytes <= _LARGEST
+        self._grading = _Tries() if pays and have_grades() else None
 
     def workers(self) -> Workers:
         """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
