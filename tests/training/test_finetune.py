@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zoo
+from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen.pictures import make_model, noise, write_pictures
 from training.finetune import Wish, compare, finetune
 from training.finetune_pictures import read_pictures, split_classes
@@ -194,14 +193,4 @@ def test_mistakes_are_told_before_torch_is_loaded(base: Path) -> None:
         (["--as", "toy"], "would take the place of toy"),
         (["--method", "margen"], "Did you mean 'margin'"),
     ]
-    code = f"""
-import sys
-from zoo.cli.main import main
-for options, _ in {mistakes!r}:
-    assert main(["finetune", ".", "--from", "toy", *options]) == 2
-print({{"torch", "timm"}} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-    for (_, says), line in zip(mistakes, done.stderr.splitlines(), strict=True):
-        assert says in line
+    assert_told_before_torch(["finetune", ".", "--from", "toy"], mistakes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.zoo.test_neighbours import definition, unit
 from zoo.evaluation import int8_products, nearest_neighbours, neighbours
 from zoo.evaluation.grades import BELOW, Grades, have_grades
 
@@ -69,8 +70,7 @@ def test_a_torch_that_grades_otherwise_is_not_believed(monkeypatch):
 @pytest.mark.parametrize("there", [True, False])
 def test_neighbours_are_the_same_with_grades_and_without(monkeypatch, there):
     rng = np.random.default_rng(3)
-    rows = rng.normal(size=(700, 64)).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = unit(rng.normal(size=(700, 64)))
     rows[50:60] = rows[40:50]
     rows[100:110] *= 30  # of a block in which grades tell little apart
     asked = []
@@ -82,13 +82,9 @@ def test_neighbours_are_the_same_with_grades_and_without(monkeypatch, there):
     monkeypatch.setattr(neighbours, "WHOLE", 0)
     monkeypatch.setattr(neighbours, "has_int8", lambda dim: True)
     for queries, exclude in ((rows, True), (rows[::-1].copy(), False)):
-        exact = (queries.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.float32)
-        if exclude:
-            np.fill_diagonal(exact, -np.inf)
-        order = np.argsort(-exact, axis=1, kind="stable")[:, :5]
-        similarities, indices = nearest_neighbours(queries, rows, 5, exclude)
-        np.testing.assert_array_equal(indices, order)
-        np.testing.assert_array_equal(similarities, np.take_along_axis(exact, order, axis=1))
+        expected = definition(queries, rows, 5, exclude)
+        for found, wanted in zip(nearest_neighbours(queries, rows, 5, exclude), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
     assert bool(asked) == there
 
 

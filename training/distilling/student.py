@@ -10,6 +10,7 @@ from training.finetune_history import check_name
 from training.frozen.views import Views, usual_views
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.settings import override
+from training.transfer_dims import check_same_dim
 from zoo.cards import Card, Head, Preprocessing, read_card
 from zoo.errors import RecipeError, UsageError, nearest
 
@@ -107,13 +108,8 @@ def settled(draft: Recipe, settings: Sequence[str], teacher: Card) -> Recipe:
 def _check_loss(loss: str, dim: int, teacher: Card) -> None:
     if loss not in SOURCES:
         raise RecipeError(f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.")
-    # Without a head the dimension is known when the trunk is there.
-    if loss in SAME_DIM and dim not in (0, teacher.dim):
-        others = " or ".join(name for name in SOURCES if name not in SAME_DIM)
-        raise RecipeError(
-            f"the transfer {loss!r} compares embeddings number by number: the student has {dim} dimensions, the "
-            f"teacher {teacher.name} {teacher.dim}. Give the student as many, or take {others}."
-        )
+    if loss in SAME_DIM and dim:  # without a head it is known when the trunk is there
+        check_same_dim(loss, dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
 
 
 def resized(how: Preprocessing, size: int | None) -> Preprocessing:

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from training.methods.method import Method
 from training.minibatch import Minibatch
 from training.tables import check, make
+from training.transfer_dims import check_same_dim
 from training.transfers import TRANSFERS
 from zoo.cards import Card, read_card
 from zoo.errors import RecipeError
@@ -79,12 +80,8 @@ def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
 def check_dims(transfer: str, dim: int, teacher: Card) -> None:
     """Raise `RecipeError` for a transfer that there is not, or that compares embeddings of unlike dimensions."""
     check(TRANSFERS, "transfer", transfer, {})
-    if needs_same_dim(transfer) and dim != teacher.dim:
-        others = " or ".join(name for name in TRANSFERS if not needs_same_dim(name))
-        raise RecipeError(
-            f"the transfer {transfer!r} compares embeddings number by number: the student has {dim} dimensions, the "
-            f"teacher {teacher.name} {teacher.dim}. Give the student as many, or take {others}."
-        )
+    if needs_same_dim(transfer):
+        check_same_dim(transfer, dim, teacher, [name for name in TRANSFERS if not needs_same_dim(name)])
 
 
 def needs_same_dim(transfer: str) -> bool:

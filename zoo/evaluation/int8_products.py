@@ -29,6 +29,7 @@ _LARGEST_SUM = 127**2
 """Of the products of one dimension."""
 _FEW = 32
 """Where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
+
 Places = tuple[np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p]."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from PIL import Image
 
 import zoo
 from tests.training import toys
+from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen.pictures import CPU, make_model, noise, write_pictures
 from training import state
 from training.distilling.distil import distil
@@ -320,17 +319,7 @@ def test_mistakes_are_told_before_torch_is_loaded(teacher: Path) -> None:
         (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'"),
         (["--set", "objective.method=plain"], "by the method 'distillation', not by 'plain'"),
     ]
-    code = f"""
-import sys
-from zoo.cli.main import main
-for options, _ in {mistakes!r}:
-    assert main(["distill", "toy", ".", "--backbone", "conv4", *options]) == 2
-print({{"torch", "timm"}} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-    for (_, says), line in zip(mistakes, done.stderr.splitlines(), strict=True):
-        assert says in line
+    assert_told_before_torch(["distill", "toy", ".", "--backbone", "conv4"], mistakes)
 
 
 def test_what_is_known_of_the_losses_without_torch() -> None:
