@@ -136,7 +136,11 @@ def _configure_serve(parser: ArgumentParser) -> None:
         help="answer from a copy of the gallery of this service, http://HOST:PORT, which is made in GALLERY where that "
         f"is not there, and kept up with it; changes are passed on to it. Its key: {FOLLOW_KEY}",
     )
-    parser.add_argument("--device", help="what the model runs on: cpu (default), cuda, cuda:N or tensorrt")
+    parser.add_argument(
+        "--device",
+        help="what models run on, and the index where the FAISS that is installed sees a GPU: cpu (default), cuda, "
+        "cuda:N or tensorrt",
+    )
     parser.add_argument("--precision", metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
     for one in fields(Configuration):
         parser.add_argument(

@@ -34,6 +34,11 @@ class Models:
         self._lock = threading.Lock()
         self._loaded: WeakValueDictionary[str, Embedder] = WeakValueDictionary()
 
+    @property
+    def device(self) -> str:
+        """What they run on, as `zoo.load` takes it for ONNX."""
+        return self._device or "cpu"
+
     def of(self, gallery: Gallery, ref: str | None = None) -> Embedder:
         """The gallery's model; `ref`: its name or folder now, if it has moved."""
         return self.get(gallery.card.fingerprint, ref or gallery.model_ref)

@@ -49,11 +49,12 @@ class Searcher:
     ) -> Searcher:
         """Open a gallery and load its model, one of `models` where that has it already.
 
-        model: where that model lies now, if it has moved.
+        model: where that model lies now, if it has moved. The gallery's index is searched on what they run on.
         """
-        gallery = Gallery.open(path)
+        models = models or Models()
+        gallery = Gallery.open(path, device=models.device)
         try:
-            return cls(gallery, (models or Models()).of(gallery, model), limits)
+            return cls(gallery, models.of(gallery, model), limits)
         except BaseException:
             gallery.close()
             raise

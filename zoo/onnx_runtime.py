@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,6 +83,11 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     except ImportError:
         raise missing("onnxruntime", "cpu") from None
     providers = providers_of(device, ort.get_available_providers())
+    wanted = providers[0][0]
+    if wanted != PROVIDERS["cpu"]:
+        # CUDA's and cuDNN's, from where pip puts them and the system's loader does not look. What is missing it prints.
+        with redirect_stdout(sys.stderr):
+            ort.preload_dlls()
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads()
@@ -91,10 +99,22 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
         session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises a family of its own
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
-    if (wanted := providers[0][0]) not in session.get_providers():
+    if wanted not in session.get_providers():
         # ONNX Runtime goes on without a provider whose libraries it does not find.
-        raise UsageError(f"{wanted} could not be started (a driver or CUDA library is missing); use device cpu.")
+        raise UsageError(f"{wanted} could not be started: {_lacking()}. Or use device cpu.")
     return session
+
+
+def _lacking() -> str:
+    """Why a provider for a GPU does not start."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver here (libcuda.so.1)"
+    return (
+        "a library that it needs is missing, or the driver is too old for it, as ONNX Runtime says above; "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]' brings those of CUDA"
+    )
 
 
 def threads() -> int:

@@ -24,11 +24,14 @@ FOLLOWED = ".following"
 """A file that lies in the folder of a gallery that follows another one; who takes changes over holds a lock on it."""
 
 
-def open_index(folder: Path, store: Store) -> LiveIndex | MilvusIndex:
-    """The index of the gallery in `folder`. A store read as its other model's has one of FAISS."""
+def open_index(folder: Path, store: Store, device: str) -> LiveIndex | MilvusIndex:
+    """The index of the gallery in `folder`. A store read as its other model's has one of FAISS.
+
+    device: where one of FAISS is searched, cpu, or a GPU as `serving.gallery.gpu` takes it.
+    """
     chosen = _chosen(folder)
     if chosen is None or chosen[0] == FAISS or store.other:
-        return LiveIndex(folder, store)
+        return LiveIndex(folder, store, device)
     kind = FollowedMilvusIndex if (folder / FOLLOWED).is_file() else MilvusIndex
     return kind(folder, store, address_of(chosen[0]), chosen[1])
 

@@ -39,11 +39,11 @@ STORE = "gallery.sqlite"
 class Gallery:
     """An open gallery, safe to use from several threads. A search sees what other processes have added and removed."""
 
-    def __init__(self, path: Path, store: Store, card: Card, model_ref: str) -> None:
+    def __init__(self, path: Path, store: Store, card: Card, model_ref: str, device: str = "cpu") -> None:
         """Use `Gallery.open` or `Gallery.create`."""
         self.path, self.card, self.model_ref = path, card, model_ref
         self._store, self.history = store, store.history
-        self._live, self._wrote = open_index(path, store), False
+        self._live, self._wrote = open_index(path, store, device), False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
@@ -63,12 +63,13 @@ class Gallery:
         return cls.open(path)
 
     @classmethod
-    def open(cls, path: str | Path, other: bool = False) -> Gallery:
+    def open(cls, path: str | Path, other: bool = False, device: str = "cpu") -> Gallery:
         """Open a gallery folder. Raises `GalleryNotFoundError`, or `GalleryError` that says what is damaged.
 
         A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
         embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
-        (serving.gallery.shadow): items that these lack are not there. It is for reading.
+        (serving.gallery.shadow): items that these lack are not there. It is for reading. device: what its index is
+        searched on: cpu, or a GPU (cuda, cuda:N) where the FAISS that is installed sees one.
         """
         path = Path(path)
         check_there(path)
@@ -77,7 +78,7 @@ class Gallery:
             card, model_ref = model_of(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
-            return cls(path, store, card, model_ref)
+            return cls(path, store, card, model_ref, device)
         except BaseException:
             store.close()
             raise

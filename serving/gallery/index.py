@@ -6,15 +6,19 @@ next generation (serving.gallery.compaction). The main part is memory-mapped: al
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import faiss
 import numpy as np
 
+from serving.gallery.gpu import MOST, copied
 from serving.gallery.items import Block, Changes, Reading
 from serving.gallery.kinds import FLAT, KINDS, Setting
 from serving.gallery.locks import SharedLock
 from serving.gallery.segment import NOTHING, Segment
+
+logger = logging.getLogger(__name__)
 
 BEYOND = 4
 """Up to how many times the k that an approximate index was measured at it is asked; beyond, the search is exact."""
@@ -43,12 +47,18 @@ class Frozen:
 class Index:
     """Vectors by id. Searches run side by side; a change waits for them and they for it."""
 
-    def __init__(self, dim: int, frozen: Frozen | None = None, change: int = 0, generation: str = "") -> None:
-        """`change`: the store's change that `frozen` holds; `generation`: its name, "" for none."""
+    def __init__(
+        self, dim: int, frozen: Frozen | None = None, change: int = 0, generation: str = "", device: str = "cpu"
+    ) -> None:
+        """`change`: the store's change that `frozen` holds; `generation`: its name, "" for none.
+
+        device: where that part is searched: cpu, or a GPU as `serving.gallery.gpu` takes it.
+        """
         self.dim, self.change, self.generation = dim, change, generation
         self._frozen = frozen or Frozen(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
         self._main = Segment(self._frozen.exact, self._frozen.ids)
         self._side = Segment(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        self._graphics = copied(self._main, device)
         self._lock = SharedLock()
 
     def __len__(self) -> int:
@@ -57,6 +67,11 @@ class Index:
     @property
     def setting(self) -> Setting:
         return self._frozen.setting
+
+    @property
+    def device(self) -> str:
+        """Where the part that lies on disk is searched: cpu, or cuda:N."""
+        return self._graphics.device if self._graphics else "cpu"
 
     @property
     def waiting(self) -> int:
@@ -114,25 +129,38 @@ class Index:
 
     def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Found:
         """At least k rows for each vector, with their exact similarities, in no order."""
-        if exact or among is not None or self._frozen.approximate is None or k > BEYOND * self._frozen.k:
+        rows = None if exact or among is not None else self._proposed(vectors, k)
+        if rows is None:
             return self._search_exactly(self._main, vectors, k, among)
-        similarities, rows = self._search_approximately(vectors, k)
+        similarities = self._scores(vectors, rows)
         # Lists that were looked into may hold fewer than k: the search promises k where there are k.
         short = (rows != NOTHING).sum(axis=1) < k
         if short.any():
             similarities[short], rows[short] = self._search_exactly(self._main, vectors[short], rows.shape[1])
         return similarities, rows
 
-    def _search_approximately(self, vectors: np.ndarray, k: int) -> Found:
+    def _proposed(self, vectors: np.ndarray, k: int) -> np.ndarray | None:
+        """Rows int64 [q, p] among which the k nearest are looked for; None where all rows are to be looked at."""
+        if self._graphics and 0 < k <= MOST:
+            try:
+                return self._graphics.propose(vectors, k)
+            except RuntimeError as error:
+                logger.warning("vectors are searched on the CPU from now on, as the GPU failed: %s.", error)
+                self._graphics = None
+        if self._frozen.approximate is None or k > BEYOND * self._frozen.k:
+            return None
         setting, kind = self.setting, KINDS[self.setting.kind]
         proposed = min(setting.shortlist * k, len(self._main))
-        _, rows = self._main.search(self._frozen.approximate, kind, setting.effort, vectors, proposed)
+        return self._main.search(self._frozen.approximate, kind, setting.effort, vectors, proposed)[1]
+
+    def _scores(self, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The exact similarity of each row to its query, float32 [q, p]; -inf where nothing is."""
         known, scores = self._main.vectors(), np.empty(rows.shape, np.float32)
         for start in range(0, len(vectors), _PIECE):  # what is gathered is far larger than the result
             piece = slice(start, start + _PIECE)
             scores[piece] = np.einsum("qd,qkd->qk", vectors[piece], known[rows[piece]])
         scores[rows == NOTHING] = -np.inf
-        return scores, rows
+        return scores
 
     def _search_exactly(self, part: Segment, vectors: np.ndarray, k: int, among: np.ndarray | None = None) -> Found:
         return part.search(part.exact, KINDS["flat"], 0, vectors, k, among)

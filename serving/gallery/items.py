@@ -78,7 +78,8 @@ class IndexStats:
 
     kind, effort, shortlist: the setting (serving.gallery.kinds). recall: the part of the k nearest that it finds, as
     measured when the generation was written, and the median milliseconds of a search then; None for exact search that
-    was never tuned. frozen: vectors of the generation; waiting: how many came or went since; bytes: of its folder.
+    was never tuned. frozen: vectors of the generation; waiting: how many came or went since; bytes: of its folder;
+    device: where the generation is searched, cpu or cuda:N, whose search is exact whatever the setting.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class IndexStats:
     frozen: int
     waiting: int
     bytes: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

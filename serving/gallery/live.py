@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 class LiveIndex:
     """Every process has its own, and catches up with the store by its change number before it answers."""
 
-    def __init__(self, folder: Path, store: Store) -> None:
-        """`store`: that of the gallery in `folder`; who made it closes it."""
-        self.folder, self._store = folder, store
+    def __init__(self, folder: Path, store: Store, device: str = "cpu") -> None:
+        """`store`: that of the gallery in `folder`; who made it closes it. device: as `Index` takes it."""
+        self.folder, self._store, self._device = folder, store, device
         self._catching_up, self._compacting = threading.Lock(), threading.Lock()
         self._in_background = False
         self._index, self._facts = self._newest()
@@ -67,6 +67,7 @@ class LiveIndex:
             frozen=facts.count if facts else 0,
             waiting=index.waiting,
             bytes=_size(self.folder / index.generation) if facts else 0,
+            device=index.device,
         )
 
     def is_due(self) -> bool:
@@ -107,7 +108,7 @@ class LiveIndex:
             if self._store.position()[1] == generation:
                 logger.info("%s: the index is built from the store; its file is not used: %s.", self.folder, error)
             return Index(self._store.dim, generation=generation), None
-        return Index(self._store.dim, found[0], found[1].change, generation), found[1]
+        return Index(self._store.dim, found[0], found[1].change, generation, self._device), found[1]
 
     def _newest(self) -> tuple[Index, Facts | None]:
         """The generation that counts, with what came since; another may come, and this one go, before it is open."""

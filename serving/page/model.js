@@ -25,13 +25,14 @@ async function load() {
 
 function facts(model, { items, labels, index }) {
   const unmeasured = index.kind === "milvus" ? "searched there" : "exact";
+  const place = index.device === "cpu" ? "" : ` on disk, exact on ${index.device}`;
   const recall = index.recall === null ? unmeasured : `finds ${percent(index.recall)} of the ${index.k} nearest`;
   const rows = {
     Model: model.name,
     Trained: [model.method, model.backbone, model.dataset].filter(Boolean).join(" · "),
     Embedding: `${model.dim} numbers, by ${model.runtime} (${model.precision}, ${model.device})`,
     Gallery: `${counted(items, "image")}, ${counted(labels, "label")}`,
-    Index: `${index.kind}: ${recall}${index.waiting ? `; ${counted(index.waiting, "change")} to be compacted` : ""}`,
+    Index: `${index.kind}${place}: ${recall}${index.waiting ? `; ${counted(index.waiting, "change")} to be compacted` : ""}`,
     Licence: model.licence || "not stated",
     Fingerprint: model.fingerprint.slice(0, 12),
   };

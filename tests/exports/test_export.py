@@ -6,9 +6,12 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
 
@@ -22,7 +25,7 @@ from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import FILES, open_file, providers_of
+from zoo.onnx_runtime import FILES, open_file, open_session, providers_of
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 from zoo.verify import verify
@@ -205,6 +208,41 @@ def test_devices_by_name() -> None:
     for device in ("gpu", "cuda:", "cuda:x", "cpu:0", "cud"):
         with pytest.raises(UsageError, match="is not one of"):
             providers_of(device, everything)
+
+
+def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime finds its libraries for CUDA if asked to; what it prints of them is no output of ours."""
+    order: list[str] = []
+
+    class Session:
+        def __init__(self, path: Path, options: Any, providers: list[tuple[str, Any]]) -> None:
+            order.append("session")
+            self._started = ["CPUExecutionProvider"]
+
+        def get_providers(self) -> list[str]:
+            return self._started
+
+    def preload() -> None:
+        order.append("libraries")
+        print("Failed to load libcudnn.so.9")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload)
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+    open_session(Path("model.onnx"), "cpu")
+    assert order == ["session"]
+    for missing, reason in ((OSError, "no NVIDIA driver"), (None, "driver is too old")):
+        order.clear()
+        monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=missing))
+        with pytest.raises(UsageError, match=f"CUDAExecutionProvider could not be started: .*{reason}.*device cpu"):
+            open_session(Path("model.onnx"), "cuda")
+        assert order == ["libraries", "session"]
+    out, err = capsys.readouterr()
+    assert (out, "libcudnn" in err) == ("", True)
 
 
 def test_a_device_that_is_not_installed_says_so(exported: Path) -> None:
