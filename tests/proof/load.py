@@ -9,7 +9,8 @@ answer cannot hide those that wait behind it.
 
 The clients share the machine with the service, and both may share it with others: so that a machine that has become
 slower is not taken for a service that cannot keep up, the peak is measured anew before every 20 seconds and after them.
-Where it has fallen meanwhile, the load was not 80 % of it: what is refused then is told, but is no failure.
+Where it has fallen meanwhile, or others had more than a tenth of a second of it, the load was not 80 % of it: what
+is refused then is told, but is no failure.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 
 from tests.proof.line import Line, request
 from tests.proof.load_picture import draw
+from tests.proof.machine import Machine
 from tests.proof.service import Service, service, toy_gallery
 from tests.proof.traffic import OVERLOAD, Answers, Mix, photographs
 
@@ -38,6 +40,8 @@ ROUND = 20.0
 """Seconds from one measurement of the peak to the next."""
 KEPT = 0.9
 """Of the peak before a round, how much must be left of it after the round for the load to have been what it should."""
+MOST_TAKEN = 0.1
+"""Of the machine's time in a second, how much others may have had for the load to have been what it should."""
 MOST_GROWTH = 64
 """MiB that the service may take more at the end of the steady load than at its begin: caches that fill."""
 MOST_LINES = 256
@@ -77,6 +81,7 @@ async def at_rate(
     """
     answers, begun = before or Answers(), time.perf_counter() - since
     idle, lines = asyncio.LifoQueue[Line](), [Line(served.url) for _ in range(MOST_LINES)]
+    machine = Machine([served.pid])
     for line in lines:
         idle.put_nowait(line)
 
@@ -93,6 +98,7 @@ async def at_rate(
             group.create_task(one(due))
             if not answers.memory or due - begun >= answers.memory[-1][0] + 1:
                 answers.memory.append((due - begun, served.memory()))
+                answers.taken.append((due - begun, machine.taken()))
     for line in lines:
         await line.__aexit__()
     return answers
@@ -135,6 +141,11 @@ def slope(samples: list[tuple[float, float]]) -> tuple[float, float] | None:
     return float(solved[0]), float(error)
 
 
+def _rounds_of(moments: list[float], rounds: int, seconds: float) -> np.ndarray:
+    """The round, int [n], in which each of the moments of a phase of `seconds` lies."""
+    return np.minimum(np.array(moments) * rounds // seconds, rounds - 1).astype(int)
+
+
 @dataclass
 class Measured:
     """The phases as they were, and what is told of them."""
@@ -165,11 +176,16 @@ async def measure(
     back = await recovery(served.url, (steady.percentile(99) or 0.0) / 1000)
     over = await overloading
     await asyncio.to_thread(served.check_alive)
-    growth, kept = slope(steady.memory), np.array(peaks[1:]) >= KEPT * np.array(peaks[:-1])
-    of_round = np.minimum(np.array(steady.due) * rounds // seconds, rounds - 1).astype(int)
+    growth, of_round = slope(steady.memory), _rounds_of(steady.due, rounds, seconds)
+    taken = np.zeros(rounds)
+    np.maximum.at(
+        taken, _rounds_of([at for at, _ in steady.taken], rounds, seconds), [part for _, part in steady.taken]
+    )
+    kept = (np.array(peaks[1:]) >= KEPT * np.array(peaks[:-1])) & (taken <= MOST_TAKEN)
     report = {
         "peak_per_second": round(float(np.mean(peaks)), 1),
         "peaks_per_second": [round(one, 1) for one in peaks],
+        "most_taken_by_others": [round(float(part), 3) for part in taken],
         "rounds": rounds,
         "rounds_at_that_share": int(kept.sum()),
         "statuses_at_that_share": steady.statuses(kept[of_round]),

@@ -23,12 +23,16 @@ SIDES = 1024, 768
 
 @dataclass
 class Answers:
-    """What came of the requests of one phase: when each was due, how long it took, its status (0: a broken line)."""
+    """What came of the requests of one phase: when each was due, how long it took, its status (0: a broken line).
+
+    memory, taken: by the second, MiB of the service and what others had of the machine.
+    """
 
     due: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
+    taken: list[tuple[float, float]] = field(default_factory=list)
 
     def note(self, due: float, seconds: float, status: int) -> None:
         self.due.append(due)

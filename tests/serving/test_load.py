@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.proof import load
+from tests.proof.machine import Machine
 
 
 def test_a_service_under_load_and_under_too_much(gallery_folder: Path, tmp_path: Path) -> None:
@@ -29,3 +34,21 @@ def test_the_slope_of_memory() -> None:
     assert slope == pytest.approx(3, abs=3 * error)
     assert 0 < error < 0.05
     assert load.slope(growing[:3]) is None
+
+
+def test_what_others_take_of_the_machine() -> None:
+    """A process that is not told of counts, one that is does not, and neither does this one."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        known, alone = Machine([one.pid for one in spinning]), Machine([])
+        assert known.taken() == 0, "nothing is said of less than half a second"
+        ended = time.perf_counter() + 1
+        while time.perf_counter() < ended:
+            pass
+        both, others = alone.taken(), known.taken()
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
+    assert both - others > 0.25 / (os.cpu_count() or 1)
+    assert others <= 1
