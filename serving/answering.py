@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from serving.turns import Acceptor, Turns
+from serving.wire import Wire
 
 LAST_CALL = 0.2
 """Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
@@ -43,7 +43,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _protocol(self) -> asyncio.Protocol:
-        return H11Protocol(self.config, self.server_state, self.lifespan.state)
+        return Wire(self.config, self.server_state, self.lifespan.state)
 
     def _connections(self) -> int:
         return len(self.server_state.connections)

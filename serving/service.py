@@ -14,6 +14,7 @@ import os
 import warnings
 
 import bentoml
+import uvicorn.config
 
 from serving.app import create_app
 from serving.collections import Collections
@@ -21,10 +22,14 @@ from serving.configuration import HOSTS, Configuration
 from serving.hosts import hosts_in
 from serving.paths import OneLine
 from serving.readiness import check_ready
+from serving.wire import Wire
 
 # uvicorn believes whoever connects from this machine what address it says to forward for, so that each local client
 # could have as many rates as it likes. Read when its server is made, after this.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+
+# Where BentoML makes the server it lets uvicorn choose, which takes httptools without its bounds.
+uvicorn.config.HTTP_PROTOCOLS["auto"] = f"{Wire.__module__}:{Wire.__name__}"
 
 CONFIGURATION = Configuration.of(os.environ)
 COLLECTIONS = Collections.of(os.environ)

@@ -51,6 +51,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
 
     from serving import service
     from serving.answering import Server
+    from serving.wire import Wire
 
     sys.setswitchinterval(SWITCH)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -62,7 +63,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
         access_log=False,
         server_header=False,
         lifespan="on",
-        http="h11",  # httptools takes a head of any length
+        http=Wire,
         backlog=QUEUE,
         timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
     )

@@ -2,16 +2,18 @@
 
     python tests/benchmarks/bench_metrics.py [--rows 5924] [--dim 128] [--per-class 59] [--repeats 3]
     python tests/benchmarks/bench_metrics.py --neighbours 50 --rows 60502 --dim 512 --per-class 5 --repeats 1
+    python tests/benchmarks/bench_metrics.py --matmul --neighbours 50 --rows 60502 --dim 512 --per-class 5
     python tests/benchmarks/bench_metrics.py --nmi [--rows 5924]
     python tests/benchmarks/bench_metrics.py --growth 10000 100000 1000000 --neighbours 12 [--queries 10000]
         [--picture growth.png]
 
 The first compares `retrieval_metrics` with pytorch-metric-learning's AccuracyCalculator (its FAISS search, only the
-shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third NMI
-with the calculator's (FAISS's k-means: one start, 20 iterations; ours is asked for the same), the fourth searches
-memory-mapped rows of growing number: each row beside all others, or only the first `--queries` rows, themselves
-included. Each side runs in a process of its own: best wall and processor time of the repeats, and peak memory above
-what was there before the first (pages of a mapped file count as memory).
+shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third with
+torch's matmul and topk, both on the GPU that torch sees, or on the CPU where it sees none, the fourth NMI with the
+calculator's (FAISS's k-means: one start, 20 iterations; ours is asked for the same), the fifth searches memory-mapped
+rows of growing number: each row beside all others, or only the first `--queries` rows, themselves included. Each side
+runs in a process of its own: best wall and processor time of the repeats, and peak memory above what was there before
+the first (pages of a mapped file count as memory).
 "numpy" is ours as it runs where torch is not loaded, "torch" where it is.
 """
 
@@ -97,6 +99,22 @@ def flat(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
     return search
 
 
+def multiplied(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def search() -> dict[str, float]:
+        there, found = torch.from_numpy(embeddings).to(device), []
+        for start in range(0, len(there), 2048):
+            products = there[start : start + 2048] @ there.T
+            products.diagonal(start).fill_(-torch.inf)
+            found.append(products.topk(k).values.cpu())
+        return _mean(torch.cat(found).numpy())
+
+    return search
+
+
 def stream(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
     from zoo.evaluation.neighbours import neighbour_chunks
 
@@ -129,6 +147,7 @@ SIDES = {
     "calculator": calculator,
     "neighbours": neighbours,
     "flat": flat,
+    "multiplied": multiplied,
     "stream": stream,
     "clusters": clusters,
     "their_clusters": their_clusters,
@@ -172,9 +191,9 @@ def alone(side: str, options: list[str]) -> dict[str, Any]:
     return found
 
 
-def compare(ours: str, theirs: str) -> None:
+def compare(ours: str, theirs: str, libraries: tuple[str, ...] = ("numpy", "torch")) -> None:
     peer = alone(theirs, sys.argv[1:])
-    for library in ("numpy", "torch"):
+    for library in libraries:
         found = alone(f"{ours}-{library}", sys.argv[1:])
         wall, processor, memory = (peer[key] / max(found[key], 1e-9) for key in ("wall", "processor", "megabytes"))
         shared = [name for name in peer["scores"] if name in found["scores"]]
@@ -216,6 +235,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, nargs="+", metavar="ROWS", help="search memory-mapped rows instead")
     parser.add_argument("--queries", type=int, default=0, help="with --growth: how many rows search (default: all)")
     parser.add_argument("--picture", help="with --growth: draw it to this file, too")
+    parser.add_argument("--matmul", action="store_true", help="compare with torch's matmul and topk, on its GPU")
     parser.add_argument("--nmi", action="store_true", help="compare k-means and NMI instead")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -226,6 +246,10 @@ def main() -> None:
         grow(args.growth, args)
     elif args.nmi:
         compare("clusters", "their_clusters")
+    elif args.matmul:
+        if not args.neighbours:
+            parser.error("--matmul takes --neighbours K")
+        compare("neighbours", "multiplied", ("torch",))
     elif args.neighbours:
         compare("neighbours", "flat")
     else:

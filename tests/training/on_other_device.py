@@ -29,7 +29,7 @@ from training.recipes import RECIPES
 from training.run import Place
 from zoo import torch_runtime
 from zoo.datasets.dataset import Dataset
-from zoo.evaluation import gpu_products, nearest_neighbours
+from zoo.evaluation import gpu_search, nearest_neighbours
 
 IMAGES = [np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8) for n in range(12)]
 
@@ -126,7 +126,7 @@ def _neighbours() -> None:
     rows = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     expected = nearest_neighbours(rows[:300], rows, 7)
-    with other_device() as device, mock.patch.object(gpu_products, "gpu", return_value=str(device)):
+    with other_device() as device, mock.patch.object(gpu_search, "gpu", return_value=str(device)):
         found = nearest_neighbours(rows[:300], rows, 7)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)

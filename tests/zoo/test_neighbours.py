@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu_products, int8_products, nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu_search, int8_products, nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
 
 
@@ -179,7 +179,9 @@ def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, how):
     if how == "int8" and not int8_products.has_int8(64):
         pytest.skip("this processor has no 8-bit products")
     if how == "device":  # as on a GPU, but for the place
-        monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
+        monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
+        monkeypatch.setattr(gpu_search, "_PRODUCTS", 64 * len(rows))
+        monkeypatch.setattr(gpu_search, "_GATHERED", 2**12)
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", whole)
     monkeypatch.setattr(neighbours, "has_int8", lambda dim: how == "int8")
@@ -199,8 +201,8 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
     expected = nearest_neighbours(rows, rows, 3)
-    assert gpu_products.on_gpu(rows, rows) is None or torch.cuda.is_available()
-    monkeypatch.setattr(gpu_products, "gpu", lambda: "cpu")
+    assert gpu_search.on_gpu(rows, rows) is None or torch.cuda.is_available()
+    monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     torch.set_default_dtype(torch.float64)  # which some programs do, and is no matter of ours
@@ -215,8 +217,34 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     def full(*args):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gpu_products, "GpuProducts", full)
+    monkeypatch.setattr(gpu_search, "GpuSearch", full)
     np.testing.assert_array_equal(nearest_neighbours(rows, rows, 3)[1], expected[1])
+
+
+def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
+    rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
+    expected = nearest_neighbours(rows, rows, 3, exclude_self=True)
+    monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
+    whole, sizes = gpu_search.GpuSearch._nearest, []
+
+    def crowded(self, rows, *args):
+        sizes.append(rows.stop - rows.start)
+        if sizes[-1] > most:
+            raise torch.OutOfMemoryError
+        return whole(self, rows, *args)
+
+    monkeypatch.setattr(gpu_search.GpuSearch, "_nearest", crowded)
+    most = 400
+    found = nearest_neighbours(rows, rows, 3, exclude_self=True)
+    assert sizes == [1500, 750, 375, 375, 375, 375]
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    sizes.clear()
+    assert len(nearest_neighbours(rows[:1200], rows, 3, chunk=200)[0]) == 1200
+    assert sizes == [200] * 6
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        nearest_neighbours(rows, rows, 3)
 
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):

@@ -2,8 +2,8 @@
 
 Matrix products find, for each query, the few gallery rows that could be among its k nearest, with a proven bound on
 their rounding; inner products in double precision then decide the order. Where the queries are the gallery each
-product serves two rows. Where torch is loaded anyway, products are computed on its GPU, or of 8-bit integers: another
-first step with a bound of its own, never another result.
+product serves two rows. Where torch is loaded anyway, all of it is done on its GPU (zoo.evaluation.gpu_search), or the
+products are of 8-bit integers: another first step with a bound of its own, never another result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu_products import on_gpu
+from zoo.evaluation.gpu_search import on_gpu
 from zoo.evaluation.int8_products import Int8Products, has_int8
 from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, lengths_at_most, pairs_in_double
 from zoo.evaluation.shortlist import (
@@ -98,16 +98,23 @@ def _search(
     chunk: int | None,
     exact: bool,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    def finish(shortlist: Shortlist) -> tuple[slice, np.ndarray, np.ndarray]:
-        rows, lists, overflowed = shortlist
-        keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
-        similarities, indices = products_of(keys), columns_of(keys)
-        for piece in _pieces(rows.start + np.flatnonzero(overflowed), len(gallery)):
+    def mended(
+        rows: slice, similarities: np.ndarray, indices: np.ndarray, void: np.ndarray
+    ) -> tuple[slice, np.ndarray, np.ndarray]:
+        for piece in _pieces(rows.start + np.flatnonzero(void), len(gallery)):
             own = piece if exclude_self else None
             found = _nearest(queries[piece], gallery, k, slack[piece], own)
             similarities[piece - rows.start], indices[piece - rows.start] = found
         return rows, similarities, indices
 
+    def finish(shortlist: Shortlist) -> tuple[slice, np.ndarray, np.ndarray]:
+        rows, lists, overflowed = shortlist
+        keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
+        return mended(rows, products_of(keys), columns_of(keys), overflowed)
+
+    if len(gallery) >= BLOCK and (there := on_gpu(queries, gallery)):
+        yield from (mended(*found) for found in there.nearest(k, slack, exclude_self, chunk))
+        return
     products, shortlists = _plan(queries, gallery, k, slack, exclude_self, chunk)
     with products.workers() as workers:
         yield from workers.ahead(finish, shortlists(workers))
@@ -135,8 +142,6 @@ def _plan(
 
 
 def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
-    if len(gallery) >= BLOCK and (there := on_gpu(queries, gallery)):
-        return there
     if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)

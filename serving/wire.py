@@ -1,0 +1,105 @@
+"""HTTP as it is read from a connection: by httptools, within bounds, and what cannot be read is refused as all else is.
+
+httptools reads a head of any length, and trailers, which come behind a body, as further headers of the request.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from http import HTTPStatus
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serving.metrics import REFUSED
+from serving.refusals import RefusedError, as_json
+
+logger = logging.getLogger(__name__)
+
+MOST_HEAD = 64 * 1024
+"""Bytes that a request's line and headers may have, as many as h11 takes, and so many that make up nothing whole."""
+
+
+class Wire(HttpToolsProtocol):
+    """One connection."""
+
+    _head = _waiting = 0
+    _complete = False
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        while data:
+            self._waiting += len(data)
+            try:
+                self.parser.feed_data(data)
+                data = b""
+            except httptools.HttpParserUpgrade as asked:
+                # Nothing but HTTP/1.1 is spoken here, as who asks for more must expect (RFC 9110, section 7.8).
+                data = data[asked.args[0] :]
+            except httptools.HttpParserError:
+                self._refuse(self._reason())
+                return
+            if self._is_too_long():
+                self._refuse(self._reason())
+                return
+
+    def on_message_begin(self) -> None:
+        self._head = self._waiting = 0
+        self._complete = False
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name + value)
+        if not self._complete:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._is_too_long() or self._loses_its_body():
+            raise ValueError  # which ends the reading, before anything is answered
+        self._complete = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._waiting = 0
+        super().on_body(body)
+
+    def _is_too_long(self) -> bool:
+        return max(self._head, self._waiting) > MOST_HEAD
+
+    def _count(self, part: bytes) -> None:
+        self._head += len(part)
+        self._waiting = 0
+
+    def _loses_its_body(self) -> bool:
+        """httptools reads no body where another protocol is asked for."""
+        return self.parser.should_upgrade() and any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+            for name, value in self.headers
+        )
+
+    def _should_upgrade(self) -> bool:
+        return False
+
+    def _reason(self) -> RefusedError:
+        if self._is_too_long():
+            message = f"The request's line and headers have more than {MOST_HEAD:,} bytes."
+            return RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
+        if self.parser.should_upgrade():
+            message = "HTTP/1.1 is spoken here: send what has a body without asking for another (curl: --http1.1)."
+            return RefusedError(HTTPStatus.BAD_REQUEST, "no_upgrade", message)
+        return RefusedError(HTTPStatus.BAD_REQUEST, "bad_http", "This is no HTTP request.")
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        REFUSED.labels("", refusal.code).inc()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering:  # an answer that is under way must not get another one in its midst
+            body = json.dumps(as_json(refusal)).encode()
+            told = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[refusal.status] + told.encode() + body)
+        logger.info("a connection was closed: %s", refusal.message)
+        self.transport.close()
