@@ -1,12 +1,14 @@
 """HTTP as it is read from a connection: by httptools, within bounds, and what cannot be read is refused as all else is.
 
-httptools reads a head of any length, and trailers, which come behind a body, as further headers of the request.
+httptools reads a head of any length, however long that takes, and trailers, which come behind a body, as further
+headers of the request.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 
 import httptools
@@ -21,11 +23,24 @@ MOST_HEAD = 64 * 1024
 """Bytes that a request's line and headers may have, as many as h11 takes, and so many that make up nothing whole."""
 
 
+HEAD_SECONDS = 30.0
+"""Within which a request's head must be here, counted from its first byte, or from when the connection was made."""
+
+
 class Wire(HttpToolsProtocol):
     """One connection."""
 
     _head = _waiting = 0
     _complete = False
+    _deadline: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -47,6 +62,7 @@ class Wire(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head = self._waiting = 0
         self._complete = False
+        self._start_clock()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -62,11 +78,28 @@ class Wire(HttpToolsProtocol):
         if self._is_too_long() or self._loses_its_body():
             raise ValueError  # which ends the reading, before anything is answered
         self._complete = True
+        self._stop_clock()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._waiting = 0
         super().on_body(body)
+
+    def _start_clock(self) -> None:
+        self._stop_clock()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _stop_clock(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        if self.headers is None:  # nothing was asked: browsers open connections that they may need
+            self.transport.close()
+            return
+        message = f"The request's head was not all here after {HEAD_SECONDS:g} s."
+        self._refuse(RefusedError(HTTPStatus.REQUEST_TIMEOUT, "too_slow", message))
 
     def _is_too_long(self) -> bool:
         return max(self._head, self._waiting) > MOST_HEAD

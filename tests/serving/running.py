@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -109,10 +110,14 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def answering(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """The URL at which a thread of this process serves `app`; port 0: a free one."""
+def answering(
+    app: ASGIApp, host: str = "127.0.0.1", port: int = 0, http: type[asyncio.Protocol] | str = "auto"
+) -> Iterator[str]:
+    """The URL at which a thread of this process serves `app`; port 0: a free one. http: as uvicorn takes it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
+    how = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 5}
+    config = uvicorn.Config(app, http=http, **how)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
     with socket.create_server((host, port), family=family) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
+from serving import wire
 from serving.wire import MOST_HEAD
 from tests.serving import toys
-from tests.serving.running import Running
+from tests.serving.running import Running, answering
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MODEL = GET.replace(b"livez", b"model")
@@ -46,8 +53,9 @@ class Line:
 
 
 @contextmanager
-def connected(server: Running) -> Iterator[Line]:
-    host, _, port = server.url.removeprefix("http://").partition(":")
+def connected(server: Running | str) -> Iterator[Line]:
+    url = server if isinstance(server, str) else server.url
+    host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as line, line.makefile("rb") as read:
         yield Line(line, read)
 
@@ -152,6 +160,31 @@ def test_a_body_in_small_pieces_is_one_body(server: Running, query: bytes) -> No
             line.send(b"%x\r\n%s\r\n" % (len(piece), piece))
         line.send(b"0\r\n\r\n")
         assert line.answer()[0] == 200
+
+
+def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.4)
+    answering_slowly = Starlette(routes=[Route("/livez", _slowly)])
+    with answering(answering_slowly, http=wire.Wire) as url:
+        with connected(url) as line:
+            started = time.monotonic()
+            line.send(GET)
+            status, _, body = line.answer()
+            assert (status, json.loads(body)["error"]["code"]) == (408, "too_slow")
+            assert line.rest() == b""
+            assert time.monotonic() - started >= 0.4
+        with connected(url) as line:  # a connection over which nothing comes
+            assert line.rest() == b""
+        with connected(url) as line:
+            for _ in range(2):  # an answer may take longer, and so may the next request
+                line.send(GET + b"\r\n")
+                assert line.answer()[0] == 200
+                time.sleep(0.6)
+
+
+async def _slowly(request: Request) -> PlainTextResponse:
+    await asyncio.sleep(0.6)
+    return PlainTextResponse("1")
 
 
 @pytest.fixture(scope="module")
