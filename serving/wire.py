@@ -19,9 +19,14 @@ from serving.refusals import RefusedError, as_json
 
 logger = logging.getLogger(__name__)
 
+_OF_BODIES = (b"content-length", b"transfer-encoding")
+
 MOST_HEAD = 64 * 1024
 """Bytes that a request's line and headers may have, as many as h11 takes, and so many that make up nothing whole."""
 
+
+MOST_PIPELINED = 64
+"""Requests that one connection may have sent before the first of them is answered."""
 
 HEAD_SECONDS = 30.0
 """Within which a request's head must be here, counted from its first byte, or from when the connection was made."""
@@ -31,8 +36,10 @@ class Wire(HttpToolsProtocol):
     """One connection."""
 
     _head = _waiting = 0
-    _complete = False
+    _complete = _muted = False
     _deadline: TimerHandle | None = None
+    _body_follows = b""
+    """The head that stands for a request whose body httptools would not read, as another protocol is asked for."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -52,34 +59,56 @@ class Wire(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as asked:
                 # Nothing but HTTP/1.1 is spoken here, as who asks for more must expect (RFC 9110, section 7.8).
                 data = data[asked.args[0] :]
+                self._read_its_body()
             except httptools.HttpParserError:
                 self._refuse(self._reason())
                 return
             if self._is_too_long():
                 self._refuse(self._reason())
                 return
+        answered = self.cycle is not None and self.cycle.response_complete
+        if answered and not (self._deadline or self.timeout_keep_alive_task or self.transport.is_closing()):
+            # What came was the end of a body that nobody waits for, or nothing at all.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_message_begin(self) -> None:
+        if self._muted:
+            return
         self._head = self._waiting = 0
         self._complete = False
         self._start_clock()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._muted:
+            return
         self._count(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name + value)
+        if self._muted:
+            return
+        self._count(name + b": " + value + b"\r\n")
         if not self._complete:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        if self._is_too_long() or self._loses_its_body():
+        if self._muted:
+            return
+        if self._is_too_long() or len(self.pipeline) >= MOST_PIPELINED or not self._names_one_host():
             raise ValueError  # which ends the reading, before anything is answered
         self._complete = True
         self._stop_clock()
+        if self.parser.should_upgrade():
+            told = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _OF_BODIES]
+            self._body_follows = b"POST / HTTP/1.1\r\n" + b"".join(told) + b"\r\n" if told else b""
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._body_follows:
+            super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         self._waiting = 0
@@ -95,6 +124,9 @@ class Wire(HttpToolsProtocol):
             self._deadline = None
 
     def _late(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._start_clock()  # until it is answered, no more may be read
+            return
         if self.headers is None:  # nothing was asked: browsers open connections that they may need
             self.transport.close()
             return
@@ -108,12 +140,19 @@ class Wire(HttpToolsProtocol):
         self._head += len(part)
         self._waiting = 0
 
-    def _loses_its_body(self) -> bool:
-        """httptools reads no body where another protocol is asked for."""
-        return self.parser.should_upgrade() and any(
-            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
-            for name, value in self.headers
-        )
+    def _names_one_host(self) -> bool:
+        """RFC 9112, section 3.2; with two, another one might be looked at than is checked."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        return hosts == 1 or (hosts == 0 and self.parser.get_http_version() == "1.0")
+
+    def _read_its_body(self) -> None:
+        """Go on with a parser that has read a head with the same body and no wish for another protocol."""
+        if self._body_follows:
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            head, self._body_follows, self._muted = self._body_follows, b"", True
+            self.parser.feed_data(head)
+            self._muted = False
 
     def _should_upgrade(self) -> bool:
         return False
@@ -122,12 +161,12 @@ class Wire(HttpToolsProtocol):
         if self._is_too_long():
             message = f"The request's line and headers have more than {MOST_HEAD:,} bytes."
             return RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large", message)
-        if self.parser.should_upgrade():
-            message = "HTTP/1.1 is spoken here: send what has a body without asking for another (curl: --http1.1)."
-            return RefusedError(HTTPStatus.BAD_REQUEST, "no_upgrade", message)
         return RefusedError(HTTPStatus.BAD_REQUEST, "bad_http", "This is no HTTP request.")
 
     def _refuse(self, refusal: RefusedError) -> None:
+        self._stop_clock()
+        if self.transport.is_closing():
+            return
         REFUSED.labels("", refusal.code).inc()
         answering = self.cycle is not None and not self.cycle.response_complete
         if not answering:  # an answer that is under way must not get another one in its midst

@@ -71,7 +71,8 @@ class Index:
     @property
     def device(self) -> str:
         """Where the part that lies on disk is searched: cpu, or cuda:N."""
-        return self._graphics.device if self._graphics else "cpu"
+        graphics = self._graphics
+        return graphics.device if graphics else "cpu"
 
     @property
     def waiting(self) -> int:
@@ -141,9 +142,10 @@ class Index:
 
     def _proposed(self, vectors: np.ndarray, k: int) -> np.ndarray | None:
         """Rows int64 [q, p] among which the k nearest are looked for; None where all rows are to be looked at."""
-        if self._graphics and 0 < k <= MOST:
+        graphics = self._graphics  # which another thread may give up meanwhile
+        if graphics and 0 < k <= MOST:
             try:
-                return self._graphics.propose(vectors, k)
+                return graphics.propose(vectors, k)
             except RuntimeError as error:
                 logger.warning("vectors are searched on the CPU from now on, as the GPU failed: %s.", error)
                 self._graphics = None

@@ -24,6 +24,7 @@ from tests.serving.running import Running, answering
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MODEL = GET.replace(b"livez", b"model")
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 POST = b"POST /search?k=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
 
 
@@ -98,6 +99,9 @@ def test_a_head_of_nearly_that_length_is_taken(server: Running) -> None:
         GET + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         GET + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         GET + b"X Y: z\r\n\r\n",
+        GET + b"Host: elsewhere\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"CONNECT 127.0.0.1:443 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
     ],
 )
@@ -139,10 +143,18 @@ def test_another_protocol_that_is_asked_for_is_passed_over(server: Running, quer
         assert [line.answer()[0], line.answer()[0]] == [200, 200]
         line.send(GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n")
         assert line.answer()[0] == 200
-        line.send(POST + upgrade + b"Content-Length: %d\r\n\r\n" % len(query) + query)
-        status, _, body = line.answer()
-        assert (status, json.loads(body)["error"]["code"]) == (400, "no_upgrade")
-        assert line.rest() == b""
+        chunked = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (query[:99], query[99:]))
+        for sized in (b"Content-Length: %d\r\n\r\n" % len(query) + query, CHUNKED + chunked + b"0\r\n\r\n"):
+            line.send(POST + upgrade + sized)
+            status, _, body = line.answer()
+            assert status == 200
+            assert len(json.loads(body)["results"]) == 1
+        line.send(POST + upgrade + b"Content-Length: 0\r\n\r\n")
+        assert line.answer()[0] == 400
+        line.send(POST + upgrade + b"Content-Length: %d\r\n\r\n" % len(query) + query[:50])
+        time.sleep(0.1)
+        line.send(query[50:] + GET + b"\r\n")
+        assert [line.answer()[0], line.answer()[0]] == [200, 200]
 
 
 def test_many_requests_in_one_piece_are_answered_in_their_order(server: Running) -> None:
@@ -150,6 +162,12 @@ def test_many_requests_in_one_piece_are_answered_in_their_order(server: Running)
         line.send(b"".join(MODEL + b"X-Request-Id: number-%d\r\n\r\n" % n for n in range(50)))
         for n in range(50):
             assert b"number-%d\r\n" % n in line.answer()[1]
+
+
+def test_requests_that_are_not_waited_for_are_bounded(server: Running) -> None:
+    with connected(server) as line:
+        line.send((GET + b"\r\n") * 2000)
+        assert line.rest().count(b" 200 ") <= wire.MOST_PIPELINED + 1
 
 
 def test_a_body_in_small_pieces_is_one_body(server: Running, query: bytes) -> None:
@@ -180,6 +198,9 @@ def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
                 line.send(GET + b"\r\n")
                 assert line.answer()[0] == 200
                 time.sleep(0.6)
+            line.send(GET + b"\r\n" + GET)  # it cannot be read while the first is answered
+            assert line.answer()[0] == 200
+            assert line.answer()[0] == 408
 
 
 async def _slowly(request: Request) -> PlainTextResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ _PRODUCTS = 2**27
 
 _GATHERED = 2**25
 """How many numbers of candidates are gathered at a time, in double precision."""
+
+_ONE = threading.Lock()
+"""Who changes the precision of products, which is the whole process's."""
 
 Found = tuple[slice, np.ndarray, np.ndarray, np.ndarray]
 """A slice of c queries, their similarities float32 [c, k], indices int64 [c, k], and which are not proven, bool [c]."""
@@ -59,7 +63,7 @@ class GpuSearch:
 
         slack: float64 [q], how far below the k-th largest float32 product a true neighbour's may lie. The highest
         products of each row are summed again; where the lowest of these lies within the slack of the k-th, others may
-        do so too, and the row is not proven. Raises `torch.OutOfMemoryError` where there is no room for one query.
+        do so too, and the row is not proven; neither is one for which alone there is no room.
         """
         import torch
 
@@ -70,10 +74,10 @@ class GpuSearch:
             try:
                 found = self._nearest(rows, k, slack[rows], exclude_self)
             except torch.OutOfMemoryError:
-                if size == 1:
-                    raise
-                size //= 2
-                continue
+                if size > 1:
+                    size //= 2
+                    continue
+                found = np.empty((1, k), np.float32), np.empty((1, k), np.int64), np.ones(1, np.bool_)
             yield rows, *found
             start = rows.stop
 
@@ -82,9 +86,10 @@ class GpuSearch:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         import torch
 
-        with torch.autocast(self._gallery.device.type, enabled=False), _full_precision():
+        with torch.autocast(self._gallery.device.type, enabled=False):
             queries = self._queries[rows]
-            products = queries @ self._gallery.T
+            with _full_precision():
+                products = queries @ self._gallery.T
             if exclude_self:
                 products.diagonal(rows.start).fill_(-torch.inf)
             width = min(width_of(k), len(self._gallery) - exclude_self)
@@ -130,9 +135,10 @@ def _full_precision() -> Iterator[Any]:
     """TF32, which some programs switch on, keeps ten bits of a number: the bounds would not hold."""
     import torch
 
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with _ONE:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
