@@ -9,7 +9,6 @@ from collections.abc import Callable
 import uvicorn
 
 from serving.turns import Acceptor, Turns
-from serving.wire import Wire
 
 LAST_CALL = 0.2
 """Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
@@ -28,12 +27,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             if self._turns:
-                self._acceptor = Acceptor(self._listening, self._turns, self._protocol, self._connections)
+                self._acceptor = Acceptor(self._listening, self._turns, self._protocol, self.server_state.connections)
             self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         if self._acceptor:
-            self._acceptor.tell()
+            self._acceptor.tick()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -43,7 +42,5 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _protocol(self) -> asyncio.Protocol:
-        return Wire(self.config, self.server_state, self.lifespan.state)
-
-    def _connections(self) -> int:
-        return len(self.server_state.connections)
+        made = self.config.http_protocol_class
+        return made(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]

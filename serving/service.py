@@ -28,7 +28,7 @@ from serving.wire import Wire
 # could have as many rates as it likes. Read when its server is made, after this.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
 
-# Where BentoML makes the server it lets uvicorn choose, which takes httptools without its bounds.
+# Whoever makes the server, BentoML or serving.worker, lets uvicorn choose, which would take httptools without bounds.
 uvicorn.config.HTTP_PROTOCOLS["auto"] = f"{Wire.__module__}:{Wire.__name__}"
 
 CONFIGURATION = Configuration.of(os.environ)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -19,71 +19,94 @@ logger = logging.getLogger(__name__)
 AWAY = np.iinfo(np.int32).max
 """The count of a worker that takes no connections."""
 NOBODY = -1
-"""In place of a count."""
+"""In place of a count and a beat."""
 PATIENCE = 0.02
 """Seconds for which a connection is left to a worker with fewer; after that whoever sees it takes it, and leaves no
-other one to that worker until its count says that it goes on."""
+other one to that worker until its count or its beat says that it goes on."""
+STEP = 0.001
+"""Seconds after which whoever left a connection looks for it again: meanwhile the turn may have come to it."""
 PAUSE = 1.0
 """Seconds without accepting after the system refused to, as where too many files are open."""
 
 
 class Counts:
-    """How many connections each worker has, in a file that all of them map."""
+    """How many connections each worker has, in a file that all of them map: int32 [workers, 2], a count and a beat.
+
+    The beat changes with each connection that the worker takes, and as long as its event loop runs. The count alone
+    would not do: of one that hung without connections it stays as it is, for whoever does not wait for it takes what
+    would change it; and of one whose connections come and go it is often the same.
+    """
 
     def __init__(self, path: Path, workers: int) -> None:
         """A new file; all are away. For the supervisor, who says so again of a worker that ended."""
-        np.full(workers, AWAY, np.int32).tofile(path)
-        self.path, self._all = path, np.memmap(path, np.int32, "r+")
+        np.full((workers, 2), (AWAY, 0), np.int32).tofile(path)
+        self.path, self._all = path, _mapped(path)
 
     def away(self, number: int) -> None:
         """number: 1 for the first."""
-        self._all[number - 1] = AWAY
+        self._all[number - 1, 0] = AWAY
 
 
 class Turns:
     """Of the worker `number`, 1 for the first."""
 
     def __init__(self, path: Path, number: int) -> None:
-        self._all, self._own = np.memmap(path, np.int32, "r+"), number - 1
-        self._slow = np.full(len(self._all), NOBODY, np.int32)
+        self._all, self._own = _mapped(path), number - 1
+        self._slow = np.full_like(self._all, NOBODY)
 
     def tell(self, count: int) -> None:
         """So many connections it has now."""
-        self._all[self._own] = count
+        self._all[self._own, 0] = count
+
+    def beat(self) -> None:
+        """Its event loop runs."""
+        self._all[self._own, 1] = (self._all[self._own, 1] + 1) % AWAY
 
     def is_mine(self) -> bool:
-        """Those who were too slow to take a connection are not waited for, until they have another count."""
+        """Those who were too slow to take a connection are not waited for, until they have another count or beat."""
         now = np.array(self._all)
-        self._slow[self._slow != now] = NOBODY
-        return bool(now[self._own] <= now[self._slow == NOBODY].min())
+        self._slow[(self._slow != now).any(1)] = NOBODY
+        awaited = now[self._slow[:, 0] == NOBODY]
+        return bool(now[self._own, 0] <= awaited[:, 0].min())
 
     def before_me(self) -> np.ndarray:
-        """The count of each worker that has fewer, int32 [workers]; `NOBODY` for the others."""
-        return np.where(self._all < self._all[self._own], self._all, NOBODY).astype(np.int32)
+        """Count and beat of each worker that has fewer, int32 [workers, 2]; `NOBODY` for the others."""
+        now = np.array(self._all)
+        return np.where(now[:, :1] < now[self._own, 0], now, NOBODY).astype(np.int32)
 
     def were_slow(self, awaited: np.ndarray) -> None:
-        """Those of `before_me` of a while ago who have the same count yet, though a connection was there for them."""
-        self._slow = np.where(self._all == awaited, awaited, self._slow).astype(np.int32)
+        """Those of `before_me` of a while ago who are the same yet, though a connection was there for them."""
+        same = (self._all == awaited).all(1, keepdims=True)
+        self._slow = np.where(same, awaited, self._slow).astype(np.int32)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    return np.memmap(path, np.int32, "r+").reshape(-1, 2)
 
 
 class Acceptor:
     """Takes connections from a listening socket that several processes share, in turn. In one event loop."""
 
     def __init__(
-        self, listening: socket.socket, turns: Turns, make: Callable[[], asyncio.Protocol], count: Callable[[], int]
+        self,
+        listening: socket.socket,
+        turns: Turns,
+        make: Callable[[], asyncio.Protocol],
+        connections: Collection[asyncio.Protocol],
     ) -> None:
-        """make: the protocol of a new connection; count: how many there are in this process."""
+        """make: the protocol of a new connection; connections: those of this process, as they are made and lost."""
         listening.setblocking(False)
-        self._listening, self._turns, self._make, self._count = listening, turns, make, count
+        self._listening, self._turns, self._make, self._connections = listening, turns, make, connections
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
-        self._awaited = turns.before_me()
-        self._arriving: set[asyncio.Task[object]] = set()
+        self._awaited, self._until = np.full_like(turns.before_me(), NOBODY), 0.0
+        self._arriving: dict[asyncio.Protocol, asyncio.Task[object]] = {}
         self._watch()
 
-    def tell(self) -> None:
-        """Let the others know how many connections there are now; of closed ones nobody hears otherwise."""
-        self._turns.tell(self._count() + len(self._arriving))
+    def tick(self) -> None:
+        """For the event loop, often: the others know that it runs, and of closed connections."""
+        self._turns.beat()
+        self._tell()
 
     def close(self) -> None:
         self._turns.tell(int(AWAY))
@@ -91,26 +114,30 @@ class Acceptor:
         if self._later:
             self._later.cancel()
 
+    def _tell(self) -> None:
+        arriving = sum(protocol not in self._connections for protocol in self._arriving)
+        self._turns.tell(len(self._connections) + arriving)
+
     def _watch(self) -> None:
         self._loop.add_reader(self._listening, self._look)
 
     def _look(self) -> None:
         """A connection waits."""
-        self.tell()
+        self._tell()
         if self._turns.is_mine():
             self._take()
-        else:
-            self._wait(PATIENCE)
+            return
+        before_me = self._turns.before_me()
+        if (before_me != self._awaited).any():  # they go on, and it is not the connection of a moment ago
+            self._awaited, self._until = before_me, self._loop.time() + PATIENCE
+        if self._loop.time() < self._until:
+            self._pause(STEP)
+        elif self._take():
+            self._turns.were_slow(before_me)
 
-    def _wait(self, seconds: float) -> None:
-        self._awaited = self._turns.before_me()
+    def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._listening)
-        self._later = self._loop.call_later(seconds, self._again)
-
-    def _again(self) -> None:
-        self._watch()
-        if self._take():
-            self._turns.were_slow(self._awaited)
+        self._later = self._loop.call_later(seconds, self._watch)
 
     def _take(self) -> bool:
         """Whether there was a connection."""
@@ -120,16 +147,17 @@ class Acceptor:
             return False  # another worker was quicker, or the client has given up
         except OSError as error:
             logger.warning("no connection can be accepted: %s; again in %g s.", error.strerror, PAUSE)
-            self._wait(PAUSE)
+            self._pause(PAUSE)
             return False
         connection.setblocking(False)
-        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection))
-        self._arriving.add(task)
-        task.add_done_callback(self._arrived)
-        self.tell()
+        protocol = self._make()
+        task = self._loop.create_task(self._loop.connect_accepted_socket(lambda: protocol, connection))
+        self._arriving[protocol] = task
+        task.add_done_callback(lambda task: self._arrived(protocol, task))
+        self.tick()
         return True
 
-    def _arrived(self, task: asyncio.Task[object]) -> None:
-        self._arriving.discard(task)
+    def _arrived(self, protocol: asyncio.Protocol, task: asyncio.Task[object]) -> None:
+        del self._arriving[protocol]
         if not task.cancelled() and (error := task.exception()):
             logger.debug("a connection was lost at once: %s", str(error))

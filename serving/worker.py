@@ -51,7 +51,6 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
 
     from serving import service
     from serving.answering import Server
-    from serving.wire import Wire
 
     sys.setswitchinterval(SWITCH)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -63,7 +62,6 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
         access_log=False,
         server_header=False,
         lifespan="on",
-        http=Wire,
         backlog=QUEUE,
         timeout_graceful_shutdown=math.ceil(service.CONFIGURATION.drain_seconds),
     )
