@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from zoo.onnx_runtime import INPUT, OUTPUT, threads
+from zoo.onnx_runtime import INPUT, OUTPUT, session_options
 
 GROUPS = 12
 """How many parts of a network are tried by themselves."""
@@ -42,10 +42,7 @@ def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
 
 def embed(path: Path, pixels: np.ndarray) -> np.ndarray:
     """A graph's output on pixels uint8 [n, h, w, c], by ONNX Runtime on the CPU: [n, dim]."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads()
-    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(path, session_options(), providers=["CPUExecutionProvider"])
     return np.concatenate(
         [session.run([OUTPUT], {INPUT: pixels[i : i + BATCH]})[0] for i in range(0, len(pixels), BATCH)]
     )

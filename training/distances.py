@@ -11,6 +11,10 @@ from torch.autograd.function import once_differentiable
 _PIECE = 256
 """Pairs at a time on a CPU: their rows stay in its cache. On other devices each piece would be a launch of its own."""
 
+_ROUNDING = 16
+"""Squares of distances up to so many units of rounding of |e_i|^2 + |e_j|^2 are 0: of rows that coincide the product
+leaves as much, more or less by the processor, and means over terms above zero would count them."""
+
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
@@ -68,8 +72,10 @@ class _Distances(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
         lengths = embeddings.square().sum(1)
-        squared = torch.addmm(lengths[:, None] + lengths, embeddings, embeddings.T, alpha=-2)
-        result = squared.clamp_(min=0).sqrt_().fill_diagonal_(0)
+        sums = lengths[:, None] + lengths
+        squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
+        coincide = squared <= sums.mul_(_ROUNDING * torch.finfo(sums.dtype).eps)
+        result = squared.masked_fill_(coincide, 0).sqrt_().fill_diagonal_(0)
         ctx.save_for_backward(embeddings, result)
         return result
 

@@ -42,6 +42,19 @@ def test_rows_that_coincide_have_no_gradient() -> None:
         assert (gradient == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [3, 128, 512])
+def test_rows_that_coincide_are_at_0_by_the_product_too(dtype: torch.dtype, dim: int) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    lengths = 10 ** torch.linspace(-3, 3, 64)[:, None]
+    rows = torch.nn.functional.normalize(torch.randn(64, dim, generator=generator)).mul(lengths).to(dtype)
+    found = distances(torch.cat([rows, rows]))
+    assert not found[:64, 64:].diagonal().any()
+    # Rows a hundredth of their length apart are told apart, short ones beside long ones too.
+    near = distances(torch.cat([rows, rows * 1.01]))[:64, 64:].diagonal()
+    assert torch.allclose(near, lengths[:, 0].to(dtype) * 0.01, rtol=0.03)
+
+
 def test_distances_of_triplets_are_those_of_their_pairs() -> None:
     third = torch.tensor([2, 3, 1, 4])
 
