@@ -34,7 +34,7 @@ check: $(READY) ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check ## check, then all tests, one process a core
+test: check ## check, then all tests, one process more than cores
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 slow: $(READY)-slow ## tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers

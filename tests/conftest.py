@@ -18,6 +18,11 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: a third of the time tests wait for servers and a browser."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.fixture(autouse=True)
 def own_zoo(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test has an empty local zoo and never reaches for the Hub."""
