@@ -74,7 +74,8 @@ class _Distances(torch.autograd.Function):
         lengths = embeddings.square().sum(1)
         sums = lengths[:, None] + lengths
         squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
-        coincide = squared <= sums.mul_(_ROUNDING * torch.finfo(sums.dtype).eps)
+        # What is not finite is below nothing, and stays visible.
+        coincide = squared < sums.mul_(_ROUNDING * torch.finfo(sums.dtype).eps)
         result = squared.masked_fill_(coincide, 0).sqrt_().fill_diagonal_(0)
         ctx.save_for_backward(embeddings, result)
         return result

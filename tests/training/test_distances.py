@@ -55,6 +55,13 @@ def test_rows_that_coincide_are_at_0_by_the_product_too(dtype: torch.dtype, dim:
     assert torch.allclose(near, lengths[:, 0].to(dtype) * 0.01, rtol=0.03)
 
 
+def test_what_is_not_finite_stays_visible() -> None:
+    for number in (torch.inf, torch.nan, 1e30):  # whose square is infinite
+        found = distances(torch.tensor([[number, 0.0], [number, 0.0], [0.0, 1.0]]))
+        assert not torch.isfinite(found[0, 1])
+        assert not torch.isfinite(found[0, 2])
+
+
 def test_distances_of_triplets_are_those_of_their_pairs() -> None:
     third = torch.tensor([2, 3, 1, 4])
 
