@@ -15,6 +15,9 @@ _ROUNDING = 16
 """Squares of distances up to so many units of rounding of |e_i|^2 + |e_j|^2 are 0: of rows that coincide the product
 leaves as much, more or less by the processor, and means over terms above zero would count them."""
 
+_FLOAT32 = torch.finfo(torch.float32).eps
+"""The coarsest rounding that is taken for it: by bfloat16's, rows half a unit apart would coincide."""
+
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
@@ -75,7 +78,7 @@ class _Distances(torch.autograd.Function):
         sums = lengths[:, None] + lengths
         squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
         # What is not finite is below nothing, and stays visible.
-        coincide = squared < sums.mul_(_ROUNDING * torch.finfo(sums.dtype).eps)
+        coincide = squared < sums.mul_(_ROUNDING * min(torch.finfo(sums.dtype).eps, _FLOAT32))
         result = squared.masked_fill_(coincide, 0).sqrt_().fill_diagonal_(0)
         ctx.save_for_backward(embeddings, result)
         return result

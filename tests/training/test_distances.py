@@ -55,6 +55,12 @@ def test_rows_that_coincide_are_at_0_by_the_product_too(dtype: torch.dtype, dim:
     assert torch.allclose(near, lengths[:, 0].to(dtype) * 0.01, rtol=0.03)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_rows_that_are_near_do_not_coincide(dtype: torch.dtype) -> None:
+    near = torch.tensor([[1.0, 0.0], [0.97, 0.25]], dtype=dtype)
+    assert distances(near)[0, 1].item() == pytest.approx(0.25, rel=0.15)
+
+
 def test_what_is_not_finite_stays_visible() -> None:
     for number in (torch.inf, torch.nan, 1e30):  # whose square is infinite
         found = distances(torch.tensor([[number, 0.0], [number, 0.0], [0.0, 1.0]]))
