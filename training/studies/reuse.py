@@ -1,4 +1,4 @@
-"""Runs that are finished already: in another study, or in the same one under another arm's name."""
+"""Runs that another study has finished already."""
 
 from __future__ import annotations
 
@@ -35,24 +35,9 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
         with claimed(run.folder) as ours:
             if ours and not run.finished:
                 learn(run, images_of(run, result), images)
-                _take_over(run, path, result)
+                write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
                 taken += 1
     return taken
-
-
-def take_over_twin(run: Run, runs: Iterable[Run]) -> Run | None:
-    """Give a run the result of one of `runs`, of the same study, that is finished and of the same recipes; that one.
-
-    Two arms may be one model under two names, each with claims of its own.
-    """
-    twin = next((other for other in runs if other.digests == run.digests and other.finished), None)
-    if twin:
-        _take_over(run, twin.folder.relative_to(run.folder.parents[2]) / RESULT, twin.result())
-    return twin
-
-
-def _take_over(run: Run, path: Path, result: Mapping[str, Any]) -> None:
-    write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
 
 
 def serves(study: Study, result: Mapping[str, Any]) -> bool:

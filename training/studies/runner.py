@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from training.studies.plan import Plan, Run
 from training.studies.results import value_of
-from training.studies.reuse import take_over_twin
 from training.studies.single import Workplace, claimed, perform
 from zoo.errors import ZooError
 
@@ -42,10 +41,6 @@ def run_all(plan: Plan, runs: Sequence[Run], work: Workplace, say: Callable[[str
         with claimed(run.folder) as ours:
             if not ours or run.finished:
                 tally.elsewhere.append(run)
-                continue
-            if twin := take_over_twin(run, runs):
-                tally.done.append(run)
-                say(f"{run.title}: the same model as {twin.title}, taken over.")
                 continue
             started = time.perf_counter()
             try:

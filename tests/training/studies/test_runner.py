@@ -275,20 +275,6 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
         adopt(other, runs, tmp_path)
 
 
-def test_one_model_under_two_names_is_trained_once(tmp_path: Path, data: Path) -> None:
-    plan = toys.plan(data)
-    study = Study("toys/twins", "", "", (*toys.STUDY.arms, Arm("twin", toys.STUDY.arms[0].recipe)), (R1,))
-    lines: list[str] = []
-    tally = go(dataclasses.replace(plan, study=study), tmp_path, lines)
-    assert len(tally.done) == 6
-    assert lines.count("twin, seed 1: the same model as margin, seed 1, taken over.") == 1
-    results = {run.title: run.result() for run in tally.done}
-    twin, margin = results["twin, seed 1"], results["margin, seed 1"]
-    assert (twin["arm"], twin["from"]) == ("twin", f"runs/margin/seed-1/{RESULT}")
-    assert all(twin[key] == margin[key] for key in margin if key != "arm")
-    assert not go(dataclasses.replace(plan, study=study), tmp_path).done
-
-
 @pytest.fixture
 def other_data(tmp_path: Path) -> Path:
     """The same names and classes as `data`, with other pixels."""
