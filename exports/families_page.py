@@ -10,6 +10,10 @@ from zoo.floors import EXPORT_FLOORS
 MEBI = 2**20
 FLOORS = ", ".join(f"{name} {floor}" for name, floor in EXPORT_FLOORS.items())
 
+SATURATION = """\
+On x86 without VNNI plain ONNX Runtime adds pairs of 8-bit products in 16 bits, which overflow: whoever opens an int8
+graph there without this package sets `session.x64quantprecision` to 1, as it does, and gets what was measured."""
+
 
 def page(table: Mapping[str, Any]) -> str:
     """docs/exports.md from what docs/exports.json holds."""
@@ -69,7 +73,8 @@ def _scopes(rows: Any) -> list[str]:
     for row in rows:
         if int8 := row["variants"].get("int8"):
             scopes.setdefault(int8["quantised"], []).append(row["architecture"])
-    return ["## What int8 quantises", "", *(f"- {scope}: {', '.join(names)}" for scope, names in scopes.items()), ""]
+    listed = (f"- {scope}: {', '.join(names)}" for scope, names in scopes.items())
+    return ["## What int8 quantises", "", SATURATION, "", *listed, ""]
 
 
 def _failures(rows: Any) -> list[str]:

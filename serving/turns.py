@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -99,7 +100,9 @@ class Acceptor:
         self._listening, self._turns, self._make, self._connections = listening, turns, make, connections
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
-        self._awaited, self._until = np.full_like(turns.before_me(), NOBODY), 0.0
+        self._waiting = select.poll()
+        self._waiting.register(listening, select.POLLIN)
+        self._since, self._awaited, self._able = 0.0, turns.before_me(), True
         self._arriving: dict[asyncio.Protocol, asyncio.Task[object]] = {}
         self._watch()
 
@@ -116,28 +119,35 @@ class Acceptor:
 
     def _tell(self) -> None:
         arriving = sum(protocol not in self._connections for protocol in self._arriving)
-        self._turns.tell(len(self._connections) + arriving)
+        self._turns.tell(len(self._connections) + arriving if self._able else int(AWAY))
 
     def _watch(self) -> None:
         self._loop.add_reader(self._listening, self._look)
 
     def _look(self) -> None:
         """A connection waits."""
+        self._since, self._awaited = self._loop.time(), self._turns.before_me()
+        self._decide()
+
+    def _decide(self) -> None:
         self._tell()
         if self._turns.is_mine():
             self._take()
-            return
-        before_me = self._turns.before_me()
-        if (before_me != self._awaited).any():  # they go on, and it is not the connection of a moment ago
-            self._awaited, self._until = before_me, self._loop.time() + PATIENCE
-        if self._loop.time() < self._until:
+        elif self._loop.time() < self._since + PATIENCE:
             self._pause(STEP)
         elif self._take():
-            self._turns.were_slow(before_me)
+            self._turns.were_slow(self._awaited)
 
     def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._listening)
-        self._later = self._loop.call_later(seconds, self._watch)
+        self._later = self._loop.call_later(seconds, self._again)
+
+    def _again(self) -> None:
+        """Where one waits yet, it may be the one from before the pause, and has waited since then."""
+        self._able = True
+        self._watch()
+        if self._waiting.poll(0):
+            self._decide()
 
     def _take(self) -> bool:
         """Whether there was a connection."""
@@ -147,6 +157,8 @@ class Acceptor:
             return False  # another worker was quicker, or the client has given up
         except OSError as error:
             logger.warning("no connection can be accepted: %s; again in %g s.", error.strerror, PAUSE)
+            self._able = False  # so that nobody leaves a connection to it
+            self._tell()
             self._pause(PAUSE)
             return False
         connection.setblocking(False)

@@ -18,9 +18,11 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than cores: a third of the time tests wait for servers and a browser."""
-    return len(os.sched_getaffinity(0)) + 1
+    asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", "")
+    return int(asked) if asked.isdecimal() else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.fixture(autouse=True)

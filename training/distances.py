@@ -13,7 +13,8 @@ _PIECE = 256
 
 _ROUNDING = 16
 """Squares of distances up to so many units of rounding of |e_i|^2 + |e_j|^2 are 0: of rows that coincide the product
-leaves as much, more or less by the processor, and means over terms above zero would count them."""
+leaves as much, more or less by the processor, and means over terms above zero would count them. Unit rows in float32
+nearer than .002 coincide so: of such a distance a quarter is rounding."""
 
 _FLOAT32 = torch.finfo(torch.float32).eps
 """The coarsest rounding that is taken for it: by bfloat16's, rows half a unit apart would coincide."""

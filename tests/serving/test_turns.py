@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -16,6 +19,7 @@ from serving.turns import PATIENCE, Acceptor, Counts, Turns
 from tests.serving.running import Running, serving, stopped
 
 ESTABLISHED = "01"
+THREE = [asyncio.Protocol() for _ in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -141,32 +145,78 @@ def test_one_that_hung_without_connections_is_waited_for_again_once_it_goes_on(t
     assert not first.is_mine(), "it is busy, and goes on"
 
 
-def test_of_connections_that_come_together_only_the_first_waits_for_one_that_hangs(tmp_path: Path) -> None:
-    waits: list[int] = []
+def accepted_by(acceptor: Callable[[socket.socket, list[asyncio.Protocol]], Acceptor], count: int) -> None:
+    """So many connections at once are taken by the acceptor, which is given its socket and a list for them."""
     made: list[asyncio.Protocol] = []
 
-    class Noted(Acceptor):
-        def _pause(self, seconds: float) -> None:
-            waits.append(len(made))
-            super()._pause(seconds)
-
-    async def accepted(listening: socket.socket) -> None:
-        counts = Counts(tmp_path / "counts", 2)
-        own, hanging = (Turns(counts.path, number) for number in (1, 2))
-        hanging.tell(0)
-
-        def make() -> asyncio.Protocol:
-            made.append(asyncio.Protocol())
-            return made[-1]
-
-        acceptor = Noted(listening, own, make, [asyncio.Protocol() for _ in range(3)])
+    async def run(listening: socket.socket) -> None:
+        taking = acceptor(listening, made)
         with ExitStack() as stack:
-            for _ in range(6):
+            for _ in range(count):
                 stack.enter_context(socket.create_connection(listening.getsockname()))
-            while len(made) < 6:
+            while len(made) < count:
                 await asyncio.sleep(0.001)
-            acceptor.close()
+            taking.close()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(asyncio.wait_for(accepted(listening), 20))
+        asyncio.run(asyncio.wait_for(run(listening), 20))
+
+
+def protocol(made: list[asyncio.Protocol]) -> asyncio.Protocol:
+    made.append(asyncio.Protocol())
+    return made[-1]
+
+
+def test_who_is_alive_and_takes_none_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    counts = Counts(tmp_path / "counts", 2)
+    own, alive = (Turns(counts.path, number) for number in (1, 2))
+    alive.tell(0)
+
+    class Beside(Acceptor):
+        def _decide(self) -> None:
+            alive.beat()
+            super()._decide()
+
+    accepted_by(lambda listening, made: Beside(listening, own, lambda: protocol(made), THREE), 4)
+
+
+def test_who_cannot_accept_is_away_meanwhile(tmp_path: Path) -> None:
+    counts = Counts(tmp_path / "counts", 2)
+    own, other = (Turns(counts.path, number) for number in (1, 2))
+    other.tell(9)
+
+    class Full(socket.socket):
+        def accept(self) -> NoReturn:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def looked(listening: socket.socket) -> None:
+        acceptor = Acceptor(listening, own, asyncio.Protocol, [])
+        acceptor.tick()
+        assert not other.is_mine()
+        with socket.create_connection(listening.getsockname()):
+            while not other.is_mine():
+                await asyncio.sleep(0.001)
+            acceptor.tick()
+            assert other.is_mine(), "its beat says nothing else"
+        acceptor.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, Full(fileno=listening.detach()) as full:
+        asyncio.run(asyncio.wait_for(looked(full), 20))
+
+
+def test_of_connections_that_come_together_only_the_first_waits_for_one_that_hangs(tmp_path: Path) -> None:
+    waits: list[int] = []
+    counts = Counts(tmp_path / "counts", 2)
+    own, hanging = (Turns(counts.path, number) for number in (1, 2))
+    hanging.tell(0)
+
+    def noting(listening: socket.socket, made: list[asyncio.Protocol]) -> Acceptor:
+        class Noted(Acceptor):
+            def _pause(self, seconds: float) -> None:
+                waits.append(len(made))
+                super()._pause(seconds)
+
+        return Noted(listening, own, lambda: protocol(made), THREE)
+
+    accepted_by(noting, 6)
     assert set(waits) == {0}

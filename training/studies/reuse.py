@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from training.studies.plan import RESULT, Plan, Run, read
+from training.studies.plan import FAILURE, RESULT, Plan, Run, read
 from training.studies.results import holds
 from training.studies.same_images import images_of, known_images, learn
 from training.studies.single import claimed
@@ -36,6 +36,7 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
             if ours and not run.finished:
                 learn(run, images_of(run, result), images)
                 write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
+                (run.folder / FAILURE).unlink(missing_ok=True)
                 taken += 1
     return taken
 

@@ -261,7 +261,10 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     arms = (dataclasses.replace(toys.STUDY.arms[1], label="pairs"), Arm("ms", "ms-$backbone-$dataset"))
     other = dataclasses.replace(plan, study=Study("toys/other", "", "", arms, toys.STUDY.measures[:2]))
     runs = other.runs(tmp_path / "two")
+    runs[0].folder.mkdir(parents=True)
+    (runs[0].folder / FAILURE).write_text("{}")
     assert adopt(other, runs, tmp_path / "one") == 2
+    assert not (runs[0].folder / FAILURE).exists()
     assert adopt(other, runs, tmp_path / "one") == 0
     tally = go(other, tmp_path / "two")
     assert [run.title for run in tally.before] == ["pairs, seed 0", "pairs, seed 1"]
