@@ -26,7 +26,7 @@ from exports.parity import Run
 from zoo.cards import Preprocessing
 from zoo.errors import ExportError
 from zoo.floors import RESIZE_FLOOR
-from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT
+from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
 from zoo.preprocessing import to_pixels
 
 op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
@@ -147,7 +147,7 @@ def _rename_input(graph: onnx.GraphProto, old: str, new: str) -> None:
 
 def compare(path: Path, run: Run, images: Sequence[np.ndarray], how: Preprocessing) -> dict[str, Any]:
     """How far the resizing graph at `path` is from `run`, the graph without, behind Pillow: pixels and embeddings."""
-    resizes, whole = _session(resizing(how).SerializeToString()), _session(path)
+    resizes, whole = _session(resizing(how)), open_session(path, "cpu")
     pixels = [to_pixels(image, how)[None] for image in images]
     steps = [
         np.abs(resizes.run(None, {IMAGES: a[None]})[0].astype(int) - b) for a, b in zip(images, pixels, strict=True)
@@ -164,7 +164,7 @@ def compare(path: Path, run: Run, images: Sequence[np.ndarray], how: Preprocessi
     }
 
 
-def _session(model: bytes | Path) -> Any:
+def _session(model: onnx.ModelProto) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
-from zoo.onnx_runtime import INPUT, OUTPUT, session_options
+from zoo.onnx_runtime import INPUT, OUTPUT, open_session
 
 GROUPS = 12
 """How many parts of a network are tried by themselves."""
@@ -42,7 +41,7 @@ def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
 
 def embed(path: Path, pixels: np.ndarray) -> np.ndarray:
     """A graph's output on pixels uint8 [n, h, w, c], by ONNX Runtime on the CPU: [n, dim]."""
-    session = ort.InferenceSession(path, session_options(), providers=["CPUExecutionProvider"])
+    session = open_session(path, "cpu")
     return np.concatenate(
         [session.run([OUTPUT], {INPUT: pixels[i : i + BATCH]})[0] for i in range(0, len(pixels), BATCH)]
     )

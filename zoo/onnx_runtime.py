@@ -88,20 +88,6 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
         # CUDA's and cuDNN's, from where pip puts them and the system's loader does not look. What is missing it prints.
         with redirect_stdout(sys.stderr):
             ort.preload_dlls()
-    try:
-        session = ort.InferenceSession(path, session_options(), providers=providers)
-    except Exception as error:  # onnxruntime raises a family of its own
-        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
-    if wanted not in session.get_providers():
-        # ONNX Runtime goes on without a provider whose libraries it does not find.
-        raise UsageError(f"{wanted} could not be started: {_lacking()}. Or use device cpu.")
-    return session
-
-
-def session_options():  # type: ignore[no-untyped-def]  # onnxruntime has no types
-    """What every session that computes embeddings is made with: quiet, on our threads, int8 products exact."""
-    import onnxruntime as ort
-
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads()
@@ -109,7 +95,14 @@ def session_options():  # type: ignore[no-untyped-def]  # onnxruntime has no typ
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
-    return options
+    try:
+        session = ort.InferenceSession(path, options, providers=providers)
+    except Exception as error:  # onnxruntime raises a family of its own
+        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
+    if wanted not in session.get_providers():
+        # ONNX Runtime goes on without a provider whose libraries it does not find.
+        raise UsageError(f"{wanted} could not be started: {_lacking()}. Or use device cpu.")
+    return session
 
 
 def _lacking() -> str:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from exports import quantize
 from exports.quantize import SCOPES, write_int8
 from exports.sensitivity import embed
-from zoo.onnx_runtime import INPUT, OUTPUT, session_options
+from zoo.onnx_runtime import INPUT, OUTPUT, open_session
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = (DRAW.normal(size=(6, 3)) * [0.01, 1, 100]).astype(np.float32)
@@ -48,7 +47,7 @@ def test_weights_and_outputs_of_a_linear_layer(tmp_path: Path) -> None:
 
     # Ranges hold 0: pixels up to 255 have a scale of 1 and are exact; the outputs share one scale of 255 steps.
     assert PIXELS.max() == 255
-    got = ort.InferenceSession(path, session_options()).run([OUTPUT], {INPUT: PIXELS})[0]
+    got = open_session(path, "cpu").run([OUTPUT], {INPUT: PIXELS})[0]
     by_hand = PIXELS.reshape(40, 6).astype(np.float64) @ (integers * scale)
     float32 = PIXELS.reshape(40, 6) @ WEIGHTS
     step = (max(float32.max(), 0) - min(float32.min(), 0)) / 255
