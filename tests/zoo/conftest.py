@@ -8,6 +8,7 @@ import pytest
 from tests.serving import toys
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_world import FILES, World
+from zoo.evaluation import int8_products
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +31,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         hub.add("org/toy", FILES)
         hub.xet = True
         yield World(hub, waits, tmp_path / "cache")
+
+
+@pytest.fixture
+def int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8-bit products wherever torch's are exact: without VNNI they are only slow, and not taken for that."""
+    monkeypatch.setattr(int8_products, "_processor_has_int8", lambda: True)
+    if not int8_products.has_int8(64):
+        pytest.skip("8-bit products of this torch are not exact on this processor")

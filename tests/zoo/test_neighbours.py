@@ -175,9 +175,9 @@ def definition(queries, gallery, k, exclude_self):
 @pytest.mark.parametrize("how", ["float32", "int8", "device"])
 @pytest.mark.parametrize("whole", [0, 8192])
 @pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
-def test_many_blocks_find_what_one_finds(monkeypatch, name, rows, whole, how):
-    if how == "int8" and not int8_products.has_int8(64):
-        pytest.skip("this processor has no 8-bit products")
+def test_many_blocks_find_what_one_finds(request, monkeypatch, name, rows, whole, how):
+    if how == "int8":
+        request.getfixturevalue("int8")
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
         monkeypatch.setattr(gpu_search, "_PRODUCTS", 64 * len(rows))
@@ -252,10 +252,7 @@ def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
     assert not int8_products.has_int8(512)
 
 
-def test_8_bit_products_that_saturate_are_not_used(monkeypatch):
-    if not int8_products.has_int8(64):
-        pytest.skip("this processor has no 8-bit products")
-
+def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
     def saturating(a, b, out):  # two products at a time come to 16 bits, as without VNNI
         unsigned, signed = a.numpy().astype(np.int64) + 128, b.numpy().astype(np.int64)
         pairs = [unsigned[:, i : i + 2] @ signed[i : i + 2] for i in range(0, len(signed), 2)]
@@ -273,9 +270,7 @@ def test_8_bit_products_that_saturate_are_not_used(monkeypatch):
         int8_products._sums_are_exact.cache_clear()
 
 
-def test_8_bit_products_miss_no_pair_that_float32_finds():
-    if not int8_products.has_int8(64):
-        pytest.skip("this processor has no 8-bit products")
+def test_8_bit_products_miss_no_pair_that_float32_finds(int8):
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)

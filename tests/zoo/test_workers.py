@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.evaluation import int8_products, nearest_neighbours, neighbours
+from zoo.evaluation import nearest_neighbours, neighbours
 from zoo.evaluation.workers import Workers
 
 
@@ -49,9 +49,7 @@ def test_each_thread_is_prepared_before_the_first_task():
     assert seen == [3]
 
 
-def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(monkeypatch):
-    if not int8_products.has_int8(64):
-        pytest.skip("this processor has no 8-bit products")
+def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(int8, monkeypatch):
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", 0)
     rows = np.random.default_rng(0).standard_normal((400, 64), np.float32)
