@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.proof import load
-from tests.proof.machine import Machine
+from tests.proof.machine import Machine, Pace
 
 
 def test_a_service_under_load_and_under_too_much(gallery_folder: Path, tmp_path: Path) -> None:
@@ -52,3 +52,16 @@ def test_what_others_take_of_the_machine() -> None:
             one.wait()
     assert both - others > 0.25 / (os.cpu_count() or 1)
     assert others <= 1
+
+
+def test_how_slow_the_cores_are() -> None:
+    """Means of what was seen between two moments, and of the slowest second of them."""
+    pace = Pace()
+    pace._seen = [(10.0, 1.0), (10.5, 3.0), (11.0, 6.0), (12.5, 4.0), (14.0, 100.0)]
+    assert pace.slowness(10, 13) == 3.5
+    assert pace.slowest(10, 13) == 6
+    assert np.isnan(pace.slowness(13, 14))
+    with Pace() as seen:
+        begun = time.perf_counter()
+        time.sleep(0.5)
+    assert 0 < seen.slowness(begun, begun + 1) <= seen.slowest(begun, begun + 1) < 1
