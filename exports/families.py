@@ -121,6 +121,7 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
         **dataclasses.asdict(member),
         "recipe": member in RECIPES,
         "date": datetime.now(UTC).date().isoformat(),
+        "hardware": hardware(),
         "variants": {},
         "failures": {},
     }
@@ -243,7 +244,6 @@ def write(docs: Path, calibration: str, rows: Mapping[str, Any]) -> None:
     every = [member.architecture for member in (*RECIPES, *FAMILIES)]
     table = {
         "command": f"python -m exports.families --calibration {calibration}",
-        "hardware": hardware(),
         "versions": {name: version(name) for name in ("torch", "timm", "onnx", "onnxscript", "onnxruntime")},
         "rows": [rows[name] for name in every if name in rows],
         "pending": [name for name in every if name not in rows],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ graph there without this package sets `session.x64quantprecision` to 1, as it do
 def page(table: Mapping[str, Any]) -> str:
     """docs/exports.md from what docs/exports.json holds."""
     rows = table["rows"]
+    machines = " and ".join(f"{name} ({count})" for name, count in Counter(row["hardware"] for row in rows).items())
+    versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
     families = {row["family"] for row in rows if "fp32" in row["variants"] and not row["recipe"]}
     columns = (
         "architecture | timm module | input | dim | M par. | torch | fp32 | MiB | fp16 | MiB | int8 | MiB | centred | "
@@ -27,7 +30,7 @@ def page(table: Mapping[str, Any]) -> str:
         "# Exported architectures",
         "",
         f"Made by `{table['command']}`, {min(row['date'] for row in rows)} to {max(row['date'] for row in rows)}, on "
-        f"{table['hardware']}; {', '.join(f'{name} {number}' for name, number in table['versions'].items())}.",
+        f"{machines}; {versions}.",
         "",
         f"{len(rows)} architectures, among them {sum(row['recipe'] for row in rows)} that recipes name and members of "
         f"{len(families)} further families of timm that exported in fp32. Weights are random, parameters that timm "

@@ -8,6 +8,7 @@ import warnings
 from keyword import iskeyword
 from pathlib import Path
 
+import numpy as np
 import onnx
 import torch
 from torch import nn
@@ -18,6 +19,8 @@ from zoo.network import PixelNetwork, load_network
 from zoo.onnx_runtime import INPUT, OUTPUT
 
 OPSET = 20
+LOWEST = "lowest"
+"""The name of the least float32: what is clipped at it stays as it is."""
 
 
 def write_graph(folder: Path, card: Card, path: Path) -> None:
@@ -29,7 +32,7 @@ def write_graph(folder: Path, card: Card, path: Path) -> None:
         program = _export(model, example)
     except Exception as error:  # the exporter raises a family of its own
         raise ExportError(f"{card.name} cannot be exported to ONNX: {error}") from None
-    onnx.save(_anonymous(program.model_proto), path)
+    onnx.save(keep_padding(_anonymous(program.model_proto)), path)
 
 
 def _without_keywords(model: nn.Module) -> None:
@@ -52,6 +55,28 @@ def _anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
         del value.metadata_props[:]
         value.doc_string = ""
+    return model
+
+
+def keep_padding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with something between each padding and the maximum that is taken of what was padded.
+
+    ONNX Runtime (1.31, its optimiser "PadFusion") leaves such a padding to MaxPool, whose own counts for nothing: zeros
+    at the border are then no longer the largest where all else is negative, as in hgnetv2's stem.
+    """
+    nodes, kept = list(model.graph.node), []
+    padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
+    for node in nodes:
+        if node.op_type == "MaxPool" and node.input[0] in padded:
+            apart = f"{node.input[0]}_of_{node.output[0]}"
+            kept.append(onnx.helper.make_node("Clip", [node.input[0], LOWEST], [apart], name=apart))
+            node.input[0] = apart
+        kept.append(node)
+    if len(kept) > len(nodes):
+        lowest = np.array(np.finfo(np.float32).min)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(lowest, LOWEST))
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
     return model
 
 

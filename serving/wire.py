@@ -31,6 +31,11 @@ MOST_PIPELINED = 64
 HEAD_SECONDS = 30.0
 """Within which a request's head must be here, counted from its first byte, or from when the connection was made."""
 
+IDLE_SECONDS = 75
+"""After an answer, how long the connection is kept for a next request. Whoever closes first must not be the one that is
+asked: proxies keep theirs for a minute (nginx, load balancers), and would answer 502 for a service that closed before.
+"""
+
 
 class Wire(HttpToolsProtocol):
     """One connection."""
@@ -43,6 +48,7 @@ class Wire(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.timeout_keep_alive = IDLE_SECONDS
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -69,9 +75,8 @@ class Wire(HttpToolsProtocol):
         answered = self.cycle is not None and self.cycle.response_complete
         if answered and not (self._deadline or self.timeout_keep_alive_task or self.transport.is_closing()):
             # What came was the end of a body that nobody waits for, or nothing at all.
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            waiting = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = waiting
 
     def on_message_begin(self) -> None:
         if self._muted:

@@ -18,6 +18,7 @@ from onnx import TensorProto
 import zoo
 from exports.copies import writable
 from exports.export import Exporter, export
+from exports.graph import keep_padding
 from exports.parity import measure
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
@@ -30,7 +31,31 @@ from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 from zoo.verify import verify
 
+PADDED = {"pads": ([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "zero": (0, np.float32)}
 IMAGES = [picture(seed, 33, 27) for seed in range(5000, 5042)]
+
+
+def test_zeros_at_the_border_are_the_largest_where_all_else_is_negative() -> None:
+    """torch's F.pad and F.max_pool2d of [[-1, -2], [-3, -4]]: ONNX Runtime would let the pool ignore the padding."""
+    pads, zero = (onnx.numpy_helper.from_array(np.array(*of), name) for name, of in PADDED.items())
+    value = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node("Pad", ["x", "pads", "zero"], ["padded"]),
+        onnx.helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[2, 2], strides=[1, 1]),
+        onnx.helper.make_node("MaxPool", ["x"], ["z"], kernel_shape=[2, 2]),
+    ]
+    given, made = (
+        value("x", TensorProto.FLOAT, [1, 1, 2, 2]),
+        [value(name, TensorProto.FLOAT, [1, 1, side, side]) for name, side in (("y", 2), ("z", 1))],
+    )
+    graph = onnx.helper.make_graph(nodes, "g", [given], made, [pads, zero])
+    model = keep_padding(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]))
+    model.ir_version = 10
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    y, z = session.run(None, {"x": -np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2)})
+    assert y.tolist() == [[[[-1, 0], [0, 0]]]]
+    assert z.tolist() == [[[[-1]]]]
 
 
 @pytest.mark.parametrize("precision", FILES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from exports.families_page import page
 
 VARIANT = {"min_cosine": 0.99999951, "mean_cosine": 1.0, "centred_cosine": 0.987, "bytes": 3 * 2**20}
-ROW = {"size": 64, "args": {}, "recipe": False, "date": "2030-01-02"}
+ROW = {"size": 64, "args": {}, "recipe": False, "date": "2030-01-02", "hardware": "a computer"}
 
 
 def test_the_page() -> None:
@@ -23,7 +23,6 @@ def test_the_page() -> None:
     bad = {**ROW, "architecture": "beta_net", "variants": {}, "failures": {"torch": "no such size"}}
     table = {
         "command": "python -m exports.families",
-        "hardware": "a computer",
         "versions": {"torch": "9.9"},
         "rows": [good, bad],
         "pending": ["gamma_net"],
@@ -33,6 +32,7 @@ def test_the_page() -> None:
     assert f"| alpha_net | alpha | 64 | 320 | 1.3 | {measured} |" in text
     assert "| beta_net | - | 64 | - | - | - | - | - | - | - | - | - | - | - |" in text
     assert "members of 1 further families" in text
+    assert "on a computer (2); torch 9.9" in text
     assert "- layers alone: alpha_net" in text
     assert "- alpha_net, fp16: it overflows\n- beta_net, torch: no such size" in text
     assert "goes on with: gamma_net." in text

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+IDLE_SECONDS = 30.0
+"""After which a connection is not used again: the service may be closing it at that moment."""
 
 
 def request(path: str, body: bytes = b"", method: str = "POST", key: str = "") -> bytes:
@@ -24,6 +28,7 @@ class Line:
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "", parts.port or 80
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.used = time.monotonic()
 
     async def __aenter__(self) -> Self:
         return self
@@ -34,8 +39,8 @@ class Line:
     async def ask(self, text: bytes) -> tuple[int, bytes]:
         """Status and body of the answer. Raises `OSError` where the connection breaks."""
         try:
-            if self.streams is not None and self.streams[0].at_eof():
-                await self._close()  # the service has closed it, as it does with one that nothing came through for long
+            if self.streams is not None and (self.streams[0].at_eof() or time.monotonic() > self.used + IDLE_SECONDS):
+                await self._close()
             if self.streams is None:
                 self.streams = await asyncio.open_connection(self.host, self.port)
             reader, writer = self.streams
@@ -43,6 +48,7 @@ class Line:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             lines = dict(line.partition(b": ")[::2] for line in head.split(b"\r\n")[1:-2])
             body = await reader.readexactly(int(lines[b"content-length"]))
+            self.used = time.monotonic()
         except asyncio.IncompleteReadError as error:
             await self._close()
             raise ConnectionResetError("the service closed the connection") from error

@@ -203,6 +203,17 @@ def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
             assert line.answer()[0] == 408
 
 
+def test_a_connection_is_kept_for_longer_than_proxies_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wire.IDLE_SECONDS > 60, "nginx's and AWS's default"
+    monkeypatch.setattr(wire, "IDLE_SECONDS", 0.8)
+    with answering(Starlette(routes=[Route("/livez", _slowly)]), http=wire.Wire) as url, connected(url) as line:
+        for _ in range(2):
+            line.send(GET + b"\r\n")
+            assert line.answer()[0] == 200
+            time.sleep(0.4)
+        assert line.rest() == b"", "it is closed then"
+
+
 async def _slowly(request: Request) -> PlainTextResponse:
     await asyncio.sleep(0.6)
     return PlainTextResponse("1")
