@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from serving.gallery import Hit, Item
@@ -15,11 +14,11 @@ def hit_json(hit: Hit, calibration: Calibration | None, path: str) -> dict[str, 
     path: of the collection (`Collection.path`).
     """
     chance = None if calibration is None else round(float(calibration.probability(hit.similarity)), 4)
-    return {**dataclasses.asdict(hit), "p_same": chance, "thumbnail": thumbnail_path(hit.id, path)}
+    return {**vars(hit), "p_same": chance, "thumbnail": thumbnail_path(hit.id, path)}
 
 
 def item_json(item: Item, path: str) -> dict[str, Any]:
-    return {**dataclasses.asdict(item), "thumbnail": thumbnail_path(item.id, path)}
+    return {**vars(item), "thumbnail": thumbnail_path(item.id, path)}
 
 
 def thumbnail_path(wanted: int, path: str) -> str:

@@ -57,26 +57,37 @@ def find(
     """embedding: unit row, float32 [1, dim]; calibration: the gallery's, without which `min_p` raises `UsageError`."""
     least = _least_similarity(ask, calibration)
     wanted = ask.offset + ask.k
-    if ask.rerank == EXPANSION:
-        first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
-        embedding = expanded(embedding[0], gallery.embeddings([hit.id for hit in first]))[None].astype(np.float32)
     if ask.rerank == RECIPROCAL:
         hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
+    elif ask.rerank == EXPANSION:
+        hits = _by_expansion(gallery, embedding, ask, leave_out, wanted)
     else:
         hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
-    if ask.rerank == EXPANSION:
-        hits = [Reranked(**vars(hit), rerank_score=hit.similarity) for hit in hits]
     return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]
+
+
+def _by_expansion(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int) -> list[Hit]:
+    """Nearest to the query and its neighbours together; `similarity` is to the query alone, as p_same is of that."""
+    first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
+    together = expanded(embedding[0], gallery.embeddings([hit.id for hit in first])[1])[None].astype(np.float32)
+    hits = {hit.id: hit for hit in gallery.search(together, many, leave_out, chosen=ask.chosen)[0]}
+    present, vectors = gallery.embeddings(list(hits))
+    similarities = np.clip(vectors.astype(np.float64) @ embedding[0].astype(np.float64), -1, 1)
+    return [
+        Reranked(**{**vars(hits[found]), "similarity": float(similarity)}, rerank_score=hits[found].similarity)
+        for found, similarity in zip(present, similarities, strict=True)
+    ]
 
 
 def _by_shared_neighbours(
     gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int
 ) -> list[Hit]:
     hits = gallery.search(embedding, many, leave_out, chosen=ask.chosen)[0]
-    head = hits[:CANDIDATES]
-    if not head:
-        return hits
-    distances = k_reciprocal(embedding[0], gallery.embeddings([hit.id for hit in head]))
+    nearest = {hit.id: hit for hit in hits[:CANDIDATES]}
+    present, vectors = gallery.embeddings(list(nearest))
+    if not present:
+        return hits[CANDIDATES:]
+    head, distances = [nearest[found] for found in present], k_reciprocal(embedding[0], vectors)
     order = np.argsort(distances, kind="stable")
     first = [Reranked(**vars(head[i]), rerank_score=float(1 - distances[i])) for i in order]
     return [*first, *hits[CANDIDATES:]]

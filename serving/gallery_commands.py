@@ -80,12 +80,18 @@ def _files(args: Namespace) -> list[ImageFile]:
 
 
 def _metadata(text: str) -> dict[str, Any]:
+    from serving.gallery.rows import json_of
+
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--metadata is no JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UsageError('--metadata is a JSON object, as {"year": 1908}.')
+    try:
+        json_of(value)
+    except ValueError as error:
+        raise UsageError(f"--metadata cannot be kept: {error}.") from None
     return value
 
 

@@ -26,14 +26,15 @@ CLIENTS = 10_000
 class ConcurrencyLimit:
     """ASGI middleware: at most `most` requests that have to be worked on are inside at a time; more get 429.
 
-    Only POST, PUT, PATCH and DELETE count: the page's own files and thumbnails take next to nothing.
+    POST, PUT, PATCH and DELETE count, and of those that only read which `also` says so: the page's own files and
+    thumbnails take next to nothing.
     """
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self.app, self.most, self.inside = app, most, 0
+    def __init__(self, app: ASGIApp, most: int, also: Callable[[Scope], bool] = lambda scope: False) -> None:
+        self.app, self.most, self.also, self.inside = app, most, also, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD", "OPTIONS") and not self.also(scope)):
             await self.app(scope, receive, send)
             return
         if self.inside >= self.most:

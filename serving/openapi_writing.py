@@ -13,11 +13,11 @@ def evaluate() -> Json:
     return {
         "summary": "Measure R@1, R@5, R@10 and MAP@R of the labelled items, exactly and through the index, and "
         "calibrate p_same",
-        "description": "It may take minutes, and is done once at a time. served_model: the least cosine of stored "
-        "embeddings to those that the served runtime and precision make today, of some items whose image files are "
-        "still there. reliability: in each tenth of p_same the mean of what was promised and the share that was so, "
-        "of pairs of classes that it was not fitted to. marks: how many results were marked, the part that is right "
-        "and those that contradict the labels. Needs a write key.",
+        "description": "It may take minutes, and is done once at a time. served_model: of up to 256 items whose image "
+        "files are still there the least cosine of stored embeddings to those that the served runtime and precision "
+        "make today, and R@1 through the index by each. reliability: in each tenth of p_same the mean of what was "
+        "promised and the share that was so, of pairs of classes that it was not fitted to. marks: how many results "
+        "were marked, the part that is right and those that contradict the labels. Needs a write key.",
         "responses": {
             "200": answer("The measurement", {"type": "object"}),
             **WRITING,

@@ -19,6 +19,11 @@ def takes_minutes(scope: Scope) -> bool:
     return bool(scope["method"] == "POST" and within(scope) == "/evaluate")
 
 
+def looks_at_every_item(scope: Scope) -> bool:
+    """Whether a request that only reads takes the longer the more items there are."""
+    return within(scope) in ("/map", "/metadata", "/labels", "/items", "/stats")
+
+
 class OneLine:
     """ASGI middleware: a path with a line break, which the mount at / does not match, is not found, as any other."""
 

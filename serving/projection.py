@@ -35,12 +35,13 @@ def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:
     {"total": items of the gallery, "explained": the parts of the variance that x and y hold, "points": [{"id", "x",
     "y", "label"}]}, x and y from -1 to 1 on one scale. The sample is the same as long as the gallery is.
     """
-    items = sorted(gallery.sample(most, seed=0), key=lambda item: item.id)
-    places, explained = principal_plane(gallery.embeddings([item.id for item in items]))
+    sampled = {item.id: item for item in gallery.sample(most, seed=0)}
+    present, vectors = gallery.embeddings(sorted(sampled))
+    places, explained = principal_plane(vectors)
     places = np.round(places / max(float(np.abs(places).max(initial=0)), 1e-12), 4)
     points = [
-        {"id": item.id, "x": x, "y": y, "label": item.label}
-        for item, (x, y) in zip(items, places.tolist(), strict=True)
+        {"id": item_id, "x": x, "y": y, "label": sampled[item_id].label}
+        for item_id, (x, y) in zip(present, places.tolist(), strict=True)
     ]
     return {"total": gallery.count(), "explained": explained, "points": points}
 

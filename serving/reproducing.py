@@ -1,12 +1,17 @@
 """Whether the model as it is served still makes the embeddings that the gallery holds.
 
 Labels are measured with the vectors of the gallery, which another runtime or precision of the model may have made.
-Images that searches are made with are embedded by the one that is served; so a sample of the gallery's own is too.
+Images that searches are made with are embedded by the one that is served; so a sample of the gallery's own is too, and
+how often the nearest is of the same label is compared with what the gallery's own vectors give.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from serving.gallery import Item
 from serving.gallery.decoding import decode
@@ -14,46 +19,63 @@ from serving.gallery.originals import Originals, folders_of
 from serving.searcher import Searcher
 from zoo.errors import ImageError
 
-SAMPLE = 32
+SAMPLE, SECONDS = 256, 10.0
+"""So many images are embedded, and no more once that has taken so long."""
 LOOKED_FOR = 10 * SAMPLE
 """Of so many items the image files are looked for."""
 
 
 def reproduced(searcher: Searcher) -> dict[str, Any]:
-    """The least cosine of up to `SAMPLE` items' stored embeddings to those of their image files, embedded now.
+    """Of up to `SAMPLE` items whose image files have the content that they had: what the served model makes of them.
 
-    Files are taken where they have the content that they had. least_cosine: None where none was found, and not_measured
-    says so. Items that were embedded by their thumbnails are left out.
+    least_cosine: of their stored embeddings to those of their files, embedded now. recall_at_1: of those that have a
+    label, how many find another item of it nearest through the index, by the vectors stored and by those made now. None
+    where there are none, and not_measured says so of the images. Items that were embedded by thumbnails are left out.
     """
-    cosines = _cosines(searcher)
-    model = searcher.embedder
+    model, pairs = searcher.embedder, list(_pairs(searcher))
+    cosines = [float(stored @ now) for _, stored, now in pairs]
+    labelled = [pair for pair in pairs if pair[0].label is not None]
     return {
         "runtime": model.runtime,
         "precision": model.precision,
         "device": model.device,
         "images": len(cosines),
         "least_cosine": min(cosines, default=None),
+        "recall_at_1": _recalls(searcher, labelled) if labelled else None,
         "not_measured": None if cosines else "none of the items' image files lies where it was indexed",
     }
 
 
-def _cosines(searcher: Searcher) -> list[float]:
-    gallery, found = searcher.gallery, []
-    originals, items = Originals(folders_of(gallery)), gallery.sample(LOOKED_FOR, seed=0)
-    small = gallery.from_thumbnails([item.id for item in items])
-    for item in items:
-        if item.id not in small and (cosine := _cosine(searcher, originals.read(item), item)) is not None:
-            found.append(cosine)
-            if len(found) == SAMPLE:
-                break
-    return found
+Pair = tuple[Item, np.ndarray, np.ndarray]
 
 
-def _cosine(searcher: Searcher, data: bytes | None, item: Item) -> float | None:
+def _pairs(searcher: Searcher) -> Iterator[Pair]:
+    """Items with their unit embeddings, float32 [dim], as stored and as the served model makes them now."""
+    gallery, ends, found = searcher.gallery, time.monotonic() + SECONDS, 0
+    originals = Originals(folders_of(gallery))
+    items = {item.id: item for item in gallery.sample(LOOKED_FOR, seed=0)}
+    small = gallery.from_thumbnails(list(items))
+    for item, stored in zip(*gallery.embeddings([one for one in items if one not in small]), strict=True):
+        if (now := _embedded(searcher, originals.read(items[item]))) is not None:
+            found += 1
+            yield items[item], stored, now
+        if found == SAMPLE or time.monotonic() > ends:
+            return
+
+
+def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
     try:
         pixels = None if data is None else decode(data, searcher.embedder.preprocessing, searcher.limits)[0]
     except ImageError:  # larger than this service takes
         return None
-    if pixels is None:
-        return None
-    return float(searcher.embedder.embed_pixels(pixels[None])[0] @ searcher.gallery.embedding(item.id))
+    return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]
+
+
+def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
+    def finds_its_label(item: Item, row: np.ndarray) -> bool:
+        hits = searcher.gallery.search(row[None], 1, [item.id])[0]
+        return bool(hits) and hits[0].label == item.label
+
+    stored = [finds_its_label(item, row) for item, row, _ in labelled]
+    served = [finds_its_label(item, row) for item, _, row in labelled]
+    return {"images": len(labelled), "stored": float(np.mean(stored)), "served": float(np.mean(served))}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from zoo.preprocessing import to_pixels
 from zoo.text import read_golden as read_golden_texts
 
 MAX_DRAFT = 2**16
+READY_SECONDS = 1.0
 
 
 class Searcher:
@@ -33,6 +36,7 @@ class Searcher:
         gallery.check_model(embedder.card)
         self.gallery, self.embedder, self.limits = gallery, embedder, limits
         self._probe, self._expected = self._golden()
+        self._looking, self._looked = threading.Lock(), (-math.inf, False)
         if not self.is_ready():
             raise ModelFolderError(
                 f"{embedder.card.name} does not give its golden image the embedding it should. Check it: "
@@ -117,7 +121,17 @@ class Searcher:
             return find(self.gallery, embedding, ask, () if leave_out is None else (leave_out,), calibration)
 
     def is_ready(self) -> bool:
-        """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched."""
+        """Whether a golden image still goes all the way: decoded, embedded to the vector it should be, searched.
+
+        Anybody may ask, without a key and as often as they like; it is looked at once a second at most.
+        """
+        with self._looking:
+            looked, was = self._looked
+            if time.monotonic() - looked > READY_SECONDS:
+                self._looked = looked, was = time.monotonic(), self._goes_all_the_way()
+        return was
+
+    def _goes_all_the_way(self) -> bool:
         embedding = self.embed(self._probe)
         self.gallery.search(embedding, 1)
         return float(embedding[0] @ self._expected) >= GOLDEN_FLOORS[self.embedder.precision]

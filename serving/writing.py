@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +21,7 @@ from serving.asking import checked_images
 from serving.collection import collection_of
 from serving.gallery import AS_IT_IS, Gallery, Item, NewItem
 from serving.gallery.decoding import decode
+from serving.gallery.rows import DEEPEST, json_of
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.searcher import Searcher
@@ -133,16 +136,33 @@ def _store(
 ) -> Response:
     with stage("write"):
         added = gallery.add(list(made.values()))
-        known = [(number, gallery.item(one)) for number, one in zip(made, added.ids, strict=True)]
+        known = [(number, _kept(gallery, one, made[number])) for number, one in zip(made, added.ids, strict=True)]
         differing = [pair for pair in known if pair[1].differs(described.label, described.metadata)]
         for _, item in differing if described.update else []:
-            gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
-        items = [item_json(gallery.item(one), path) for one in added.ids]
-    status = HTTPStatus.CREATED if added.new else HTTPStatus.OK
-    if refused and not made:
-        status = HTTPStatus.UNPROCESSABLE_ENTITY
+            with suppress(ItemNotFoundError):  # somebody else has just removed it
+                gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+        items = [item_json(_kept(gallery, item.id, made[number]), path) for number, item in known]
     told = [_differing_json(*pair, described) for pair in differing]
-    return JSONResponse({"new": added.new, "items": items, "refused": refused, "differing": told}, status)
+    answer = {"new": added.new, "items": items, "refused": refused, "differing": told}
+    if refused and not made:
+        return JSONResponse({**_none_added(refused), **answer}, HTTPStatus.UNPROCESSABLE_ENTITY)
+    return JSONResponse(answer, HTTPStatus.CREATED if added.new else HTTPStatus.OK)
+
+
+def _kept(gallery: Gallery, item: int, given: NewItem) -> Item:
+    """The item; as it was given, where somebody has removed it since."""
+    try:
+        return gallery.item(item)
+    except ItemNotFoundError:
+        now, change = datetime.now(UTC).isoformat(timespec="milliseconds"), gallery.change()
+        return Item(item, given.source, given.label, dict(given.metadata), given.content_sha256, now, change, given.key)
+
+
+def _none_added(refused: list[dict[str, Any]]) -> dict[str, Any]:
+    """An error like all others, for who looks at nothing else: the first image's, and how many there are."""
+    first = refused[0]["error"]
+    message = f"None of the {len(refused)} images was added. Of the first: {first['message']}"
+    return {"error": {**first, "message": message}}
 
 
 def _differing_json(number: int, item: Item, described: _Described) -> dict[str, Any]:
@@ -183,9 +203,10 @@ def _key(upload: Upload) -> str | None:
 
 def _metadata(values: dict[str, Any]) -> dict[str, Any]:
     try:
-        text = json.dumps(values, allow_nan=False)
-    except (ValueError, RecursionError):
-        raise invalid("metadata", "a JSON object without NaN or infinity") from None
-    if len(text) > MAX_METADATA or not is_unicode(json.dumps(values, ensure_ascii=False)):
+        text = json_of(values)
+    except ValueError:
+        expected = f"a JSON object without NaN, infinity, whole numbers beyond 64 bits and more than {DEEPEST} levels"
+        raise invalid("metadata", expected) from None
+    if len(json.dumps(values)) > MAX_METADATA or not is_unicode(text):
         raise invalid("metadata", f"a JSON object of at most {MAX_METADATA:,} characters of valid Unicode")
     return values

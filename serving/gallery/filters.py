@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
-MAX_KEYS, MAX_VALUES = 50, 1000
+MAX_KEYS, MAX_VALUES, MAX_LABELS = 50, 1000, 10_000
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Filter:
                 )
         if len(self.where) > MAX_KEYS:
             raise UsageError(f"a filter may name {MAX_KEYS} keys, not {len(self.where):,}.")
+        if len(self.labels) > MAX_LABELS:
+            raise UsageError(f"a filter may name {MAX_LABELS:,} labels, not {len(self.labels):,}.")
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)
@@ -40,20 +43,35 @@ class Filter:
         parts: list[str] = []
         given: list[Any] = []
         if self.labels:
-            parts.append(f"label IN ({_marks(self.labels)})")
-            given += self.labels
+            parts.append(f"label IN {_LISTED}")
+            given.append(_as_json(self.labels))
         for key, wanted in self.where.items():
             values = wanted if isinstance(wanted, list) else [wanted]
-            known = [value for value in values if value is not None]
-            # Of an item without the key json_extract gives NULL, as it does of null.
-            found = f"json_extract(metadata, ?) IN ({_marks(known)})"
-            parts.append(f"({found}{' OR json_extract(metadata, ?) IS NULL' if None in values else ''})")
-            path = f'$."{key}"'
-            given += [path, *known, *([path] if None in values else [])]
+            path = f"$.{_as_json(key)}"  # as the metadata have it, backslashes escaped
+            alternatives = []
+            if atoms := [value for value in values if not isinstance(value, bool | None)]:
+                # To SQLite true is 1, and a list is its text.
+                kind = "json_type(metadata, ?) IN ('integer', 'real', 'text')"
+                alternatives.append(f"json_extract(metadata, ?) IN {_LISTED} AND {kind}")
+                given += [path, _as_json(atoms), path]
+            if kinds := [_KINDS[value] for value in values if isinstance(value, bool | None)]:
+                # An item without the key has no type, and counts as if it had null.
+                alternatives.append(f"coalesce(json_type(metadata, ?), 'null') IN {_LISTED}")
+                given += [path, _as_json(kinds)]
+            parts.append(f"({' OR '.join(alternatives)})")
         return " AND ".join(parts) or "1", given
 
 
 EVERYTHING = Filter()
+
+_LISTED = "(SELECT value FROM json_each(?))"
+"""A statement takes so many values only, of which a list is one."""
+_KINDS = {True: "true", False: "false", None: "null"}
+"""As json_type calls them."""
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _can_be_key(key: str) -> bool:
@@ -69,10 +87,6 @@ def _can_be_value(value: object) -> bool:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def _marks(values: Any) -> str:
-    return ", ".join("?" * len(values))
 
 
 def where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:

@@ -235,8 +235,8 @@ class Gallery:
         """The item's unit embedding, float32 [dim]. Raises `ItemNotFoundError`."""
         return self._store.embedding(item_id)
 
-    def embeddings(self, ids: Sequence[int]) -> np.ndarray:
-        """The items' unit embeddings, float32 [n, dim]. Raises `ItemNotFoundError`."""
+    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Those of the ids that there still are, in their order, and their unit embeddings, float32 [n, dim]."""
         return self._store.embeddings(ids)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,11 @@ from zoo.errors import GalleryError, ModelChangedError
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS, MOST_RETRY_SECONDS = 60.0, 3600.0
+"""After a compaction that failed, as where the disk was full: when it is tried again; twice as late each time."""
+BUSY_SECONDS = 1.0
+"""Where another process compacts."""
+
 
 class LiveIndex:
     """Every process has its own, and catches up with the store by its change number before it answers."""
@@ -30,6 +37,7 @@ class LiveIndex:
         self.folder, self._store, self._device = folder, store, device
         self._catching_up, self._compacting = threading.Lock(), threading.Lock()
         self._in_background = False
+        self._not_before, self._pause = -math.inf, RETRY_SECONDS
         self._index, self._facts = self._newest()
 
     def close(self) -> None:
@@ -37,8 +45,14 @@ class LiveIndex:
 
     def current(self) -> Index:
         """The index, brought up to the store's last change and its generation: cheap where nothing changed."""
-        if self._store.position() == (self._index.change, self._index.generation):
-            return self._index
+        index = self._index
+        if self._store.position() != (index.change, index.generation):
+            index = self._catch_up()
+        if self._in_background and compaction.is_due(index.waiting, len(index)) and time.monotonic() > self._not_before:
+            self._start_compaction()
+        return index
+
+    def _catch_up(self) -> Index:
         with self._catching_up:
             index, facts = self._index, self._facts
             if self._store.position()[1] != index.generation:
@@ -49,9 +63,7 @@ class LiveIndex:
             if len(index) != changes.count:
                 index, facts = self._rebuilt(index.generation)
             self._index, self._facts = index, facts
-        if self._in_background and compaction.is_due(index.waiting, len(index)):
-            self._start_compaction()
-        return index
+            return index
 
     def stats(self) -> IndexStats:
         index, facts = self.current(), self._facts
@@ -132,10 +144,14 @@ class LiveIndex:
             with self._store.again().closing() as store:
                 compaction.compact(self.folder, store, wait=False)
         except BusyError:
-            return
+            self._not_before = time.monotonic() + BUSY_SECONDS
         except GalleryError as error:
             logger.warning("%s", error)
-            self._in_background = False  # what failed now would fail at every search
+            # What failed now would fail at every search.
+            self._not_before = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, MOST_RETRY_SECONDS)
+        else:
+            self._pause = RETRY_SECONDS
 
     def _start_compaction(self) -> None:
         if not self._compacting.acquire(blocking=False):

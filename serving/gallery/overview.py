@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,4 +32,5 @@ class Overview:
         """How many values there are, and key, value and items of each; the most frequent first, up to `limit`."""
         rows = self._read(_METADATA, limit)
         found = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
-        return (rows[0][4] if rows else 0), found
+        # Older stores may hold whole numbers that SQLite reads as infinity, which JSON has not.
+        return (rows[0][4] if rows else 0), [one for one in found if one[1] not in (math.inf, -math.inf)]

@@ -16,6 +16,10 @@ from zoo.errors import GalleryError
 
 BLOCK = 10_000
 """How many embeddings are read at a time."""
+DEEPEST = 32
+"""How many objects and lists of metadata may lie in one another: Python reads and writes JSON by recursion."""
+_WHOLE = 2**63
+"""SQLite's whole numbers are smaller, and a larger one would be another number to it, or none."""
 ITEM = (
     "id, source, label, metadata, content_sha256, added_at, change, "
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
@@ -85,4 +89,17 @@ def _now() -> str:
 
 
 def json_of(metadata: Mapping[str, Any]) -> str:
+    """Raises `ValueError` or `TypeError` for what is no JSON, and for what SQLite could not find again."""
+    _check_values(dict(metadata), DEEPEST)
     return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+
+
+def _check_values(value: object, levels: int) -> None:
+    if isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
+        raise ValueError("a whole number is beyond 64 bits")
+    if not isinstance(value, dict | list | tuple):
+        return
+    if not levels:
+        raise ValueError(f"more than {DEEPEST} objects or lists lie in one another")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_values(inner, levels - 1)

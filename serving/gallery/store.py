@@ -218,15 +218,16 @@ class Store:
             (blob,) = self._one("SELECT embedding FROM embeddings WHERE item = ?", item_id)
         return vector_of(blob, self.dim, self.path)
 
-    def embeddings(self, ids: Sequence[int]) -> np.ndarray:
-        """The items' embeddings, float32 [n, dim], in the order of the ids. Raises `ItemNotFoundError`."""
+    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Those of the ids that there are, in their order, and their embeddings, float32 [n, dim].
+
+        Who has found items, and then asks for their embeddings, may find that others have removed some meanwhile.
+        """
         with self._of_this_model():
             found = dict(self._database.by_ids("item, embedding", ids, "embeddings", "item"))
-        absent = [item_id for item_id in ids if item_id not in found]
-        if absent:
-            raise ItemNotFoundError(f"the gallery has no item {absent[0]}.")
-        rows = [vector_of(found[item_id], self.dim, self.path) for item_id in ids]
-        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+        present = [item_id for item_id in ids if item_id in found]
+        rows = [vector_of(found[item_id], self.dim, self.path) for item_id in present]
+        return present, np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
         """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""

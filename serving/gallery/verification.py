@@ -87,7 +87,7 @@ def _compared(gallery: Gallery, store: Store) -> _Compared:
 def _look_through(whole: Reading, index: Index | MilvusIndex, store: Store) -> _Compared:
     """All of the store's vectors once, block by block."""
     wrong, equal, count = [], True, 0
-    queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
+    _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
     queries = queries[is_unit(queries)]
 
     def good() -> Iterator[Block]:

@@ -34,7 +34,17 @@ BODIES = (
     '{"metadata": {"a": NaN}}', '{"label": ["a"]}', "1e5", '"x"', "", "{}", '{"id": 7}', '{"label": "a", "id": 7}',
     '{"metadata":' + '{"a":' * 5000 + "1" + "}" * 5001, json.dumps({"label": "x" * 70_000}),
 )  # fmt: skip
-METADATA = ('{"a": NaN}', '{"a": 1e999}', f'{{"{HALF}": 1}}', "[1]", "{", '"a"', json.dumps({"a": "x" * 17_000}))
+METADATA = (
+    *('{"a":' * levels + "1" + "}" * levels for levels in (33, 480, 500, 900)),
+    '{"a": ' + "9" * 400 + "}",
+    '{"a": NaN}',
+    '{"a": 1e999}',
+    f'{{"{HALF}": 1}}',
+    "[1]",
+    "{",
+    '"a"',
+    json.dumps({"a": "x" * 17_000}),
+)
 PATHS = (
     "/page/%2e%2e%2fapp.py", "/page//etc/passwd", "/page/..%5capp.py", "/page/%00", "/page/" + "a" * 5000, "/%00",
     "/x%0ay", "/collections/%00/search", "/collections/..%2fitems", "/docs/../app", "/items?limit=%d9%a3",
@@ -150,7 +160,7 @@ def _wire() -> list[bytes]:
 def on_the_wire(service: Service) -> dict[str, int]:
     """What comes back to bytes that are hardly HTTP, by status; "closed": nothing but the end of the connection.
 
-    What is no HTTP at all never reaches the application: uvicorn answers it with 400 as plain text.
+    What is no HTTP at all never reaches the application: serving.wire answers it.
     """
     statuses: dict[str, int] = {}
     for text in _wire():

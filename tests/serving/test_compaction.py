@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from serving.gallery import Gallery
 from serving.gallery.compaction import DUE_AT_LEAST, BusyError, alone, compact, is_due
 from serving.gallery.gallery import STORE
 from serving.gallery.generation import EXACT
+from serving.gallery.live import RETRY_SECONDS
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
@@ -199,7 +201,7 @@ def test_on_a_full_disk_nothing_is_written_and_nothing_lost(path: Path) -> None:
 
 
 def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.compact_in_background()
@@ -211,6 +213,13 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
                     thread.join()
         assert "cannot be written" in caplog.text
         assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+        assert gallery.index_stats().frozen == 0, "it is not tried again at every search"
+        monkeypatch.setattr("serving.gallery.live.time", Mock(monotonic=lambda: time.monotonic() + RETRY_SECONDS))
+        deadline = time.monotonic() + 20
+        while not gallery.index_stats().frozen:  # once there is room
+            assert time.monotonic() < deadline
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            time.sleep(0.05)
 
 
 @contextmanager

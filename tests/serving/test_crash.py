@@ -196,7 +196,7 @@ def check_searches(gallery: Gallery, plan: Plan, rng: np.random.Generator) -> fl
     """
     with Store(gallery.path / STORE).closing() as store:
         ids = np.array(list(store.labels()))
-        truth = store.embeddings(ids.tolist())
+        _, truth = store.embeddings(ids.tolist())
     queries = np.concatenate([truth[rng.permutation(len(truth))[:300]], rng.normal(size=(20, truth.shape[1]))])
     queries = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), np.float32)
     similarities, found = gallery.neighbours(queries, plan.k)

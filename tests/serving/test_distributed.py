@@ -75,7 +75,7 @@ def content(path: Path) -> Content:
 
 def embeddings(path: Path) -> np.ndarray:
     with Gallery.open(path) as gallery:
-        return gallery.embeddings([item.id for item in gallery.items(limit=1000)])
+        return gallery.embeddings([item.id for item in gallery.items(limit=1000)])[1]
 
 
 def outcome_of(report: Report) -> dict[str, object]:

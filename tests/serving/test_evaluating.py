@@ -65,6 +65,7 @@ def test_it_is_as_the_evaluation_says_and_takes_the_time_that_it_takes(
         "device": "cpu",
         "images": 24,
         "least_cosine": pytest.approx(1, abs=1e-6),
+        "recall_at_1": {"images": 24, "stored": expected["recall_at_1"], "served": expected["recall_at_1"]},
         "not_measured": None,
     }
     assert service.get("/evaluate").json()["served_model"] == told["served_model"]
@@ -118,9 +119,14 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
     with Gallery.open(tmp_path / "g") as gallery:
         searcher = Searcher(gallery, coarse)
         files = [own / item.source for item in gallery.items(limit=100)]
-        stored = gallery.embeddings([item.id for item in gallery.items(limit=100)])
-        cosines = (coarse.embed(files).astype(np.float64) * stored).sum(axis=1)
+        ids, stored = gallery.embeddings([item.id for item in gallery.items(limit=100)])
+        now, labels = coarse.embed(files).astype(np.float64), [gallery.item(one).label for one in ids]
+        cosines = (now * stored).sum(axis=1)
         told = reproduced(searcher)
+        for name, queries in (("stored", stored.astype(np.float64)), ("served", now)):
+            nearest = (queries @ stored.T - 2 * np.eye(24)).argmax(axis=1)
+            right = [labels[one] == label for one, label in zip(nearest, labels, strict=True)]
+            assert told["recall_at_1"][name] == np.mean(right), name
         assert (told["precision"], told["images"]) == ("int8", 24)
         assert told["least_cosine"] == pytest.approx(cosines.min(), abs=1e-6)
         assert cosines.min() < 0.99
@@ -130,5 +136,5 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
         assert reproduced(searcher)["least_cosine"] == pytest.approx(np.delete(cosines, worst).min(), abs=1e-6)
         shutil.rmtree(own)
         told = reproduced(searcher)
-    assert (told["images"], told["least_cosine"]) == (0, None)
+    assert (told["images"], told["least_cosine"], told["recall_at_1"]) == (0, None, None)
     assert "none of the items' image files" in told["not_measured"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+import tempfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serving.gallery import schema
 from serving.gallery.filters import Filter
@@ -45,6 +50,46 @@ def test_labels_and_metadata_are_counted(path: Path) -> None:
         assert Counter({(key, type(value), value): n for key, value, n in found}) == expected
         assert [n for *_, n in found] == sorted(expected.values(), reverse=True)
         assert counted.metadata(1) == (total, [("colour", "red", 3)])
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\0'), max_size=3) | st.just("a\\b")
+ATOMS = (
+    st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from([1.0, 0.5, 2**62, "1", "true", '["a"]']) | TEXTS
+)
+OBJECTS = st.dictionaries(TEXTS, ATOMS | st.just(["a"]) | st.just({"a": 1}), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(OBJECTS, min_size=1, max_size=5), st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1), max_size=2)
+)
+def test_a_filter_finds_what_a_plain_comparison_finds(several: list[dict[str, Any]], where: dict[str, Any]) -> None:
+    """Values of the same kind alone are equal: true is not 1, a text is no list; no key is as null."""
+
+    def equal(have: object, wanted: object) -> bool:
+        kinds = isinstance(have, bool) == isinstance(wanted, bool) and isinstance(have, str) == isinstance(wanted, str)
+        return kinds and have == wanted
+
+    def wanted_of(metadata: dict[str, Any]) -> bool:
+        lists = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+        return all(any(equal(metadata.get(key), one) for one in some) for key, some in lists.items())
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gallery.sqlite"
+        schema.create(path, DIM, "fingerprint")
+        with Store(path).closing() as store:
+            ids = store.add([new_item(n, metadata=metadata) for n, metadata in enumerate(several)]).ids
+            found = [item.id for item in store.items(0, 100, None, Filter((), where))]
+    assert found == [item for item, metadata in zip(ids, several, strict=True) if wanted_of(metadata)]
+
+
+def test_whole_numbers_of_older_stores_that_sqlite_takes_for_infinity_are_left_out(path: Path) -> None:
+    with Store(path).closing() as store:
+        before = store.overview.metadata(100)[1]
+        store.add([new_item(50)])
+        with closing(sqlite3.connect(path)) as older, older:
+            older.execute("UPDATE items SET metadata = ? WHERE id = 7", (f'{{"a": {"9" * 400}}}',))
+        assert store.overview.metadata(100)[1] == before
 
 
 def test_counts_see_what_others_write_and_wait_for_nobody(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_the_reason_is_json(gallery_folder: Path, monkeypatch: pytest.MonkeyPatc
         assert check_ready(collections)
         return Response("\n")
 
+    monkeypatch.setattr("serving.searcher.READY_SECONDS", 0)
     with TestClient(Starlette(routes=[Route("/readyz", ready)])) as http:
         assert http.get("/readyz").status_code == 200
         searcher = collections.each[-1].searcher
@@ -43,4 +45,18 @@ def test_the_reason_is_json(gallery_folder: Path, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(collections.each[-1], "steadily", lambda work: damaged())
         assert http.get("/readyz").json() == answer.json()
+    collections.close()
+
+
+def test_it_is_looked_at_once_a_second_at_most(gallery_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask, as often as they like, and it costs an embedding."""
+    collections, asked = Collections.of(to_environment(from_words([str(gallery_folder)]))), []
+    searcher = collections.each[0].searcher
+    monkeypatch.setattr(searcher, "_goes_all_the_way", lambda: not asked.append(1))
+    monkeypatch.setattr(searcher, "_looked", (-math.inf, False))
+    assert [searcher.is_ready() for _ in range(5)] == [True] * 5
+    assert len(asked) == 1
+    monkeypatch.setattr("serving.searcher.READY_SECONDS", 0)
+    assert searcher.is_ready()
+    assert len(asked) == 2
     collections.close()

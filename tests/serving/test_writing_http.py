@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.gallery import Gallery
+from serving.gallery import Gallery, NewItem
+from serving.gallery.items import Thumbnail
+from serving.writing import _kept
 from tests.serving import toys
 from tests.serving.running import serving
 from zoo.embedder import Embedder
@@ -76,7 +81,10 @@ def test_a_bad_image_among_good_ones_is_named(service: httpx.Client) -> None:
     (refused,) = answer.json()["refused"]
     assert (refused["number"], refused["error"]["code"]) == (1, "unreadable_image")
     assert add(service, b"junk").status_code == 422
-    assert add(service, b"junk", b"more junk").status_code == 422
+    answer = add(service, b"junk", b"more junk")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unreadable_image")
+    assert answer.json()["error"]["message"].startswith("None of the 2 images was added. Of the first: ")
+    assert [one["number"] for one in answer.json()["refused"]] == [0, 1]
 
 
 def test_items_are_changed_and_removed(service: httpx.Client) -> None:
@@ -123,6 +131,9 @@ def test_metadata_is_a_filter(service: httpx.Client) -> None:
         ({"label": "x" * 1001}, "invalid_label"),
         ({"metadata": "[1]"}, "invalid_metadata"),
         ({"metadata": '{"a": NaN}'}, "invalid_metadata"),
+        ({"metadata": '{"a": ' + "9" * 400 + "}"}, "invalid_metadata"),
+        ({"metadata": f'{{"a": [{2**63}]}}'}, "invalid_metadata"),
+        ({"metadata": '{"a":' * 480 + "1" + "}" * 480}, "invalid_metadata"),
         ({"metadata": '{"a": "\\ud800"}'}, "invalid_metadata"),
         ({"metadata": f'{{"a": "{"x" * 20_000}"}}'}, "invalid_metadata"),
         ({"labels": "x"}, "unknown_parameter"),
@@ -142,6 +153,55 @@ def test_a_change_that_is_not_understood_is_refused(service: httpx.Client, body:
     answer = service.patch("/items/1", content=body, headers=WITH_KEY)
     assert answer.status_code == 422
     assert answer.json()["error"]["code"].startswith("invalid_")
+
+
+def test_metadata_may_be_as_deep_and_as_large_as_is_said(service: httpx.Client) -> None:
+    deep = '{"a":' * 32 + "1" + "}" * 32
+    item = add(service, noise(77), metadata=deep).json()["items"][0]
+    assert item["metadata"] == json.loads(deep)
+    changed = service.patch(f"/items/{item['id']}", json={"metadata": {"a": -(2**63)}}, headers=WITH_KEY)
+    assert changed.json()["metadata"] == {"a": -(2**63)}
+    assert {"key": "a", "value": -(2**63), "items": 1} in service.get("/metadata").json()["values"]
+    assert service.patch(f"/items/{item['id']}", json={"metadata": {"a": 2**63}}, headers=WITH_KEY).status_code == 422
+    assert service.delete(f"/items/{item['id']}", headers=WITH_KEY).status_code == 200
+
+
+def test_more_labels_than_a_statement_takes(service: httpx.Client) -> None:
+    many = [f"label {number}" for number in range(10_000)]
+    answer = service.post("/search", json={"id": 1, "label": [*many[1:], toys.CLASSES[0]]})
+    assert {hit["label"] for hit in answer.json()["results"]} == {toys.CLASSES[0]}
+    answer = service.post("/search", json={"id": 1, "label": [*many, "one more"]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_value")
+    assert "10,000 labels" in answer.json()["error"]["message"]
+
+
+def test_reads_beside_deletes_find_what_is_left(service: httpx.Client, folder: Path) -> None:
+    """What a search has found may be gone when its embedding is asked for; nobody is told that of their query."""
+    ended, statuses = threading.Event(), []
+
+    def come_and_go() -> None:
+        with httpx.Client(base_url=str(service.base_url), timeout=30) as other:
+            while not ended.is_set():
+                item = add(other, noise(1) + b"again").json()["items"][0]["id"]
+                other.delete(f"/items/{item}", headers=WITH_KEY)
+
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(come_and_go)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            statuses.append(service.get("/map").status_code)
+            found = [service.post(f"/search?rerank={how}", content=noise(1)) for how in ("expansion", "reciprocal")]
+            statuses += [answer.status_code for answer in found]
+        ended.set()
+        going.result()
+    assert set(statuses) == {200}
+
+
+def test_an_image_that_is_removed_while_it_is_added_is_answered_all_the_same(folder: Path) -> None:
+    given = NewItem("s", np.eye(1, 16, dtype=np.float32)[0], Thumbnail(b"x", "image/png"), "a" * 64, "l", {"b": 1})
+    with Gallery.open(folder) as gallery:
+        item = _kept(gallery, 10_000, given)
+        assert (item.id, item.source, item.label, item.metadata) == (10_000, "s", "l", {"b": 1})
 
 
 def test_without_the_key_nothing_changes(service: httpx.Client) -> None:
