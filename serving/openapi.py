@@ -114,7 +114,7 @@ def _search(max_k: int) -> Json:
         "Zhong et al. 2017, equation 12 (reciprocal; the first 200 results alone have it). notes says which labels no "
         "item has.",
         "parameters": [
-            parameter("k", "How many to find", 1, max_k, DEFAULT_K),
+            parameter("k", "How many to find", 1, max_k, min(DEFAULT_K, max_k)),
             parameter("id", "Search by this item instead of an image", 1, None, None),
             text("text", "Search by these words instead of an image; may be given again"),
             parameter("offset", "How many of the nearest to pass over", 0, MAX_OFFSET, 0),
@@ -262,4 +262,4 @@ def _thumbnail() -> Json:
 
 def _model() -> Json:
     responses = {"200": answer("The model", ref("Model")), **CHANGED}
-    return {"summary": "The model, the gallery's size and what an upload may hold", "responses": responses}
+    return {"summary": "The model, the gallery's size and what an image and a request may hold", "responses": responses}

@@ -37,13 +37,14 @@ def schemas() -> Json:
     page = {"total": {"type": "integer"}, "items": {"type": "array", "items": ref("Item")}}
     paging = {"offset": {"type": "integer"}, "limit": {"type": "integer"}, "notes": _NOTES}
     texts = ("name", "method", "backbone", "dataset", "licence", "fingerprint", "runtime", "precision", "device")
+    limits = ("max_bytes", "max_pixels", "max_images", "max_body", "max_k")
     model = {
         **{name: {"type": "string"} for name in texts},
         "dim": {"type": "integer"},
         "preprocessing": {"type": "object"},
         "text": {"type": ["object", "null"]},
         "gallery": object_of({name: {"type": "integer"} for name in ("items", "labels", "change")}),
-        "limits": object_of({name: {"type": "integer"} for name in ("max_bytes", "max_pixels")}),
+        "limits": object_of({name: {"type": "integer"} for name in limits}),
     }
     error = object_of({"code": {"type": "string"}, "message": {"type": "string"}})
     return {

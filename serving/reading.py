@@ -75,9 +75,14 @@ async def model(request: Request) -> Response:
         "text": None if card.text is None else {"length": card.text.length},
         **{key: getattr(embedder, key) for key in ("runtime", "precision", "device")},
         "gallery": dataclasses.asdict(stats),
-        "limits": dataclasses.asdict(searcher.limits),
+        "limits": {**dataclasses.asdict(searcher.limits), **_most(request.app.state.configuration)},
     }
     return JSONResponse(body)
+
+
+def _most(configuration: Configuration) -> dict[str, int]:
+    """Of one request; what an image may hold is the searcher's own to say."""
+    return {name: getattr(configuration, name) for name in ("max_images", "max_body", "max_k")}
 
 
 async def stats(request: Request) -> Response:

@@ -18,9 +18,10 @@ const REASONS = {
 };
 
 export class Refusal extends Error {
-  constructor(status, message, code) {
+  /** refused: the images that POST /items takes none of, each with its reason, as it answers them. */
+  constructor(status, message, code, refused) {
     super(message);
-    Object.assign(this, { status, code });
+    Object.assign(this, { status, code, refused });
   }
 }
 
@@ -55,5 +56,6 @@ function refused(answer, body) {
   const reason = REASONS[answer.status] || "Refused";
   const wait = answer.status === 429 && Number(answer.headers.get("retry-after"));
   const then = wait ? ` Wait ${wait} s, then try again.` : "";
-  return new Refusal(answer.status, `${reason}: ${wait ? said.replace(/ Try again.*$/, "") : said}${then}`, body?.error?.code);
+  const message = `${reason}: ${wait ? said.replace(/ Try again.*$/, "") : said}${then}`;
+  return new Refusal(answer.status, message, body?.error?.code, body?.refused);
 }

@@ -1,5 +1,6 @@
 // The search page: what the modules tell one another comes together here.
 
+import "./add.js";
 import { ask } from "./api.js";
 import { loadCollections } from "./collections.js";
 import { offer } from "./crop.js";
@@ -7,11 +8,12 @@ import { $, counted, listen } from "./dom.js";
 import "./edit.js";
 import { loadLabels, setCalibrated } from "./filters.js";
 import "./input.js";
+import { askModel } from "./limits.js";
 import "./map.js";
 import "./marks.js";
 import "./model.js";
 import "./panels.js";
-import { current, go, remembered, setLimits } from "./query.js";
+import { current, go, remembered } from "./query.js";
 import { present } from "./results.js";
 import { offerText } from "./text.js";
 
@@ -35,8 +37,7 @@ $("skip").addEventListener("click", (event) => {
 
 async function loadFacts() {
   try {
-    const model = await ask("/model");
-    setLimits(model.limits);
+    const model = await askModel();
     offerText(model.text);
     const { items, labels } = model.gallery;
     $("facts").textContent = `${counted(items, "image")} · ${counted(labels, "label")} · ${model.name}`;

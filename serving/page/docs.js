@@ -54,6 +54,9 @@ function operation(path, method, what, schemas) {
 const { info, servers, paths, components } = await (await fetch("./openapi.json")).json();
 const below = servers?.[0].url || ""; // what the paths of one collection begin with
 $("description").textContent = info.description;
-$("example").textContent = `curl -F image=@picture.png '${location.origin}${paths["/search"] ? below : "/collections/NAME"}/search?k=5'`;
+const search = paths["/search"] || paths["/collections/{collection}/search"];
+const most = search.post.parameters.find(({ name }) => name === "k").schema.maximum;
+const where = `${location.origin}${paths["/search"] ? below : "/collections/NAME"}/search?k=${Math.min(5, most)}`;
+$("example").textContent = `curl -F image=@picture.png '${where}'`;
 $("operations").append(...Object.entries(paths).flatMap(([path, methods]) =>
   Object.entries(methods).map(([method, what]) => operation(below + path, method, what, components.schemas))));

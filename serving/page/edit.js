@@ -1,12 +1,9 @@
-// Adding images, giving an item another label and deleting it, with a write key.
+// Giving an item another label and deleting it, with a write key, and whether one is held.
 
 import { ask } from "./api.js";
 import { card } from "./cards.js";
-import { $, complain, counted, element, listen, tell } from "./dom.js";
+import { $, complain, listen, tell } from "./dom.js";
 import { forget, held, request } from "./keys.js";
-import { presentItems } from "./results.js";
-
-const AT_ONCE = 4; // images a request: progress is seen, and no request grows too large
 
 function showRights() {
   const may = Boolean(held("write"));
@@ -14,47 +11,6 @@ function showRights() {
   $("write-key").hidden = may;
   $("add-form").hidden = $("write-forget").hidden = !may;
   $("forget").hidden = !may && !held("read");
-}
-
-async function add(files, label) {
-  const items = [];
-  const refused = [];
-  const differing = [];
-  let fresh = 0;
-  for (let start = 0; start < files.length; start += AT_ONCE) {
-    $("add-note").textContent = `${start} of ${files.length} sent`;
-    const answer = await send(files.slice(start, start + AT_ONCE), label);
-    items.push(...answer.items);
-    refused.push(...answer.refused);
-    differing.push(...answer.differing.map((one) => told(one, files[start + one.number])));
-    fresh += answer.new;
-  }
-  const known = items.length - fresh;
-  const parts = [`${counted(fresh, "image")} added`, known && `${known} there already`, refused.length && `${refused.length} refused`];
-  $("add-note").textContent = parts.filter(Boolean).join(", ");
-  $("add-refused").replaceChildren(...refused.map(({ name, error }) => element("li", "", `${name}: ${error.message}`)));
-  $("add-differing").replaceChildren(...differing.map((text) => element("li", "", text)));
-  if (items.length) presentItems("Added", "Click one to search from it", items);
-}
-
-/** Of an image that is there already, with another label than it was to be given. */
-function told({ id, label, updated }, file) {
-  const had = label ? `with label ${label}` : "without a label";
-  return `${file.name}: already there as item ${id} ${had}; ${updated ? "it has this one now" : "it stays as it is"}`;
-}
-
-async function send(files, label) {
-  const body = new FormData();
-  for (const file of files) body.append("image", file, file.name);
-  if (label) body.append("label", label);
-  if ($("add-update").checked) body.append("update", "true");
-  try {
-    return await ask("/items", { method: "POST", body, write: true });
-  } catch (error) {
-    if (error.status !== 422 || error.code?.startsWith("invalid_")) throw error;
-    // A request of one image, or of bad ones only, is refused as a whole.
-    return { new: 0, items: [], differing: [], refused: files.map((file) => ({ name: file.name, error })) };
-  }
 }
 
 async function edit(item) {
@@ -121,21 +77,5 @@ $("forget").addEventListener("click", () => {
   forget("write");
   forget("read");
   location.assign(location.pathname); // nothing that was read with the key stays on the page
-});
-$("add-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  $("add-submit").disabled = true;
-  $("add-refused").replaceChildren();
-  $("add-differing").replaceChildren();
-  complain("");
-  try {
-    await add([...$("add-files").files], $("add-label").value.trim());
-    $("add-files").value = "";
-  } catch (error) {
-    $("add-note").textContent = "";
-    complain(error.message);
-  }
-  $("add-submit").disabled = false;
-  tell("changed");
 });
 showRights();

@@ -3,16 +3,12 @@
 import { ask } from "./api.js";
 import { show } from "./cards.js";
 import { $, bytes, complain, tell } from "./dom.js";
+import { known } from "./limits.js";
 
 const files = new Map(); // the queries with a file, by url: the browser's history cannot hold a file
-let limits = { max_bytes: Infinity };
 let query = null; // {file, url, crop}, {id} or {text}
 
 export const current = () => query;
-
-export function setLimits(given) {
-  limits = given;
-}
 
 /** Show a query (or the gallery, for null) and remember it in the browser's history. */
 export function go(next, remember = true) {
@@ -39,9 +35,10 @@ function address(next) {
 export function take(file) {
   if (!file) return;
   if (file.size === 0) return complain(`${file.name || "The image"} is empty.`);
-  if (file.size > limits.max_bytes) {
+  const most = known().max_bytes;
+  if (file.size > most) {
     const name = file.name || "The image";
-    return complain(`${name} has ${bytes(file.size)}; at most ${bytes(limits.max_bytes)} are accepted.`);
+    return complain(`${name} has ${bytes(file.size)}; at most ${bytes(most)} are accepted.`);
   }
   const next = { file, url: URL.createObjectURL(file), crop: null };
   files.set(next.url, next);

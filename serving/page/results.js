@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { card } from "./cards.js";
 import { $, complain, counted, tell } from "./dom.js";
 import { chosenLabels, fill, isFiltering } from "./filters.js";
+import { learned } from "./limits.js";
 import { where } from "./metadata.js";
 
 const SAMPLE = 24;
@@ -46,6 +47,7 @@ async function browseChosen(get, offset) {
 }
 
 async function search(query, get, offset) {
+  await learned();
   const k = Number($("k").value);
   const parameters = new URLSearchParams({ k });
   if (offset) parameters.set("offset", offset);

@@ -266,7 +266,9 @@ def test_health_model_and_page(http: httpx.Client, model: Embedder) -> None:
     told = http.get("/model").json()
     assert (told["name"], told["fingerprint"], told["runtime"]) == ("toy-pool", model.card.fingerprint, "onnx")
     assert told["gallery"]["items"] == 24
-    assert told["limits"]["max_bytes"] == LIMITS.max_bytes
+    settings = Configuration()
+    names = ("max_bytes", "max_pixels", "max_images", "max_body", "max_k")
+    assert told["limits"] == {name: getattr(settings, name) for name in names}
     for path in ("/", "/docs"):
         answer = http.get(path)
         assert answer.headers["content-type"].startswith("text/html")
