@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from training.minibatch import Minibatch
-from zoo.errors import TrainingError
+from zoo.errors import DivergedError
 from zoo.files import atomic_path
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAMED = 8
 
 
-def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> TrainingError:
+def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
     """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
     samples = batch.samples.cpu()
     where = _keep(batch, samples, folder / f"bad-batch-{run.place.processes.rank}.safetensors")
@@ -27,7 +27,7 @@ def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder:
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
     loss = sum(term.item() for term in terms.values())
     kept = f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
-    return TrainingError(
+    return DivergedError(
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
         f"{where}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
     )

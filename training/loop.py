@@ -28,7 +28,7 @@ from training.run import Place, Run, embed, embed_cached, steps_per_epoch
 from training.samplers import Sampler
 from training.samplers.create import create_sampler
 from training.trackers import Tracker
-from zoo.errors import RecipeError, TrainingError
+from zoo.errors import DivergedError, RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
@@ -239,7 +239,10 @@ def _keep(run: Run, folder: Path) -> None:
 
 
 def validate(run: Run) -> dict[str, float]:
-    """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out."""
+    """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out.
+
+    Raises `DivergedError` where the weights give no embeddings any more.
+    """
     if run.data.validation is None:
         return {}
     inputs, labels = run.data.validation
@@ -247,5 +250,9 @@ def validate(run: Run) -> dict[str, float]:
         rows = embed_cached(run.evaluated, inputs, run.place.device)
     else:
         rows = embed(run.evaluated, run.recipe, inputs, run.place.device)
+    if not np.isfinite(rows).all():
+        raise DivergedError(
+            f"the weights after epoch {run.epoch + 1} give embeddings with NaN or infinite values. Lower optimizer.lr."
+        )
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

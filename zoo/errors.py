@@ -16,6 +16,7 @@
     ├── EvaluationError            embeddings or labels that cannot be measured
     ├── RecipeError                an unknown recipe, key or value
     ├── TrainingError              training cannot start or go on
+    │   └── DivergedError          the loss or the weights became infinite or no number
     ├── ExportError                a model cannot be exported, or the export is not equal to it
     └── GalleryError               a gallery folder is damaged or unusable
         ├── GalleryNotFoundError   there is no gallery in that folder, or no copy of one
@@ -111,6 +112,10 @@ class RecipeError(ZooError):
 
 
 class TrainingError(ZooError):
+    pass
+
+
+class DivergedError(TrainingError):
     pass
 
 

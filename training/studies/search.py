@@ -23,7 +23,7 @@ from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
 from training.studies.stand_ins import with_recipes
 from zoo.comparison.runs import agree
-from zoo.errors import EvaluationError, RecipeError, TrainingError, UsageError, ZooError, missing
+from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
 from zoo.files import locked, write_json
 
 if TYPE_CHECKING:
@@ -124,8 +124,9 @@ def _check_recipes(search: Search, raw: dict[str, Any], folder: Path) -> None:
             )
 
 
-def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None]) -> None:
-    """All trials of all losses that are left, then the reruns of each loss's best."""
+def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None]) -> int:
+    """All trials of all losses that are left, then the reruns of each loss's best; how many reruns failed."""
+    failed = 0
     for loss in search.losses:
         space, trials = space_of(loss), _storage(search, loss, folder)
         while _one_trial(search, space, trials, folder / loss, work, say):
@@ -133,7 +134,11 @@ def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None
         if _is_running(trials):
             say(f"{loss}: the last trials are with other processes, which do the reruns.")
         elif (best := best_of(trials)) is not None:
-            _rerun_all(search, space, best.params, folder / loss, work, say)
+            failed += _rerun_all(search, space, best.params, folder / loss, work, say)
+        else:
+            say(f"{loss}: every trial failed, so that there are no values to test.")
+            failed += search.reruns
+    return failed
 
 
 def open_trials(search: Search, folder: Path) -> dict[str, Study]:
@@ -180,8 +185,8 @@ def _one_trial(
         title = f"{space.name}, trial {trial.number + 1} of {search.trials}"
         try:
             score = validate(recipe, search.how, _place(folder, trial.number), work)
-        # Values for which the loss is not finite, or the weights after an epoch's last step, are bad values.
-        except (TrainingError, EvaluationError) as error:
+        # All other errors, as of a full disk, are none of the values: the trial is left to the next who goes on.
+        except DivergedError as error:
             trials.tell(trial.number, state=TrialState.FAIL)
             say(f"{title}: failed: {error}")
             return True
@@ -241,8 +246,12 @@ def _rerun_all(
     folder: Path,
     work: Workplace,
     say: Callable[[str], None],
-) -> None:
-    """Reruns with the seeds that follow the trials', each with its models; what another process holds is left to it."""
+) -> int:
+    """Reruns with the seeds that follow the trials', each with its models; what another process holds is left to it.
+
+    How many diverged, as the best values may with another seed.
+    """
+    failed = 0
     for number in range(search.reruns):
         recipe = search.recipe(space, values, search.seed + 1 + number)
         # Of other values, as later trials may find, they would be other reruns.
@@ -254,10 +263,12 @@ def _rerun_all(
                 continue
             try:
                 scores = rerun(recipe, search.how, place, work)["concatenated"]
-            except ZooError as error:
+            except DivergedError as error:
                 say(f"{space.name}, rerun {number + 1} of {search.reruns}: failed: {error}")
+                failed += 1
                 continue
         say(f"{space.name}, rerun {number + 1} of {search.reruns}: test MAP@R {scores['map_at_r']:.4f}, concatenated")
+    return failed
 
 
 def reruns_of(search: Search, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:

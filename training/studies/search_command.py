@@ -46,27 +46,30 @@ def _run(args: Namespace) -> int:
 
 
 def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> int:
-    """Perform what is left, unless told not to, write the report and print it."""
+    """Perform what is left, unless told not to, write the report and print it; 1 where a rerun failed."""
     from training.memory_allocation import keep_freed_memory
     from training.studies.runner import tell
     from training.studies.search import run
-    from training.studies.search_report import as_markdown, report_of, write_report
+    from training.studies.search_report import as_markdown, report_of, to_json, write_report
     from training.studies.single import workplace
     from zoo.cli.output import print_json
     from zoo.torch_runtime import choose_device
 
+    failed = 0
     if perform:
         keep_freed_memory()
         work = workplace(choose_device(args.device), args.data or search.data)
-        run(search, folder, work, (lambda line: None) if args.quiet else tell)
+        failed = run(search, folder, work, (lambda line: None) if args.quiet else tell)
     report = report_of(search, folder)
     write_report(search, report, folder)
     if args.json:
-        print_json({"folder": str(folder), "losses": report})
+        print_json({"folder": str(folder), "failed": failed, **to_json(search, report)})
     else:
         print(as_markdown(search, report, folder))
         print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
-    return 0
+    if failed:
+        print(f"{failed} of the reruns failed; the same command tries them again.", file=sys.stderr)
+    return 1 if failed else 0
 
 
 COMMAND = Command(

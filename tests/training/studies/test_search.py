@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,14 @@ from training.loop import train
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies import crossval, measuring, search
+from training.studies import crossval, measuring, search, search_command
 from training.studies.folds import folds, without
 from training.studies.search import Search, begin, best_of, open_trials, read_search
 from training.studies.search_report import as_markdown, report_of, write_report
 from training.studies.single import claimed, workplace
 from training.studies.spaces import SPACES, space_of
 from zoo import datasets
-from zoo.errors import MissingDependencyError, TrainingError, UsageError
+from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
 
@@ -209,7 +210,7 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     def first_breaks(*args: object, **kwargs: object) -> object:
         calls.append(args)
         if len(calls) == 1:
-            raise TrainingError("the loss became nan")
+            raise DivergedError("the loss became nan")
         return train(*args, **kwargs)
 
     monkeypatch.setattr(crossval, "train", first_breaks)
@@ -219,6 +220,45 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     assert report_of(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
 
 
+def test_what_is_not_the_fault_of_the_values_ends_no_trial(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full: the command fails, and goes on with the same trial once there is room."""
+    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), crossval.train
+
+    def full(*args: object, **kwargs: object) -> object:
+        raise TrainingError("the checkpoint cannot be written")
+
+    monkeypatch.setattr(crossval, "train", full)
+    with pytest.raises(TrainingError, match="cannot be written"):
+        go(one, tmp_path, [])
+    assert report_of(one, tmp_path)[0]["trials"] == {"running": 1}
+    monkeypatch.setattr(crossval, "train", train)
+    lines: list[str] = []
+    go(one, tmp_path, lines)
+    assert report_of(one, tmp_path)[0]["trials"] == {"complete": 1}
+    assert [line.partition(":")[0] for line in lines] == ["ntxent, trial 1 of 1", "ntxent, rerun 1 of 1"]
+
+
+def test_a_rerun_that_diverges_fails_the_command(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def diverges(*args: object) -> object:
+        raise DivergedError("the loss became inf")
+
+    one, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
+    monkeypatch.setattr(search, "rerun", diverges)
+    begin(one, tmp_path)
+    args = Namespace(quiet=False, json=True, data=None, device="cpu")
+    assert search_command.go(one, tmp_path, args) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["failed"] == 2
+    assert json.loads(out)["close"] == {}
+    assert "rerun 2 of 2: failed: the loss became inf" in err
+    monkeypatch.setattr(search, "rerun", rerun)
+    assert search_command.go(one, tmp_path, args) == 0
+
+
 def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: Search) -> None:
     # One step an epoch: the first loss is finite, and validation is the first to meet the weights.
     one = dataclasses.replace(
@@ -226,10 +266,11 @@ def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_
     )
     lines: list[str] = []
     go(one, tmp_path, lines)
-    assert [line.partition(": ")[0] for line in lines] == ["ntxent, trial 1 of 2", "ntxent, trial 2 of 2"]
-    assert all("holds NaN or infinite values" in line for line in lines)
+    assert [line.partition(": ")[0] for line in lines] == ["ntxent, trial 1 of 2", "ntxent, trial 2 of 2", "ntxent"]
+    assert all("with NaN or infinite values" in line for line in lines[:2])
+    assert "every trial failed" in lines[2]
     go(one, tmp_path, lines)
-    assert len(lines) == 2  # both trials are over
+    assert len(lines) == 4, "both trials are over"
     assert report_of(one, tmp_path)[0]["trials"] == {"fail": 2}
 
 
