@@ -71,6 +71,7 @@ def _of_loss(name: str, low: float, high: float, log: bool = False, convention: 
 
 ALL_PAIRS = "objective.miner=none"
 ACTIVE = "objective.loss_args.active_only=true"
+BY_TRIPLETS = "objective.loss_args.by_triplets=true"
 PROXY_LR = Parameter("optimizer.loss_lr", 1e-6, 1.0, log=True)
 MS = (_of_loss("alpha", 0.001, 100), _of_loss("beta", 0.01, 200), _of_loss("base", 0, 1))
 MARGIN = (_of_loss("margin", -0.2, 2), _of_loss("beta", -0.2, 2), PROXY_LR)
@@ -89,8 +90,8 @@ SPACES = {
             ("objective.loss_args.positive_in_denominator=true",),
             per_class=1,
         ),
-        Space("margin", "margin", MARGIN, (ALL_PAIRS, "objective.loss_args.per_class=false")),
-        Space("margin-class", "margin", MARGIN, (ALL_PAIRS,)),
+        Space("margin", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS, "objective.loss_args.per_class=false")),
+        Space("margin-class", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS)),
         Space("softmax", "softmax", (_of_loss("temperature", 1e-2, 100, log=True), PROXY_LR), per_class=1),
         Space("cosface", "cosface", (_of_loss("margin", 0, 1), _of_loss("scale", 0.01, 250), PROXY_LR), per_class=1),
         Space(

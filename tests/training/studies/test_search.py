@@ -77,6 +77,14 @@ def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
     assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
 
 
+@pytest.mark.parametrize("name", ["margin", "margin-class"])
+@pytest.mark.parametrize("dataset", ["omniglot", "cub"])
+def test_margin_counts_triplets_as_in_reality_on_every_data_set(name: str, dataset: str) -> None:
+    space = space_of(name)
+    made = Search((name,), dataset).recipe(space, search._lowest(space), 0)
+    assert made.objective.loss_args["by_triplets"] is True
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
     space = space_of(name)
