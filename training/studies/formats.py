@@ -12,6 +12,7 @@ from typing import Any
 from training.studies.command_line import command_of
 from training.studies.page import as_html
 from training.studies.report import Report, Row
+from training.studies.selections import RULE
 from training.studies.statistics import Summary
 from training.studies.words import SELECTED, VERDICTS, chance_of, counted, ended, how, notes, printed_of, told
 from zoo.files import write_bytes, write_json
@@ -37,7 +38,7 @@ def as_markdown(report: Report) -> str:
     for selection in plan.selections:
         lines += [f"## Scores: {SELECTED[selection]}", ""]
         lines += _values([row for row in report.rows if row.selection == selection], study.x)
-    lines += [*_correlations(report), *_state(report)]
+    lines += [*_moved(report), *_correlations(report), *_state(report)]
     return "\n".join(lines)
 
 
@@ -95,6 +96,18 @@ def _claims(report: Report) -> list[str]:
     return ["## Claims", "", counted(report.claims), "", *table(head, cells), "", VERDICTS, ""]
 
 
+def _moved(report: Report) -> list[str]:
+    if not report.moved:
+        return []
+    cells = [
+        [each.arm, str(each.measure), f"{each.difference.mean:+.4f}", _interval(each.difference, "+"), each.verdict]
+        for each in report.moved
+    ]
+    head = ["arm", "measure", "difference", "95 %", "validation-selected is"]
+    said = f"{RULE} {report.unlike}".rstrip()
+    return ["## Validation-selected beside the last epoch", "", said, "", *table(head, cells), ""]
+
+
 def _correlations(report: Report) -> list[str]:
     if not report.correlations:
         return []
@@ -135,6 +148,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "note": " ".join(notes(report)),
         "rank_below_dimension": {str(measure): ranks for measure, ranks in report.ranks.items()},
         "one_model": report.twins,
+        "moved": [{**asdict(each), "measure": str(each.measure)} for each in report.moved],
+        "selections_made_unlike": report.unlike,
         "baseline": study.reference,
         "published_protocols": report.protocols,
         "values": {

@@ -9,6 +9,7 @@ from training.studies.correlations import column, varies
 from training.studies.rank import Ranks
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
+from training.studies.selections import RULE, Moved
 from training.studies.statistics import FAILS, HOLDS
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
 from training.studies.words import (
@@ -43,7 +44,7 @@ def as_html(report: Report) -> str:
         sections += _scores([row for row in report.rows if row.selection == selection], selection, study.x)
         sections += [*_sweeps(report, tables, selection), *_together(tables, selection, report.ranks)]
         sections += _decay(tables, selection, report.ranks)
-    sections += [*_curves(report.curves), *_spectra(report.spectra), _state(report)]
+    sections += [*_moved(report), *_curves(report.curves), *_spectra(report.spectra), _state(report)]
     return page(f"{study.name} on {plan.dataset}", sections)
 
 
@@ -94,6 +95,24 @@ def _scores(rows: Sequence[Row], selection: str, axis: str) -> list[Section]:
         body = forest([_arm(row, axis) for row in chosen])
         parts.append(folded(name_of(measure), body) if number else paragraph(name_of(measure)) + body)
     return [Section(f"Scores: {SELECTED[selection]}", "".join(parts))] if parts else []
+
+
+def _moved(report: Report) -> list[Section]:
+    """What the selection changes, by measure; all but the first folded."""
+    parts = []
+    for number, measure in enumerate(dict.fromkeys(each.measure for each in report.moved)):
+        lines = [_shift(each) for each in report.moved if each.measure == measure]
+        body = forest(lines, at=0.0)
+        parts.append(folded(name_of(measure), body) if number else paragraph(name_of(measure)) + body)
+    said = paragraph(f"{RULE} {report.unlike}".rstrip())
+    return [Section("Validation-selected beside the last epoch", said + "".join(parts))] if parts else []
+
+
+def _shift(each: Moved) -> Line:
+    found = each.difference
+    bounds = f" ({found.interval[0]:+.4f} to {found.interval[1]:+.4f})" if found.interval else ""
+    note = f"{found.mean:+.4f}{bounds}, {found.n} seed{'s' * (found.n > 1)}"
+    return Line(each.arm, found.mean, found.interval, note, each.verdict)
 
 
 def _arm(row: Row, axis: str) -> Line:

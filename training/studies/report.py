@@ -14,6 +14,7 @@ from training.studies.correlations import Found, correlations_of
 from training.studies.plan import FAILURE, Plan, Run, read
 from training.studies.rank import Ranks, ranks_of
 from training.studies.results import Values, twins_of, values_of
+from training.studies.selections import Moved, moved, unlike
 from training.studies.statistics import UNDECIDED, Summary, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
 
@@ -60,6 +61,7 @@ class Report:
     """What the finished runs of a plan say.
 
     ranks: arms whose spectral decay means nothing; they are in no correlation with it. twins: labels of one model.
+    moved, unlike: what `training.studies.selections` says of the two selections, where there are both.
     protocols: how published numbers of its arms came about. values: selection -> measure -> the value of each run.
     missing: titles of runs without a result; failures: title -> message; made_with: hardware, versions, commits: all
     that the runs were made with; dates: when the first and the last run ended.
@@ -72,6 +74,8 @@ class Report:
     claims: list[Judged]
     ranks: Ranks
     twins: list[list[str]]
+    moved: list[Moved]
+    unlike: str
     correlations: Found
     curves: dict[str, list[float]]
     spectra: dict[str, list[float]]
@@ -107,6 +111,8 @@ def report_of(plan: Plan, folder: Path) -> Report:
         _adjusted(claims),
         ranks,
         twins_of(finished, results),
+        moved(plan, values),
+        unlike(results),
         correlations,
         _means(finished, results, _curve),
         _means(finished, results, _spectrum),

@@ -17,7 +17,7 @@ from tests.zoo.test_report import Reader
 from training.studies.beside import published_of
 from training.studies.formats import as_csv, as_markdown, to_json, write_report
 from training.studies.page import as_html
-from training.studies.plan import RESULT, Plan, Run
+from training.studies.plan import RESULT, Plan, Run, read
 from training.studies.report import report_of
 from training.studies.results import value_of
 from training.studies.statistics import (
@@ -166,6 +166,36 @@ def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: P
     assert report.spectra["margin: singular values, test features, last"] == pytest.approx([0.7, 0.3])
     assert report.seconds == 180
     assert (report.missing, report.failures) == ([], {})
+
+
+def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
+    both = dataclasses.replace(toys.plan(tmp_path, seeds=3), selections=("last", "validation"))
+    shift = {"margin": (0.01, 0.012, 0.011), "contrastive": (0.05, -0.02, 0.01)}
+    for run in both.runs(tmp_path):
+        more = shift[run.arm.label][run.seed] if run.selection == "validation" else 0
+        finish(run, SCORES[run.arm.label][run.seed] + more, [0.7, 0.3])
+    report = report_of(both, tmp_path)
+    found = {(each.arm, str(each.measure)): each for each in report.moved}
+    for arm, said in (("margin", "higher"), ("contrastive", "undecided")):
+        each, expected = found[arm, "test recall_at_1"], stats.ttest_1samp(shift[arm], 0).confidence_interval(0.95)
+        assert each.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
+        assert each.verdict == said
+    assert found["margin", "train spectral_decay"].verdict == "lower"
+    assert report.unlike == ""
+    text = as_markdown(report)
+    assert "| margin | test recall_at_1 | +0.0110 | +0.0085 to +0.0135 | higher |" in text
+    assert "Validation-selected beside the last epoch" in Reader(as_html(report)).text
+    assert to_json(report)["moved"][0]["arm"] == "margin"
+
+
+def test_that_selections_were_made_otherwise_is_said(tmp_path: Path) -> None:
+    both = dataclasses.replace(toys.plan(tmp_path, seeds=2), selections=("last", "validation"))
+    for run in both.runs(tmp_path):
+        finish(run, 0.5, [1.0])
+        if run.selection == "validation":
+            write_json(run.folder / RESULT, {**read(run.folder / RESULT), "commit": "def"})
+    assert report_of(both, tmp_path).unlike == "The two were made with other commits, which is part of the difference."
+    assert "with other commits" in as_markdown(report_of(both, tmp_path))
 
 
 def test_places_on_the_axis_are_compared_within_a_recipe(tmp_path: Path) -> None:
