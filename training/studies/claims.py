@@ -92,8 +92,8 @@ def _sharing() -> Study:
         (*arms, arm("mic"), arm("margin")),
         MEASURES,
         tuple(Claim(text, *pair) for text, pair in steps.items()),
-        note="On small data sets the weights of the adversaries are not the papers': 100 where Sharing has 500 to 2,000 "
-        "(gamma) and MIC 250 to 2,500.",
+        note="On small data sets the weights of the adversaries are not the papers': 100 where Sharing has 500 to "
+        "2,000 (gamma) and MIC 250 to 2,500.",
     )
 
 
@@ -146,8 +146,8 @@ def _close() -> Study:
         tuple(map(arm, ("margin", *losses))),
         MEASURES,
         tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
-        note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the learning "
-        "rate of proxies is the small recipes' own. None is tuned to the data set, of which the claim is made.",
+        note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the "
+        "learning rate of proxies is the small recipes' own. None is tuned to the data set, of which the claim is made.",
         datasets=("glyphs", "omniglot", "cifar100"),
     )
 
