@@ -147,7 +147,7 @@ def _close() -> Study:
         MEASURES,
         tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
         note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the "
-        "learning rate of proxies is the small recipes' own. None is tuned to the data set, of which the claim is made.",
+        "learning rate of proxies is the small recipes' own. None is tuned to the data, of which the claim is made.",
         datasets=("glyphs", "omniglot", "cifar100"),
     )
 

@@ -14,7 +14,8 @@ from training.studies.words import told
 CLOSENESS = (
     f"Whether every two losses lie within {100 * CLOSE:g} points of one another after tuning; differences over reruns "
     "are paired by seed. Holds where the whole 95 % interval lies within, does not where it lies beyond and is no "
-    "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not."
+    "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not. "
+    "Each interval is for its pair and score alone; none is corrected for the others."
 )
 
 SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
