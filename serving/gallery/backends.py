@@ -32,8 +32,10 @@ def open_index(folder: Path, store: Store, device: str) -> LiveIndex | MilvusInd
     chosen = _chosen(folder)
     if chosen is None or chosen[0] == FAISS or store.other:
         return LiveIndex(folder, store, device)
-    kind = FollowedMilvusIndex if (folder / FOLLOWED).is_file() else MilvusIndex
-    return kind(folder, store, address_of(chosen[0]), chosen[1])
+    address, name = address_of(chosen[0]), chosen[1]
+    if (folder / FOLLOWED).is_file():
+        return FollowedMilvusIndex(folder, store, address, name, lambda: _chosen(folder) == chosen)
+    return MilvusIndex(folder, store, address, name)
 
 
 def backend_of(folder: Path) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
 from serving.gallery.generation import Facts
 from serving.gallery.index import Found, best_of
 from serving.gallery.milvus import MilvusIndex
+from serving.gallery.milvus_address import Address
 from serving.gallery.segment import NOTHING
+from serving.gallery.store import Store
 
 MORE = 4
 """By how much more are asked for where some of what was found is not here yet."""
@@ -19,6 +24,15 @@ class FollowedMilvusIndex(MilvusIndex):
     """
 
     _position: tuple[int, str] | None = None
+
+    def __init__(
+        self, folder: Path, store: Store, address: Address, name: str, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """still: whether the vectors of whom it follows are still said to lie there; a backup that they went on with
+        has none in Milvus, and a change number that may be less.
+        """
+        self._still = still
+        super().__init__(folder, store, address, name)
 
     def current(self) -> FollowedMilvusIndex:
         position = self._store.position()
@@ -53,6 +67,6 @@ class FollowedMilvusIndex(MilvusIndex):
 
     def _serves(self) -> bool:
         """Asked each time: the collection may be given another model, or be filled anew, while nothing changes here."""
-        held = self._collection.held()
+        held = self._collection.held() if self._still() else None
         own = held is not None and (held.gallery, held.fingerprint) == (self.name, self._store.fingerprint)
         return own and held is not None and held.change >= self._change

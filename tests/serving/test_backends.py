@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from zoo.errors import GalleryError, UsageError
 
 DIM = 6
 CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
-SERVER = os.environ.get("ZOO_TEST_MILVUS")
+SERVER = os.environ.get("ZOO_TEST_MILVUS", "")
 BACKENDS = ["faiss", "embedded", *(["server"] if SERVER else [])]
 
 Make = Callable[[np.ndarray], Path]
@@ -85,11 +86,15 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
     yield made
     if request.param == "server":
-        from serving.gallery.collection import Collection
+        drop(address)
 
-        collection = Collection(address_of(address))
+
+def drop(address: str) -> None:
+    """Remove the collection."""
+    from serving.gallery.collection import Collection
+
+    with closing(Collection(address_of(address))) as collection:
         collection.drop()
-        collection.close()
 
 
 def test_a_collection_that_another_process_filled_is_searched(tmp_path: Path) -> None:

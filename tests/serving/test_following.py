@@ -1,4 +1,7 @@
-"""Services that follow another one: what either is told is seen at both, and where the other is gone they go on."""
+"""Services that follow another one: what either is told is seen at both, and where the other is gone they go on.
+
+All of it with FAISS, and with a Milvus server where ZOO_TEST_MILVUS names one (tests.serving.test_backends).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from serving.collections import Collections
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS, Configuration
 from serving.galleries import GALLERY, MODEL, Place, to_environment
 from serving.gallery import Gallery
-from serving.gallery.backends import check_alone
+from serving.gallery.backends import check_alone, choose
 from serving.gallery.gallery import STORE
 from serving.keys import Keys
 from serving.searcher import Searcher
@@ -39,6 +42,7 @@ from tests.serving.followers import (
     wrong,
 )
 from tests.serving.running import answering
+from tests.serving.test_backends import SERVER, drop
 from tests.serving.test_history import content
 from zoo.cli.main import main
 from zoo.embedder import Embedder
@@ -54,9 +58,15 @@ def open_once(environment: dict[str, str]) -> None:
         collections.close()
 
 
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
+@pytest.fixture(params=["faiss", *(["server"] if SERVER else [])])
+def path(request: pytest.FixtureRequest, gallery_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    folder = Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
+    if request.param == "faiss":
+        yield folder
+        return
+    choose(folder, SERVER)
+    yield folder
+    drop(SERVER)
 
 
 @pytest.fixture
@@ -76,6 +86,22 @@ def test_a_follower_answers_as_its_primary(pair: tuple[Service, Service]) -> Non
     assert primary.http.get("/stats").json()["following"] is None
     assert follower.http.get("/stats").json()["following"] == {"primary": primary.url, "behind": 0}
     assert 'zoo_following_behind_seconds{collection=""} 0.0' in follower.http.get("/metrics").text
+
+
+@pytest.mark.skipif(not SERVER, reason="no Milvus server is named")
+@pytest.mark.parametrize("path", ["server"], indirect=True)
+def test_a_follower_searches_in_the_collection_of_its_primary(pair: tuple[Service, Service]) -> None:
+    for service in pair:
+        gallery = service.collections.each[0].gallery
+        assert gallery.index_stats().kind == "milvus"
+        assert service.found()[:24] == gallery_order(service)
+
+
+def gallery_order(service: Service) -> list[int]:
+    """All items from the nearest to the farthest, by exact search in the store."""
+    collection = service.collections.each[0]
+    query = collection.searcher.embed(toys.query(0))
+    return [hit.id for hit in collection.gallery.search(query, 24, exact=True)[0]]
 
 
 def test_a_change_made_at_either_is_seen_by_the_next_query_at_both(pair: tuple[Service, Service]) -> None:
@@ -306,7 +332,7 @@ def test_a_restored_primary_is_copied_anew(pair: tuple[Service, Service], tmp_pa
     restore(tmp_path / "backup", tmp_path / "restored")
     searcher = Searcher.open(tmp_path / "restored")
     primary.collections.each[0]._searchers._searcher = searcher  # the service goes on with the restored gallery
-    assert follower.http.get("/items").headers[BEHIND] == "0", "what is not copied yet is not what is there"
+    assert BEHIND in follower.http.get("/items").headers, "what is not copied yet is not what is there"
     assert within(5, lambda: BEHIND not in follower.http.get("/items").headers)
     assert 1 in follower.found()
     follower.http.delete("/items/2").raise_for_status()

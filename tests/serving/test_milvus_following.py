@@ -16,14 +16,19 @@ from serving.gallery.milvus_address import Address, address_of
 from serving.gallery.milvus_following import FollowedMilvusIndex
 from serving.gallery.replica import Replica
 from serving.gallery.store import Store
+from tests.serving.test_backends import BACKENDS, SERVER, drop
 from tests.serving.test_history import CARD, DIM, follow, new_item, unit
 
 NONE_GONE = np.empty(0, np.int64)
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Address:
-    return address_of(f"milvus://{tmp_path}/vectors.db")
+@pytest.fixture(params=BACKENDS[1:])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
+    if request.param == "embedded":
+        yield address_of(f"milvus://{tmp_path}/vectors.db")
+        return
+    yield address_of(SERVER)
+    drop(SERVER)
 
 
 @pytest.fixture
@@ -86,6 +91,21 @@ def test_a_copy_that_was_made_anew_is_searched_though_its_number_is_the_same(
         stores[1].take(rows.rows, Position(rows.facts.history, rows.last), rows.facts, "{}")
         assert own.change() == 1
         assert_finds(index, [4, 5, 6])
+
+
+def test_a_collection_that_is_not_said_to_be_the_primarys_any_more_is_not_searched(
+    collection: Collection, stores: tuple[Store, Replica], address: Address, tmp_path: Path
+) -> None:
+    """As of a primary that goes on with a backup, which has its vectors in FAISS and may be at an earlier change."""
+    named = [True]
+    with (
+        Store(tmp_path / "b").closing() as own,
+        closing(FollowedMilvusIndex(tmp_path, own, address, "g", lambda: named[0])) as index,
+    ):
+        collection.write([], np.array([2]), Held("g", CARD.fingerprint, 3))
+        assert index.current().search(unit(2)[None], 1)[1][0, 0] != 2
+        named[0] = False
+        assert_finds(index, [1, 2, 3])
 
 
 def test_a_collection_that_is_ahead_gives_as_many_of_the_items_that_are_here(
