@@ -197,7 +197,7 @@ class Gallery:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
-        return self._live.current().search(vectors, k, exact, self._store.matching(chosen) if chosen else None)
+        return self._live.current().search(vectors, k, exact, self._store.matching.ids(chosen) if chosen else None)
 
     def recall(self, k: int = 10) -> float | None:
         """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""

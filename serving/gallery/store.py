@@ -28,6 +28,7 @@ from serving.gallery.filters import EVERYTHING, Filter, where
 from serving.gallery.history import History
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Reading, Stats
 from serving.gallery.marks import Marks
+from serving.gallery.matching import Matching
 from serving.gallery.overview import Overview
 from serving.gallery.rows import ITEM, blob_of, blocks_of, item_of, json_of, row_of, vector_of
 from serving.gallery.sampling import sample
@@ -51,7 +52,7 @@ class Store:
         self._query = self._database.query
         self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
-        self.overview = Overview(self._query)
+        self.overview, self.matching = Overview(self._query), Matching(self._query, self.position)
         self.shadow = Shadow(self._query, self._leading)
         self.history = History(self._query, self._of_this_model)
         try:
@@ -132,12 +133,6 @@ class Store:
     def ids(self) -> np.ndarray:
         """The ids, int64, ascending, of all items."""
         return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
-
-    def matching(self, chosen: Filter) -> np.ndarray:
-        """The ids, int64, ascending, of the items that a filter lets through."""
-        condition, values = chosen.sql()
-        rows = self._query(f"SELECT id FROM items WHERE {condition} ORDER BY id", *values)
-        return np.array([row[0] for row in rows], np.int64)
 
     def change(self) -> int:
         """The number of the last change: cheap, asked before every search."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import schema
+from serving.gallery import matching, schema
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
@@ -115,3 +115,29 @@ def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
                 assert [item.id for item in store.items(label=label, chosen=chosen)] == wanted
                 assert [item.id for item in store.items(1, 2, label, chosen)] == wanted[1:3]
                 assert store.count(label, chosen) == len(wanted)
+
+
+def test_what_a_filter_lets_through_is_remembered_until_something_changes(path: Path) -> None:
+    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+    with Store(path).closing() as store, Store(path).closing() as another:
+        first = store.matching.ids(red)
+        assert first.tolist() == [1, 2, 5]
+        assert store.matching.ids(Filter((), {"colour": "red"})) is first
+        assert store.matching.ids(of_a).tolist() == [1, 4, 6]
+        with pytest.raises(ValueError, match="read-only"):
+            first[0] = 9
+        another.describe(3, metadata={"colour": "red"})
+        assert store.matching.ids(red).tolist() == [1, 2, 3, 5]
+        another.remove([1])
+        assert store.matching.ids(red).tolist() == [2, 3, 5]
+        assert store.matching.ids(of_a).tolist() == [4, 6]
+
+
+def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching, "MOST_BYTES", 5 * 8)
+    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+    with Store(path).closing() as store:
+        first = store.matching.ids(red)
+        second = store.matching.ids(of_a)  # both are six numbers
+        assert store.matching.ids(of_a) is second
+        assert store.matching.ids(red) is not first
