@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.cards import NAME, Head, Preprocessing
+from zoo.cards import NAME, Head, Preprocessing, refused_heads
 from zoo.errors import RecipeError
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
@@ -243,6 +243,8 @@ class Recipe:
         _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
         _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         _check(self.seed >= 0, "seed", self.seed, "0 or more")
+        if why := refused_heads(self.heads):
+            raise RecipeError(f"heads: {why}")
 
     @property
     def dim(self) -> int:

@@ -46,8 +46,8 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know, and
-    for batches that a task cannot learn from.
+    """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know,
+    for heads that no network can have and for batches that a task cannot learn from.
     """
     datasets.check_name(recipe.data.dataset)
     from training.losses import LOSSES
@@ -55,6 +55,7 @@ def check_names(recipe: Recipe) -> None:
     from training.miners import MINERS
     from training.optimizers import OPTIMIZERS
     from training.samplers import SAMPLERS
+    from zoo.network import check_heads
 
     objective, batch = recipe.objective, recipe.batch
     check(METHODS, "method", objective.method, objective.method_args)
@@ -65,6 +66,7 @@ def check_names(recipe: Recipe) -> None:
     if objective.miner is not None:
         known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
         check(MINERS, "miner", objective.miner, known)
+    check_heads(recipe.heads)
     _check_intra(recipe)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,14 @@ KINDS = {
 """What a field of a card takes, by its annotation."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+"""Without dots: in the names of weights they part a module from what it holds."""
+
+LARGEST_DIM = 65_536
+"""Of an embedding. A card that says more would have memory asked for that no machine has."""
+
+LARGEST_STATISTIC, SMALLEST_STD = 1e4, 1e-4
+"""Of preprocessing, on the scale 0..1: what lies beyond is no statistic of pixels, and gives infinity or NaN."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,21 @@ class Preprocessing:
             raise CardError(f"preprocessing.mode is {self.mode!r}; expected 'L' (grey) or 'RGB'.")
         if not (len(self.mean) == len(self.std) == self.channels):
             raise CardError(f"preprocessing.mean and .std need {self.channels} value(s) for mode {self.mode}.")
-        if min(self.std) <= 0:
-            raise CardError("preprocessing.std must be positive.")
+        self._check_range("mean", "numbers", -LARGEST_STATISTIC)
+        self._check_range("std", "positive numbers", SMALLEST_STD)
         if not 1 <= self.crop <= self.resize <= 4096:
             raise CardError(f"preprocessing needs 1 <= crop <= resize <= 4096, not {self.crop} and {self.resize}.")
         if self.interpolation not in INTERPOLATIONS:
             raise CardError(
                 f"preprocessing.interpolation is {self.interpolation!r}; expected one of {', '.join(INTERPOLATIONS)}."
+            )
+
+    def _check_range(self, key: str, kind: str, least: float) -> None:
+        values: tuple[float, ...] = getattr(self, key)
+        if not all(least <= value <= LARGEST_STATISTIC for value in values):  # which NaN is not either
+            raise CardError(
+                f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {LARGEST_STATISTIC:g}, on "
+                "the scale 0 to 1 of the pixels."
             )
 
     @property
@@ -86,8 +102,21 @@ class Head:
     dim: int
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name) or self.dim < 1:
-            raise CardError(f"a head needs a lower-case name and a positive dim, not {self.name!r} and {self.dim!r}.")
+        if not HEAD_NAME.fullmatch(self.name) or not 1 <= self.dim <= LARGEST_DIM:
+            raise CardError(
+                "a head needs a name of lower-case letters, digits, '_' and '-' and a dim from 1 to "
+                f"{LARGEST_DIM}, not {self.name!r} and {self.dim!r}."
+            )
+
+
+def refused_heads(heads: Sequence[Head]) -> str | None:
+    """What is wrong with heads that are fine each by itself; None where nothing is."""
+    names = [head.name for head in heads]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        return f"several heads are called {twice[0]!r}; each needs a name of its own."
+    if (dim := sum(head.dim for head in heads)) > LARGEST_DIM:
+        return f"the heads' dims add up to {dim}; an embedding has at most {LARGEST_DIM} numbers."
+    return None
 
 
 @dataclass(frozen=True)
@@ -137,6 +166,10 @@ class Card:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise CardError(f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.")
+        if why := refused_heads(self.heads):
+            raise CardError(f"card of {self.name!r}: {why}")
+        if not 1 <= self.dim <= LARGEST_DIM:
+            raise CardError(f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.")
         if self.heads and self.dim != sum(head.dim for head in self.heads):
             raise CardError(f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to another number.")
         for file in self.files:

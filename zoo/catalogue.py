@@ -54,6 +54,16 @@ class ModelInfo:
         return STATUSES[self.status] + (", exported here" if self.copied else "")
 
     @property
+    def papers_recall(self) -> dict[str, float]:
+        """R@1 by data set, the first that a paper prints: on the model's own; of a public backbone, which was trained
+        on none of them, on all that there are."""
+        printed: dict[str, float] = {}
+        for score in self.published:
+            if score["metric"] == "recall_at_1" and (self.method == METHOD or score["dataset"] == self.dataset):
+                printed.setdefault(score["dataset"], score["value"])
+        return printed
+
+    @property
     def size(self) -> int | None:
         """Bytes of the model folder's files; None where there is none."""
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file()) if self.folder else None

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from zoo.cards import Card, Preprocessing
-from zoo.errors import UsageError
+from zoo.errors import ModelFolderError, UsageError
 from zoo.images import ImageLike
 from zoo.paths import is_folder
 from zoo.preprocessing import batches
@@ -57,13 +57,22 @@ class Embedder:
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """Unit embeddings, float32 [n, dim], of preprocessed pixels, uint8 [n, crop, crop, channels]."""
+        """Unit embeddings, float32 [n, dim], of preprocessed pixels, uint8 [n, crop, crop, channels].
+
+        Raises `ModelFolderError` where the network gives others than the card says.
+        """
         if pixels.dtype != np.uint8 or pixels.shape[1:] != self.preprocessing.shape:
             raise UsageError(
                 f"{self.card.name} takes uint8 pixels [n, {', '.join(map(str, self.preprocessing.shape))}], "
                 f"not {pixels.dtype} {list(pixels.shape)}."
             )
-        return self.run(pixels)
+        rows = self.run(pixels)
+        if rows.shape != (len(pixels), self.dim):
+            raise ModelFolderError(
+                f"{self.card.name} gives {list(rows.shape)} for {len(pixels)} images, and its card says dim "
+                f"{self.dim}: it is of another network. Get the model folder anew from where it came from."
+            )
+        return rows
 
     @cached_property
     def text_tower(self) -> TextTower:

@@ -182,6 +182,12 @@ def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 
+def check_text(name: str, value: object) -> None:
+    """Raise `UsageError` for an argument that is no text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).")
+
+
 def missing(module: str, extra: str) -> MissingDependencyError:
     """The error for an optional library that cannot be imported."""
     return MissingDependencyError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -54,10 +55,17 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises `OSError`, and `ValueError` for all that is wrong in it, too deep nesting too."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
+    return value
+
+
+def _finite(text: str) -> float:
+    """JSON has no NaN and no infinity; Python's reader takes both, and 1e999 for one of them."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no number of JSON")
     return value
 
 

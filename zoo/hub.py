@@ -84,7 +84,7 @@ def cached(repo_id: str, revision: str | None) -> Path | None:
         folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted, local_files_only=True))
     except HFValidationError as error:
         raise explain(error, repo_id) from None
-    except LocalEntryNotFoundError:
+    except (LocalEntryNotFoundError, ValueError):  # the latter where the cache's note of a branch is damaged
         return None
     return None if absent(folder) else folder
 
@@ -93,7 +93,10 @@ def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
     """Whether the cache remembers that the repository has no card.json."""
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 
-    return try_to_load_from_cache(repo_id, "card.json", revision=revision) is _CACHED_NO_EXIST
+    try:
+        return try_to_load_from_cache(repo_id, "card.json", revision=revision) is _CACHED_NO_EXIST
+    except ValueError:  # as in `cached`
+        return False
 
 
 def _download(repo_id: str, revision: str | None) -> Path:

@@ -15,10 +15,21 @@ def in_cache() -> Iterator[Path]:
     from huggingface_hub import constants
 
     for ref in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*/refs/main")):
-        folder = ref.parent.parent / "snapshots" / ref.read_text(encoding="utf-8").strip()
+        if (commit := _commit(ref)) is None:
+            continue
+        folder = ref.parent.parent / "snapshots" / commit
         name = name_of(folder)
         if name and repository_of(name) is None and not hub.absent(folder):
             yield folder
+
+
+def _commit(ref: Path) -> str | None:
+    """The commit that a branch is at; None where the file is damaged."""
+    try:
+        said = ref.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return said if hub.COMMIT.fullmatch(said) else None
 
 
 def name_of(folder: Path) -> str | None:

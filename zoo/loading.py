@@ -11,7 +11,7 @@ from zoo.cards import Card, read_card
 from zoo.config import check_config
 from zoo.contents import check_inside, refusal_in
 from zoo.embedder import Embedder
-from zoo.errors import ModelFolderError, UsageError, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, check_text, missing, nearest
 from zoo.files import sha256_of
 from zoo.registry import find
 
@@ -35,6 +35,8 @@ def load(
     A weight file is used only where the card lists it, its SHA-256 is the card's and it lies in the folder; pickles
     never. Raises `ModelNotFoundError`, `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
     """
+    for name, value in (("runtime", runtime), ("precision", precision)):
+        check_text(name, value)
     if runtime not in RUNTIMES:
         raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
     folder = find(name_or_path, revision)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from zoo.architectures import register
-from zoo.cards import Card, Head, Preprocessing
+from zoo.cards import Card, Head, Preprocessing, refused_heads
 from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.pretrained import CONFIG, Weights, read_weights
@@ -143,7 +143,18 @@ def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
     return {**weights.images, "state_dict": state, "num_classes": 0}
 
 
+def check_heads(heads: Sequence[Head]) -> None:
+    """Raise `RecipeError` for heads of one name, whose weights would be one, and for names that torch has taken."""
+    if why := refused_heads(heads):
+        raise RecipeError(why)
+    empty = nn.ModuleDict()
+    if taken := [head.name for head in heads if hasattr(empty, head.name)]:
+        raise RecipeError(f"a head cannot be called {taken[0]!r}, a name that torch has taken; give it another one.")
+
+
 def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
+    """A linear map from `features` numbers for each head. Raises what `check_heads` raises."""
+    check_heads(heads)
     return nn.ModuleDict({head.name: nn.Linear(features, head.dim) for head in heads})
 
 
@@ -162,12 +173,12 @@ def load_network(card: Card, folder: Path) -> Network:
     """The card's network with the folder's weights, in evaluation mode. Raises `ModelFolderError` where they differ."""
     try:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+        features = feature_count(trunk)
+        heads = create_heads(card.heads, features)
     except RecipeError as error:
         raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
-    features = feature_count(trunk)
     if not card.heads and features != card.dim:
         raise ModelFolderError(f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.")
-    heads = create_heads(card.heads, features)
     _load(trunk, folder / TRUNK)
     if card.heads:
         _load(heads, folder / HEADS)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from zoo.cards import Card
-from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, missing, nearest
+from zoo.onnx_weights import check_weights
 
 FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
 RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
@@ -64,6 +65,7 @@ def _opened(
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
     """The graph's name in the folder. Raises `VariantNotFoundError` where there is none of that precision."""
+    check_text("precision", precision)
     if precision not in FILES:
         raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
     path = folder / FILES[precision]
@@ -95,6 +97,7 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
+    check_weights(path)
     try:
         session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises a family of its own
@@ -129,6 +132,7 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
     TensorRT leaves what it cannot run to CUDA, and CUDA to the CPU. Raises `UsageError` for a device of another name
     and for one that the installed ONNX Runtime has no provider for.
     """
+    check_text("device", device)
     kind, colon, number = device.partition(":")
     if kind not in PROVIDERS or (colon and (kind == "cpu" or not number.isdecimal())):
         raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{nearest(kind, PROVIDERS)}")
@@ -164,9 +168,20 @@ def _check_origin(session: Any, card: Card, path: Path) -> None:
         )
 
 
+def check_batches(session: Any, graph: str) -> None:
+    """Raise `ModelFolderError` unless the graph takes and gives any number of rows. graph: what it is called."""
+    for each in (*session.get_inputs(), *session.get_outputs()):
+        if each.shape and isinstance(each.shape[0], int):
+            raise ModelFolderError(
+                f"{graph} is for batches of {each.shape[0]} alone, as the first axis of {each.name!r} says; expected "
+                "any number. Get the model folder anew, or make the graph again (zoo export, zoo text-tower)."
+            )
+
+
 def _check_signature(session: Any, card: Card, name: str, shape: list[int] | None) -> None:
     """shape: of one image that goes in; None where it may have any height and width."""
     inputs, outputs = session.get_inputs(), session.get_outputs()
+    check_batches(session, f"the ONNX graph of {card.name}")
     sizes = [list(i.shape)[1:] if shape else len(i.shape) for i in inputs]
     got = (
         [(i.name, i.type, size) for i, size in zip(inputs, sizes, strict=True)],

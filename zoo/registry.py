@@ -23,6 +23,7 @@ from zoo.errors import (
     ModelNotFoundError,
     UsageError,
     ZooError,
+    check_text,
     missing,
     nearest,
 )
@@ -45,7 +46,10 @@ def list_models(
     wanted = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
     for fact, value in wanted.items():
         known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
-        if value is not None and value not in known:
+        if value is None:
+            continue
+        check_text(fact, value)
+        if value not in known:
             hint = _like(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
             raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list")
     return [m for m in models if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
@@ -90,6 +94,9 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     Raises `ModelNotFoundError` that says where it looked and what to run, `UsageError` for what no name can be.
     """
     name = _text(name_or_path)
+    if revision is not None:
+        check_text("revision", revision)
+        _check_no_path(name_or_path, name)
     if revision is None and (folder := _local(name)) is not None:
         return folder
     base, _, at = name.partition("@")
@@ -216,6 +223,15 @@ def _text(name: str | os.PathLike[str]) -> str:
         f"a model is named by text, not by {type(name).__name__}: by a name of zoo list, the path of a model folder, "
         "org/name[@revision] or timm/ID on the Hub."
     )
+
+
+def _check_no_path(given: str | os.PathLike[str], name: str) -> None:
+    """Raise `UsageError` for the path of a model folder, which is asked for at a revision."""
+    if (isinstance(given, os.PathLike) or _looks_like_path(name)) and _exists(paths.expand(name) / "card.json"):
+        raise UsageError(
+            f"{name} is the path of a model folder, and a path has no revisions. Leave the revision out; or, to have "
+            "it from the Hub, give hf-hub:org/name."
+        )
 
 
 def _is_something_else(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -86,11 +87,18 @@ _ADVICE = "Delete it and measure again with: zoo evaluate MODEL --save"
 
 
 def _is_result(value: Any) -> bool:
-    """Whether the value names what was measured and holds metrics and bounds that are numbers."""
+    """Whether the value names what was measured, in text, and holds metrics and bounds that are numbers."""
     if not isinstance(value, dict) or not all(key in value for key in _IDENTITY):
+        return False
+    if not isinstance(value["protocol"], str) or not all(isinstance(value[key], str | None) for key in _IDENTITY):
         return False
     metrics, intervals = value.get("metrics"), value.get("intervals", {})
     if not isinstance(metrics, dict) or not isinstance(intervals, dict):
         return False
     pairs = all(isinstance(bounds, list) and len(bounds) == 2 for bounds in intervals.values())
-    return pairs and all(type(number) in (int, float) for number in chain(metrics.values(), *intervals.values()))
+    return pairs and all(map(_is_number, chain(metrics.values(), *intervals.values())))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is finite, as a float too: whole numbers of JSON may be longer than any float."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max

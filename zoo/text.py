@@ -14,7 +14,7 @@ from zoo.baselines import baselines
 from zoo.cards import Card, Text
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
 from zoo.files import atomic_path
-from zoo.onnx_runtime import open_session
+from zoo.onnx_runtime import check_batches, open_session
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -168,6 +168,7 @@ def _cutting(tokenizer: Tokenizer, length: int, name: str) -> Tokenizer:
 
 
 def _check_signature(session: Any, card: Card) -> None:
+    check_batches(session, f"the text graph of {card.name}")
     inputs = {(i.name, i.type, len(i.shape)) for i in session.get_inputs()}
     outputs = [(o.name, o.type, list(o.shape)[1:]) for o in session.get_outputs()]
     tokens, mask = ((name, "tensor(int64)", 2) for name in (TOKENS, MASK))

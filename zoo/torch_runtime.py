@@ -53,7 +53,7 @@ def choose_device(name: str | None = None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise UsageError(f"torch knows no device {name!r}; use cpu, cuda or cuda:N.") from None
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"models run on cpu, cuda or cuda:N, not on {name!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from zoo.golden import read_golden
 from zoo.images import open_image
 from zoo.loading import check_files, load, weight_files
 from zoo.onnx_runtime import FILES, RESIZING, open_resizing
+from zoo.onnx_weights import check_weights
 from zoo.parity import FILE as PARITY
 from zoo.parity import contradictions, read_parity
 from zoo.text import GOLDEN as GOLDEN_TEXT
@@ -40,6 +42,14 @@ class Check:
     ok: bool | None
     detail: str
     cosine: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether the folder is not what its card says. That a network does not suit half precision is told alone."""
+        return self.ok is False and self.name not in HALVES
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "fails": self.fails}
 
 
 Embed = Callable[[Sequence[np.ndarray]], np.ndarray]
@@ -92,8 +102,14 @@ def _weights_in(folder: Path) -> set[str]:
 def _hash(path: Path, name: str, expected: str) -> Check:
     if not path.is_file():
         return Check(f"sha256 {name}", False, "the file is missing")
-    equal = sha256_of(path) == expected
-    return Check(f"sha256 {name}", equal, expected[:16] if equal else "differs from the card's")
+    if sha256_of(path) != expected:
+        return Check(f"sha256 {name}", False, "differs from the card's")
+    try:
+        if path.suffix == ".onnx":
+            check_weights(path)
+    except ModelFolderError as error:
+        return Check(f"sha256 {name}", False, str(error))
+    return Check(f"sha256 {name}", True, expected[:16])
 
 
 def _torch(folder: Path) -> Iterator[Check]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from exports.families import RECIPES as MEMBERS
 from exports.families_page import page
+from training.recipe import Ensemble
+from training.recipes import RECIPES
 
 VARIANT = {"min_cosine": 0.99999951, "mean_cosine": 1.0, "centred_cosine": 0.987, "bytes": 3 * 2**20}
 ROW = {"size": 64, "args": {}, "recipe": False, "date": "2030-01-02", "hardware": "a computer"}
@@ -39,3 +42,11 @@ def test_the_page() -> None:
     assert "(precision-cost.md)" in text
     header = next(line for line in text.splitlines() if line.startswith("| architecture"))
     assert header.count("|") == 15
+
+
+def test_the_architectures_of_recipes_are_those_that_recipes_name() -> None:
+    """By timm's name of the architecture, without the tag of its weights."""
+    made = [make() for make in RECIPES.values()]
+    recipes = [each for one in made for each in (one.members if isinstance(one, Ensemble) else (one,))]
+    named = {recipe.backbone.architecture.partition(".")[0] for recipe in recipes}
+    assert sorted(member.architecture for member in MEMBERS) == sorted(named)

@@ -148,6 +148,12 @@ def test_override() -> None:
         ("preprocessing.mode=XYZ", "grey"),
         ('heads=[{"name": "a", "dim": "x"}]', "heads must be"),
         ('heads=[{"dim": 3}]', "heads must be"),
+        ('heads=[{"name": "a", "dim": 8}, {"name": "a", "dim": 8}]', "heads: several heads are called 'a'"),
+        ('heads=[{"name": "a.b", "dim": 8}]', "a head needs a name of .* not 'a.b'"),
+        ('heads=[{"name": "a", "dim": 10000000000000}]', "a dim from 1 to 65536"),
+        ('heads=[{"name": "a", "dim": 40000}, {"name": "b", "dim": 40000}]', "dims add up to 80000"),
+        ("preprocessing.std=[1,NaN,1]", r"preprocessing\.std is"),
+        ("preprocessing.std=[1e-300,1,1]", r"preprocessing\.std is"),
     ],
 )
 def test_a_wrong_setting_is_refused(setting: str, match: str) -> None:
@@ -236,6 +242,11 @@ def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
 def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
     with pytest.raises(ZooError, match="Known: "):
         resolve("margin-conv4-glyphs", [setting])
+
+
+def test_a_head_that_no_network_can_have_is_refused_before_any_image_is_read() -> None:
+    with pytest.raises(RecipeError, match="a head cannot be called 'type', a name that torch has taken"):
+        resolve("margin-conv4-glyphs", ['heads=[{"name": "type", "dim": 8}]'])
 
 
 def test_what_varies_within_a_class_takes_three_of_it() -> None:

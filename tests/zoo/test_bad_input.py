@@ -44,6 +44,17 @@ def test_k_beyond_the_gallery_is_named() -> None:
         evaluate(ROWS, labels=PAIRS, k=(1, 6))
 
 
+@pytest.mark.parametrize("group", EVERY)
+def test_no_rows_are_nothing_to_measure(group: str) -> None:
+    with pytest.raises(EvaluationError, match="there is nothing to measure"):
+        evaluate(ROWS[:0], labels=[], metrics=(group,))
+
+
+def test_a_k_that_makes_no_sense_is_named_before_a_model_is_looked_for() -> None:
+    with pytest.raises(EvaluationError, match="k must list every K of recall_at_K"):
+        evaluate("no-such-model", k=1)  # type: ignore[arg-type]
+
+
 def test_one_class_cannot_be_clustered_but_searched() -> None:
     assert evaluate(ROWS, labels=[7] * 6, k=(1,), metrics=("ranking",)).metrics["mrr"] == 1
     with pytest.raises(EvaluationError, match="fewer than two classes"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from zoo.baselines import baselines
 from zoo.cards import read_card
 from zoo.catalogue import STATUSES
 from zoo.cli.main import main
-from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
+from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
+from zoo.hub_card import readme
 from zoo.published import tables
 from zoo.registry import find, recipes
 
@@ -96,6 +98,17 @@ def test_info_of_a_public_backbone(capsys: pytest.CaptureFixture[str]) -> None:
     for fact in ("on the Hub", "384", "518", "apache-2.0", "arXiv:2304.07193", "zoo.load('dinov2-s14')", "AmsterTime"):
         assert fact in out
     assert zoo.info("timm/vit_small_patch14_dinov2.lvd142m") == zoo.info("dinov2-s14")
+
+
+def test_a_public_backbone_has_its_scores_by_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    """Roth et al. 2020, Revisiting, table 1: ResNet-50 of torchvision, not trained."""
+    assert main(["info", "r50-tv"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("paper's R@1"))
+    assert line.removeprefix("paper's R@1").strip() == "cub 0.4377, cars 0.3639, sop 0.4865"
+    assert main(["list", "--status", "hub"]) == 0
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert lines["r50-tv"][-3:] == ["cub", "0.4377", "-"]
+    assert lines["dinov2-s14"][-2:] == ["-", "-"]  # of which a paper prints mAP alone
 
 
 def test_a_public_backbone_says_where_scores_were_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +259,66 @@ def test_a_copy_under_another_name_on_the_hub_is_listed_by_that(
     folder = cached(tmp_path, "org/copy", "toy-original")
     (model,) = zoo.list_models(method="none")
     assert (model.name, find(model.name)) == ("org/copy", folder)
+
+
+@pytest.mark.parametrize("written", [b"\xff\xfe\x00", b"", b"../../elsewhere", b"x" * 5000])
+def test_a_damaged_branch_in_the_hubs_cache_hides_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    cached(tmp_path, "org/whole", "toy")
+    broken = cached(tmp_path, "org/broken", "toy")
+    (broken.parents[1] / "refs" / "main").write_bytes(written)
+    assert [model.name for model in zoo.list_models(method="none")] == ["org/whole"]
+    with pytest.raises(ModelNotFoundError, match="'org/broken'"):
+        zoo.info("org/broken")
+    for revision in (None, "main"):
+        with pytest.raises(HubError, match="org/broken is not, or not whole, in the Hub's cache"):
+            zoo.load("org/broken", revision=revision)
+
+
+RESULT = {"dataset": "d", "split": "test", "protocol": "p", "runtime": "onnx", "precision": "fp32", "metrics": {}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"metrics": {"recall_at_1": math.nan}},
+        {"metrics": {"recall_at_1": math.inf}},
+        {"metrics": {"recall_at_1": 10**400}},
+        {"intervals": {"recall_at_1": [0, -math.inf]}},
+        {"queries": math.nan},
+        {"runtime": 2},
+        {"precision": 3.5},
+        {"dataset": ["a"]},
+        {"split": {}},
+        {"protocol": None},
+    ],
+)
+def test_results_of_other_kinds_are_named_and_hide_no_other_model(
+    own_zoo: Path, said: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
+    toys.write_model(own_zoo / "models" / "whole", name="whole")
+    (broken / "results.json").write_text(json.dumps([RESULT]))
+    assert zoo.info("broken").results == [RESULT]
+    (broken / "results.json").write_text(json.dumps([{**RESULT, **said}]))
+    assert main(["list", "--method", "none", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [row["name"] for row in json.loads(out)] == ["whole"]
+    assert str(broken / "results.json") in err
+    assert main(["info", "broken", "--json"]) == 1
+    assert "results.json" in capsys.readouterr().err
+    with pytest.raises(ModelFolderError, match=r"results\.json"):
+        readme(broken, read_card(broken), "org/x", [])
+
+
+def test_a_number_too_large_for_json_is_refused_too(own_zoo: Path) -> None:
+    broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
+    (broken / "results.json").write_text(json.dumps([RESULT]).replace("{}", '{"recall_at_1": 1e999}'))
+    with pytest.raises(ModelFolderError, match="1e999 is no number of JSON"):
+        zoo.info("broken")
 
 
 @pytest.mark.parametrize("depth", [100, 900, 100_000])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import save_file
 
@@ -99,6 +100,29 @@ def test_a_graph_cut_anywhere_for_which_the_card_vouches(copy: Path) -> None:
         vouch(copy, "onnx/model.onnx")
         with pytest.raises(ModelFolderError, match=r"model\.onnx|ONNX graph"):
             zoo.load(copy, runtime="onnx")
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_graph_for_one_batch_size_alone_is_refused_when_it_is_opened(copy: Path, side: str) -> None:
+    graph = onnx.load(copy / "onnx" / "model.onnx")
+    getattr(graph.graph, side)[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(graph, copy / "onnx" / "model.onnx")
+    vouch(copy, "onnx/model.onnx")
+    with pytest.raises(
+        ModelFolderError, match=r"for batches of 1 alone, as the first axis of '(pixels|embeddings)' says"
+    ):
+        zoo.load(copy, runtime="onnx")
+
+
+def test_a_text_graph_for_one_batch_size_alone_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "model"))
+    graph = onnx.load(copy / GRAPH)
+    for value in graph.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(graph, copy / GRAPH)
+    vouch(copy, GRAPH)
+    with pytest.raises(ModelFolderError, match=r"the text graph of .* is for batches of 1 alone"):
+        open_tower(copy, read_card(copy))
 
 
 @pytest.mark.parametrize("file", [GRAPH, TOKENIZER])

@@ -187,8 +187,17 @@ def spoilt(value):
         ((ROWS, [0.0, 0.0, 1.0, np.nan]), "integers or strings, not float64"),
         ((ROWS, [0, 1, 2, 3]), "no query has a relative"),
         ((ROWS, LABELS, (1, 4)), "recall_at_4 needs 4 neighbours, but a query has only 3"),
-        ((ROWS, LABELS, (0,)), "recall_at_0"),
-        ((ROWS[:0], []), "integers or strings|nothing to measure"),
+        ((ROWS, LABELS, (0,)), "every K of recall_at_K must be a whole number of at least 1, not 0"),
+        ((ROWS, LABELS, (1, 1.5)), "every K of recall_at_K must be a whole number of at least 1, not 1.5"),
+        ((ROWS, LABELS, ("1",)), "every K of recall_at_K must be a whole number of at least 1, not '1'"),
+        ((ROWS, LABELS, (True,)), "a whole number of at least 1, not True"),
+        ((ROWS, LABELS, 1), r"k must list every K of recall_at_K, as \(1, 2, 4, 8\), not be 1\."),
+        ((ROWS, LABELS, "12"), r"k must list every K .*not be '12'\."),
+        ((ROWS, LABELS, None), r"k must list every K .*not be None\."),
+        ((ROWS[:0], []), "nothing to measure"),
+        ((ROWS[:0], np.array([], str)), "nothing to measure"),
+        ((ROWS, ["a", "a", "b", "b"], (1,), ROWS[:0], []), "nothing to measure"),
+        ((ROWS, []), r"labels must be one for each of the 4 rows, not of shape \[0\]"),
         ((ROWS[:1], [0]), "no query has a relative"),
         ((ROWS, LABELS, (1,), ROWS), "belong together"),
         ((ROWS, LABELS, (1,), None, LABELS), "belong together"),
@@ -202,3 +211,9 @@ def spoilt(value):
 def test_what_cannot_be_measured_is_said(args, says):
     with pytest.raises(EvaluationError, match=says):
         retrieval_metrics(*args)
+
+
+def test_every_k_is_measured_however_it_is_listed():
+    expected = retrieval_metrics(ROWS + 1, LABELS, (1, 2))
+    for k in ([1, 2], np.array([1, 2]), (number for number in (1, 2))):
+        assert retrieval_metrics(ROWS + 1, LABELS, k) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 import zoo
 from zoo.errors import DatasetError, HubError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
 from zoo.hub_errors import explain
+from zoo.paths import SHIPPED
 
 
 @pytest.fixture
@@ -43,6 +45,43 @@ def test_a_folder_without_a_card_is_not_asked_of_the_hub(here: Path, name: str) 
         zoo.load(name.format(here=here))
     assert f"{name.format(here=here)} is a folder but no model folder: card.json is missing." in str(caught.value)
     assert "Hub" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["./model", "{here}/model", "org/model", Path("model")])
+def test_the_path_of_a_model_folder_has_no_revisions(here: Path, given: Any) -> None:
+    for name in ("model", "org/model"):
+        shutil.copytree(SHIPPED / "margin-conv4-glyphs", here / name)
+    given = given.format(here=here) if isinstance(given, str) else given
+    with pytest.raises(UsageError, match=r"model is the path of a model folder, and a path has no revisions\. Leave"):
+        zoo.load(given, revision="main")
+    assert zoo.load(given, runtime="onnx").folder.name == "model"
+
+
+@pytest.mark.parametrize("value", [3, [], ("fp32",), b"onnx"])
+@pytest.mark.parametrize("argument", ["runtime", "precision", "revision"])
+def test_arguments_of_another_type_are_named(argument: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{argument} is given as text, not as {type(value).__name__}"):
+        zoo.load("margin-conv4-glyphs", **{argument: value})
+
+
+@pytest.mark.parametrize("argument", ["runtime", "precision"])
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_no_runtime_and_no_precision_are_refused(runtime: str, argument: str) -> None:
+    with pytest.raises(UsageError, match=f"{argument} is given as text, not as NoneType"):
+        zoo.load("margin-conv4-glyphs", **{"runtime": runtime, argument: None})
+
+
+def test_a_device_of_another_type_is_named() -> None:
+    with pytest.raises(UsageError, match="device is given as text, not as int"):
+        zoo.load("margin-conv4-glyphs", runtime="onnx", device=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="torch knows no device"):
+        zoo.load("margin-conv4-glyphs", device=3.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fact", ["method", "backbone", "dataset", "status"])
+def test_a_filter_of_another_type_is_named(fact: str) -> None:
+    with pytest.raises(UsageError, match=f"{fact} is given as text, not as int"):
+        zoo.list_models(**{fact: 3})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from tests.models import CARD
+import zoo
+from tests.models import CARD, make_model
 from zoo.cards import Head, Preprocessing
 from zoo.errors import ModelFolderError, RecipeError
 from zoo.files import sha256_of
@@ -85,3 +87,33 @@ def test_a_trunk_that_does_not_pool_is_refused(heads: tuple[Head, ...]) -> None:
     assert Network(pooled, made)(images).ndim == 2
     with pytest.raises(RecipeError, match=r"VisionTransformer gives \[2, 5, 12\] for 2 images.*global_pool=avg"):
         Network(tokens, made)(images)
+
+
+@pytest.mark.parametrize(
+    ("heads", "says"),
+    [
+        ((Head("type", 8), Head("second", 4)), "a head cannot be called 'type', a name that torch has taken"),
+        ((Head("second", 8), Head("training", 4)), "a head cannot be called 'training'"),
+    ],
+)
+def test_a_head_whose_name_torch_has_taken_is_refused(tmp_path: Path, heads: tuple[Head, ...], says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        create_heads(heads, 16)
+    card = make_model(tmp_path / "model")
+    with pytest.raises(ModelFolderError, match=f"describes no network: {says}"):
+        load_network(dataclasses.replace(card, heads=heads), tmp_path / "model")
+
+
+def test_two_heads_of_one_name_are_refused_and_words_of_python_are_names() -> None:
+    with pytest.raises(RecipeError, match="several heads are called 'a'"):
+        create_heads([Head("a", 8), Head("a", 8)], 16)
+    made = create_heads([Head("class", 8), Head("lambda", 4), Head("nce-2", 4)], 16)  # MIC has a head `class`
+    assert list(made.state_dict())[:2] == ["class.weight", "class.bias"]
+
+
+def test_a_model_that_gives_others_than_its_card_says_is_refused_when_it_embeds(tmp_path: Path) -> None:
+    make_model(tmp_path / "model")
+    model = zoo.load(tmp_path / "model", device="cpu")
+    other = dataclasses.replace(model, card=dataclasses.replace(CARD, heads=(), dim=24))
+    with pytest.raises(ModelFolderError, match=r"gives \[2, 12\] for 2 images, and its card says dim 24"):
+        other.embed(np.zeros((2, 40, 40, 3), np.uint8))

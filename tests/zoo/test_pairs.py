@@ -52,7 +52,7 @@ def test_similarities_are_cosines_one_by_one(monkeypatch):
     ("call", "says"),
     [
         (lambda: sample_pairs([0, 0], 5), "at least two classes"),
-        (lambda: sample_pairs([], 5), "integers or strings"),
+        (lambda: sample_pairs([], 5), "at least two classes"),
         (lambda: sample_pairs([0, 1, 2], 5), "class of at least two samples"),
         (lambda: sample_pairs([0, 0, 1], 0), "draw at least 1"),
         (lambda: pair_similarities(np.eye(3), [[0, 3]]), "rows 0 to 3; the embeddings have 0 to 2"),

@@ -62,6 +62,20 @@ def test_the_slip_in_groups_table_is_put_right():
     assert value("group-ensembles", "Group loss, 2 models", "cars", "nmi") == 0.726
 
 
+def test_the_slip_in_divas_table_is_put_right(tmp_path):
+    """DiVA's table 3 heads a column of SOP R@2: recall is reported there at 1, 10, 100 and 1000, and it is R@10."""
+    assert value("diva-main", "DiVA, R50", "sop") == 0.796
+    (lost,) = [each for each in absent() if each.paper.short == "DiVA" and each.what.startswith("table 3")]
+    assert "R@2 for SOP is R@10" in lost.what
+    column = '{ row = "a", dataset = "sop", metric = "recall_at_2", value = 91.2 }'
+    with pytest.raises(ZooError, match="recall_at_2: on sop recall is reported at 1, 10, 100, 1000"):
+        read_paper(write(tmp_path, complete(column)))
+    for right in (column.replace("recall_at_2", "recall_at_10"), column.replace("sop", "cub")):
+        ((read,), _) = read_paper(write(tmp_path, complete(right)))
+        assert read.scores[0].value == 0.912
+    assert not [s for t in tables() for s in t.scores if (s.dataset, s.metric) == ("sop", "recall_at_2")]
+
+
 def test_table_2_is_whole():
     """23 rows on three data sets, two of them not on SOP, recall and spectral decay of each."""
     scores = table("revisiting-2").scores

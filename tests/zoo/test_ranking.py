@@ -166,7 +166,10 @@ def test_properties(seed, sizes, noise):
         ((np.eye(3), [0, 0]), "one for each of the 3 rows"),
         ((np.eye(3), [0, 1, 2]), "no query has a relative"),
         ((np.eye(3), [0, 0, 0], np.eye(3)), "belong together"),
-        ((np.eye(3), [0, 0, 0], None, None, 0), "map_at_0"),
+        ((np.eye(3), [0, 0, 0], None, None, 0), "K of map_at_K, must be a whole number of at least 1, not 0"),
+        ((np.eye(3), [0, 0, 0], None, None, 2.5), "K of map_at_K, must be a whole number of at least 1, not 2.5"),
+        ((np.eye(3), [0, 0, 0], None, None, "3"), "must be a whole number of at least 1, not '3'"),
+        ((np.eye(0, 3), []), "nothing to measure"),
     ],
 )
 def test_what_cannot_be_ranked_is_said(args, says):

@@ -30,7 +30,8 @@ def recipes_of(
     or it does not take the settings, and `UsageError` for a data set that is not the study's.
     """
     if not takes(study, dataset):
-        raise UsageError(f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}.")
+        known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
+        raise UsageError(f"{known} {study.elsewhere}".rstrip())
     members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
     return tuple(

@@ -9,17 +9,19 @@ from zoo.published import PublishedScore, Table, tables
 
 
 def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[Table, PublishedScore] | None:
-    """The score of the arm's recipe on the plan's data set, and the table that it stands in.
+    """The score of the arm's row, or of its recipe, on the plan's data set, and the table that it stands in.
 
-    None where settings change the recipe, where no paper has printed the measure, and for parts of an embedding.
+    None where settings change the recipe of an arm that names no row, where no paper has printed the measure, and for
+    parts of an embedding.
     """
-    if plan.settings or arm.settings or arm.copies > 1 or measure.view != EMBEDDING:
+    if plan.settings or arm.copies > 1 or measure.view != EMBEDDING or (arm.settings and arm.published is None):
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
-    wanted = (name, plan.dataset, measure.metric, measure.split)
+    wanted = (plan.dataset, measure.metric, measure.split)
     for table in tables():
         for score in table.scores:
-            if (score.recipe, score.dataset, score.metric, score.split) == wanted:
+            own = (table.name, score.row) == arm.published if arm.published else score.recipe == name
+            if own and (score.dataset, score.metric, score.split) == wanted:
                 return table, score
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm
+from training.studies.exchanged import SMALL_BACKBONES
 from training.studies.study import CATEGORIES, DECAY, MAP_AT_R, MEASURED, R1, Arm, Claim, Measure, Study
 
 TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
@@ -70,8 +71,31 @@ def _factors() -> Study:
         (arm("diva"), arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")),
         (R1, *measures),
         datasets=("glyphs",),
+        elsewhere="No other has the factors that are measured; what each head is worth: diva/heads.",
         note="Of kinds (ink, background, inverted, pattern, face) the precision of the nearest neighbour of another "
         "class; of sizes (angle, scale) the rank correlation with distances within a class.",
+    )
+
+
+def _small_backbones() -> Study:
+    arms = [
+        arm(method, *settings, label=f"{method} {label}")
+        for label, settings in SMALL_BACKBONES.items()
+        for method in ("diva", "diva-d")
+    ]
+    claims = [Claim(f"DiVA beats margin on {label}", f"diva {label}", f"diva-d {label}") for label in SMALL_BACKBONES]
+    separate = arm("diva-separate", label="diva-separate conv4")
+    return Study(
+        "diva/backbones-small",
+        "The method on small backbones beside margin with as many numbers, and models trained one by one",
+        "DiVA, tables 2 and 3",
+        (*arms, separate),
+        TABLE_MEASURES,
+        (*claims, Claim("DiVA beats models trained one by one", "diva conv4", separate.label)),
+        datasets=("glyphs", "omniglot", "cifar100"),
+        elsewhere="On the papers' data sets: diva/backbones.",
+        note="Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half "
+        "width.",
     )
 
 
@@ -95,5 +119,7 @@ STUDIES = (
             Claim("DiVA beats models trained one by one", "diva-r50", "diva-separate-r50"),
         ),
         datasets=PAPER_DATASETS,
+        elsewhere="Recipes of small data sets have small backbones: diva/backbones-small.",
     ),
+    _small_backbones(),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm, group_arm
+from training.studies.exchanged import SMALL_BACKBONES, on
 from training.studies.study import MAP_AT_R, R1, Arm, Claim, Study
 
+SMALL = ("glyphs", "omniglot", "cifar100")
 RECIPE = "group-$backbone-$dataset"
 MEASURES = (R1, MAP_AT_R)
 
@@ -53,18 +55,49 @@ def _classes() -> Study:
     return Study("group/classes", title, ROBUST, tuple(arms), MEASURES, x="classes a batch")
 
 
-def _convergence() -> Study:
+CURVES = (
+    "The curves (report.html; report.json, curves) are of training classes held out: test classes are measured once, "
+    "at the epoch that is best on those."
+)
+
+
+def _convergence(name: str, triplets: Arm, datasets: tuple[str, ...], elsewhere: str, note: str = CURVES) -> Study:
     plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
     return Study(
-        "group/convergence",
+        f"group/{name}",
         "R@1 epoch by epoch beside cross entropy and triplets",
         "Group, convergence",
-        (plain, arm("group"), arm("triplet-s")),
+        (plain, arm("group"), triplets),
         MEASURES,
-        datasets=("glyphs", "omniglot", "cifar100"),
+        datasets=datasets,
         selections=("validation",),
-        note="The curves (report.html; report.json, curves) are of training classes held out: test classes are "
-        "measured once, at the epoch that is best on those.",
+        elsewhere=elsewhere,
+        note=note,
+    )
+
+
+def _published_convergence() -> Study:
+    return _convergence(
+        "convergence-published",
+        arm("triplet-s", *on("ibn", 512), label="triplet-s"),
+        PAPER_DATASETS,
+        "On small data sets: group/convergence.",
+        f"{CURVES} Triplets have the group loss's backbone, Inception with batch norm, and the protocol of Revisiting: "
+        "its rate, its batches, its number of epochs.",
+    )
+
+
+def _small_backbones() -> Study:
+    return Study(
+        "group/table-3-small",
+        "The group loss on small backbones",
+        "Group, table 3",
+        tuple(arm("group", *settings, label=label) for label, settings in SMALL_BACKBONES.items()),
+        TABLE_MEASURES,
+        datasets=SMALL,
+        elsewhere="On the papers' data sets: group/table-3.",
+        note="Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half "
+        "width.",
     )
 
 
@@ -110,7 +143,8 @@ STUDIES = (
     ),
     _samples(),
     _classes(),
-    _convergence(),
+    _convergence("convergence", arm("triplet-s"), SMALL, "On the papers' data sets: group/convergence-published."),
+    _published_convergence(),
     _variants(),
     _ensembles(),
     Study(
@@ -120,5 +154,7 @@ STUDIES = (
         tuple(Arm(short, f"group-{short}-$dataset") for short in ("ibn", "d121", "d161", "d169", "d201")),
         TABLE_MEASURES,
         datasets=PAPER_DATASETS,
+        elsewhere="Recipes of small data sets have small backbones: group/table-3-small.",
     ),
+    _small_backbones(),
 )

@@ -12,6 +12,7 @@ _SHARING = ("sharing/tables-1-to-3", "sharing/losses")
 _REALITY = ("reality/tables-3-to-5", "reality/losses")
 
 ALIASES: dict[str, tuple[str, ...]] = {
+    "revisiting/table-1": ("revisiting/table-1", "revisiting/table-1-published"),
     "revisiting/figure-1": ("revisiting/table-2",),
     "revisiting/figure-2": tuple(
         f"revisiting/figure-2-{part}" for part in ("weight-decay", "dimension", "backbone", "published")
@@ -22,16 +23,21 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "sharing/table-2": _SHARING,
     "sharing/table-3": _SHARING,
     "sharing/table-4": _SHARING,
+    "sharing/table-6": ("sharing/table-6", "sharing/table-6-published"),
     "reality/table-3": _REALITY,
     "reality/table-4": _REALITY,
     "reality/table-5": _REALITY,
     "group/table-2": ("group/table-1", "group/ensembles"),
+    "group/table-3": ("group/table-3", "group/table-3-small"),
+    "group/convergence": ("group/convergence", "group/convergence-published"),
     "group/appendix-f": ("group/appendix-f-g-i",),
     "group/appendix-g": ("group/appendix-f-g-i",),
     "group/appendix-i": ("group/appendix-f-g-i",),
+    "diva/backbones": ("diva/backbones", "diva/backbones-small"),
 }
-"""By the paper's name: the studies, of which those that take the data set are run. What has no line here either goes by
-its study's own name or stands in `training.studies.missing`."""
+"""By the paper's name: the studies, of which those that take the data set are run. A study may go by that name itself:
+it is the first, and the others are run where it is not. What has no line here either goes by its study's own name or
+stands in `training.studies.missing`."""
 
 
 def check_study(name: str) -> None:
@@ -45,7 +51,7 @@ def check_study(name: str) -> None:
                 f"there is no study of {each.paper}'s {what.replace('-', ' ')}: {each.why}. What comes nearest: "
                 f"{each.instead}. All that is left out: zoo benchmark studies --missing"
             )
-    known = [*STUDIES, *ALIASES]
+    known = dict.fromkeys([*STUDIES, *ALIASES])
     raise UsageError(f"there is no study {name!r}.{nearest(name, known)} All studies: zoo benchmark studies")
 
 

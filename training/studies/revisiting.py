@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS, backbone, preprocessing
+from training.recipes.settings import PAPER_DATASETS
 from training.studies.claims import NMI, TABLE_MEASURES, arm
+from training.studies.exchanged import embedding, on
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 
 SMALL = ("glyphs", "omniglot", "cifar100")
@@ -50,7 +51,9 @@ def _untrained() -> Study:
         "Revisiting, table 1",
         (arm("margin", "schedule.epochs=0", label="untrained"), arm("margin", label="margin")),
         (R1, Measure("recall_at_1", "test", "features"), *NMI),
-        note="Small backbones start from random weights; those of the papers' data sets from ImageNet's.",
+        datasets=SMALL,
+        elsewhere="On the papers' data sets, where there are ImageNet's weights: revisiting/table-1-published.",
+        note="Small backbones start from random weights.",
     )
 
 
@@ -68,7 +71,7 @@ def _weight_decay() -> Study:
 
 def _dimension() -> Study:
     arms = [
-        Arm(f"{method} {dim}", f"{method}-$backbone-$dataset", (_head(dim),), dim)
+        Arm(f"{method} {dim}", f"{method}-$backbone-$dataset", (embedding(dim),), dim)
         for method in ("margin", "ms")
         for dim in (16, 32, 64, 128, 256, 512)
     ]
@@ -76,10 +79,6 @@ def _dimension() -> Study:
     return Study(
         "revisiting/figure-2-dimension", title, "Revisiting, figure 2", tuple(arms), (R1, DECAY), x="dimension"
     )
-
-
-def _head(dim: int) -> str:
-    return f'heads=[{{"name": "embedding", "dim": {dim}}}]'
 
 
 def _backbone() -> Study:
@@ -100,15 +99,9 @@ def _backbone() -> Study:
         (*arms, *deep),
         (R1, DECAY),
         datasets=SMALL,
+        elsewhere="On the papers' data sets: revisiting/figure-2-published.",
         note="Small twins of the paper's backbones: conv4 in three widths, and ResNet-18, all from random weights.",
     )
-
-
-def _on(short: str, dim: int) -> tuple[str, ...]:
-    """The settings that put a backbone of the papers, with its preprocessing, in the place of another one's."""
-    chosen, shown = backbone(short), preprocessing(short)
-    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", _head(dim))
-    return (*heads, f"preprocessing.mean={list(shown.mean)}", f"preprocessing.std={list(shown.std)}")
 
 
 def _published_backbones() -> Study:
@@ -118,21 +111,32 @@ def _published_backbones() -> Study:
         "revisiting/figure-2-published",
         "R@1 by backbone: ResNet-50, GoogLeNet and Inception with batch norm",
         "Revisiting, figure 2",
-        tuple(arm(m, *_on(short, dim), label=f"{m} {short}") for m in methods for short, dim in dims.items()),
+        tuple(arm(m, *on(short, dim), label=f"{m} {short}") for m in methods for short, dim in dims.items()),
         (R1, DECAY),
         datasets=PAPER_DATASETS,
+        elsewhere="Recipes of small data sets have small backbones: revisiting/figure-2-backbone.",
         note="Embeddings of 128 numbers with ResNet-50, of 512 with the others.",
     )
 
 
 def _untrained_backbones() -> Study:
+    arms = [
+        Arm(
+            short,
+            "margin-$backbone-$dataset",
+            ("schedule.epochs=0", *on(short, 128)),
+            published=("revisiting-1", f"{short.upper()}, ImageNet weights"),
+        )
+        for short in ("gn", "ibn", "r50")
+    ]
     return Study(
         "revisiting/table-1-published",
         "ImageNet's weights and a random layer of 128",
         "Revisiting, table 1",
-        tuple(arm("margin", "schedule.epochs=0", *_on(s, 128), label=s) for s in ("gn", "ibn", "r50")),
+        tuple(arms),
         (R1, *NMI),
         datasets=PAPER_DATASETS,
+        elsewhere="Small backbones have no weights of ImageNet: revisiting/table-1 is of random ones.",
     )
 
 

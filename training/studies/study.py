@@ -78,7 +78,8 @@ class Arm:
     Both may hold $dataset, $backbone, and settings $dim, $half (of the recipe's embedding) and $batch (112 on the data
     sets of the papers; 96 on small ones, whose classes may be 50). $backbone is conv4 on small data sets and
     `backbone` on those of the papers. x: its place on the study's axis.
-    copies: so many models of different seeds, their embeddings joined.
+    copies: so many models of different seeds, their embeddings joined. published: the published table and the row that
+    print the arm's number, where settings make another recipe of it; else they are found by the recipe's name.
     """
 
     label: str
@@ -87,6 +88,7 @@ class Arm:
     x: float | None = None
     backbone: str = "r50"
     copies: int = 1
+    published: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ class Study:
 
     source: where in which paper. x: what the arms' x is. correlate: also the correlations of the measures over all
     runs. spectrum: also the singular values of the measured splits. datasets: the only ones that the study can be run
-    on; none: any that has the recipes. selections: how epochs are selected unless the user says how, as `Plan` has it.
-    note: what a reader of the result must know.
+    on; none: any that has the recipes. elsewhere: why on no others, and what is run there. selections: how epochs are
+    selected unless the user says how, as `Plan` has it. note: what a reader of the result must know.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Study:
     correlate: bool = False
     spectrum: bool = False
     datasets: tuple[str, ...] = ()
+    elsewhere: str = ""
     note: str = ""
     selections: tuple[str, ...] = ("last",)
 

@@ -69,9 +69,11 @@ def _changed(model: ModelInfo) -> str:
 
 
 def _papers_recall(model: ModelInfo) -> str:
-    """The first that a paper prints on the model's own data set; the table of published scores has the others."""
-    own = [r["value"] for r in model.published if (r["metric"], r["dataset"]) == ("recall_at_1", model.dataset)]
-    return f"{own[0]:.4f}" if own else "-"
+    """On the model's own data set, else on each that a paper has; the table of published scores has all of them."""
+    found = model.papers_recall
+    if model.dataset in found:
+        return f"{found[model.dataset]:.4f}"
+    return ", ".join(f"{dataset} {value:.4f}" for dataset, value in found.items()) or "-"
 
 
 def _card(card: Card) -> dict[str, str]:

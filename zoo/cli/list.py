@@ -52,15 +52,22 @@ def _cells(model: ModelInfo) -> list[str]:
     row = {**_row(model), "status": model.standing}
     return [_cell(row[fact]) for fact in FACTS] + [
         _size(row),
-        _cell(row["published_recall_at_1"]) + (CHANGED if _is_changed(model) else ""),
+        _papers(model),
         _cell(row["recall_at_1"]),
     ]
 
 
 def _published(model: ModelInfo) -> float | None:
     """The first R@1 that a paper prints for it on its own data set."""
-    own = [s["value"] for s in model.published if (s["metric"], s["dataset"]) == ("recall_at_1", model.dataset)]
-    return own[0] if own else None
+    return model.papers_recall.get(model.dataset)
+
+
+def _papers(model: ModelInfo) -> str:
+    """R@1 on the model's own data set; else with the name of the first that a paper measured it on."""
+    if _published(model) is not None or not model.papers_recall:
+        return _cell(_published(model)) + (CHANGED if _is_changed(model) else "")
+    dataset, value = next(iter(model.papers_recall.items()))
+    return f"{dataset} {value:.4f}"
 
 
 def _is_changed(model: ModelInfo) -> bool:
@@ -96,5 +103,6 @@ COMMAND = Command(
   zoo list --status hub                     strong public backbones that load by name
   zoo list --json
 
-size: megabytes on disk, or millions of parameters (M) of what is not here yet.""",
+size: megabytes on disk, or millions of parameters (M) of what is not here yet. paper's R@1: on the model's data set, or
+on the one that is named; zoo info NAME has all of them.""",
 )

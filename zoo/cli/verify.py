@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from zoo.verify import Check
 
 MARKS = {True: "ok", False: "FAILED", None: "not checked"}
+UNSUITED = "unsuited"
+"""How a check is marked that says something of the network and is no failure of its folder."""
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -24,18 +26,20 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from dataclasses import asdict
-
     from zoo.cli.output import print_json
 
     checks = []
     for check in _checks(args):
         checks.append(check)
         if not args.json:
-            print(f"{MARKS[check.ok]:<12}{check.name:<40}{check.detail}", flush=True)
+            print(f"{_mark(check):<12}{check.name:<40}{check.detail}", flush=True)
     if args.json:
-        print_json([asdict(check) for check in checks])
-    return 1 if any(check.ok is False for check in checks) else 0
+        print_json([check.to_json() for check in checks])
+    return 1 if any(check.fails for check in checks) else 0
+
+
+def _mark(check: Check) -> str:
+    return UNSUITED if check.ok is False and not check.fails else MARKS[check.ok]
 
 
 def _checks(args: Namespace) -> Iterator[Check]:
@@ -61,5 +65,6 @@ COMMAND = Command(
   zoo verify diva-r50-cub --data DIR    its scores on CUB200-2011 are measured again
   zoo verify ./my-model --quick --json
 
-A check that cannot be made here (torch or the data are not at hand) is shown as such and does not fail.""",
+A check that cannot be made here (torch or the data are not at hand) is shown as such and does not fail. Neither does a
+network that torch's half precision (fp16, bf16) does not suit, which is marked "unsuited": use it in fp32.""",
 )

@@ -15,7 +15,7 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from zoo.datasets.cifar100_binary import ARCHIVE, FOLDER, MD5, URL, read
+from zoo.datasets.cifar100_binary import ARCHIVE, FOLDER, MD5, URL, read, spoilt
 from zoo.datasets.dataset import Dataset
 from zoo.datasets.published import Counts
 from zoo.errors import DatasetError
@@ -47,13 +47,13 @@ def load(
     if path.name == FILE:
         found = sha256_of(path)
         if found != sha256:
-            raise DatasetError(f"{path} is not the {FILE} that is known: its sha256 is {found}, expected {sha256}.")
+            raise _spoilt(path, f"it is not the {FILE} that is known: its sha256 is {found}, expected {sha256}")
         names, images = _read(path, split, expected["train"].classes)
     else:
         names, images = _read_binary(path, split, expected["train"].classes, md5)
     classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
     if (counts := Counts(len(images), len(classes))) != expected[split]:
-        raise DatasetError(f"{path} holds {counts} for {split}; expected {expected[split]}.")
+        raise _spoilt(path, f"it holds {counts} for {split}; expected {expected[split]}")
     return Dataset("cifar100", split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
 
 
@@ -78,7 +78,17 @@ def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[ImageLik
             names = [name for name in names if name.partition("/")[0] in chosen]
             return names, [archive.read(name) for name in names]
     except (BadZipFile, OSError) as error:
-        raise DatasetError(f"{path} cannot be read: {error}.") from None
+        raise _spoilt(path, f"it cannot be read: {error}") from None
+
+
+def _spoilt(path: Path, reason: str) -> DatasetError:
+    if path.name != FILE:
+        return spoilt(path, reason)
+    # The zip is looked for first: the archive beside it would not be read.
+    return DatasetError(
+        f"{path}: {reason}. Nobody publishes this file: put the right one in its place, or take it away, get {ARCHIVE} "
+        f"from {URL} and put that, packed or extracted, into {path.parent}."
+    )
 
 
 def _find(data: str | Path | None) -> Path:

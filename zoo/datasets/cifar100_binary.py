@@ -32,11 +32,11 @@ def read(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.ndarray, tuple[str,
     records, text = _files(path, md5)
     names = tuple(text.decode("ascii", errors="replace").split())
     if len(records) % RECORD:
-        raise _spoilt(path, f"{RECORDS} holds {len(records):,} bytes, which are no whole records of {RECORD:,}")
+        raise spoilt(path, f"{RECORDS} holds {len(records):,} bytes, which are no whole records of {RECORD:,}")
     rows = np.frombuffer(records, np.uint8).reshape(-1, RECORD)
     labels = rows[:, 1].astype(np.int64)
     if len(rows) and labels.max() >= len(names):
-        raise _spoilt(path, f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes")
+        raise spoilt(path, f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes")
     return rows[:, 2:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels, names
 
 
@@ -47,20 +47,20 @@ def _files(path: Path, md5: str) -> tuple[bytes, bytes]:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if found != md5:
-            raise _spoilt(path, f"it is not the published archive: its md5 is {found}, expected {md5}")
+            raise spoilt(path, f"it is not the published archive: its md5 is {found}, expected {md5}")
         with tarfile.open(path, "r:gz") as archive:
             return _of_archive(path, archive, RECORDS), _of_archive(path, archive, NAMES)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise _spoilt(path, f"it cannot be read ({error})") from None
+        raise spoilt(path, f"it cannot be read ({error})") from None
 
 
 def _of_folder(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:
-        raise _spoilt(folder, f"{name} is missing") from None
+        raise spoilt(folder, f"{name} is missing") from None
     except OSError as error:
-        raise _spoilt(folder, f"{name} cannot be read ({error.strerror})") from None
+        raise spoilt(folder, f"{name} cannot be read ({error.strerror})") from None
 
 
 def _of_archive(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
@@ -69,9 +69,10 @@ def _of_archive(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         member = None
     if member is None:
-        raise _spoilt(path, f"{name} is missing")
+        raise spoilt(path, f"{name} is missing")
     return member.read()
 
 
-def _spoilt(path: Path, reason: str) -> DatasetError:
+def spoilt(path: Path, reason: str) -> DatasetError:
+    """The error for an archive, or its folder, that is there but not as published."""
     return DatasetError(f"{path}: {reason}. Get {ARCHIVE} again from {URL} and put it in its place.")

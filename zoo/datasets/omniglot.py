@@ -98,19 +98,24 @@ def _read(source: Source, data: str | Path | None, base_url: str) -> Mapping[str
     roots = data_roots(data)
     for root in roots:
         if (root / source.file.name).is_file():
-            return _from_zip(root / source.file.name, source)
+            return _from_zip(root / source.file.name, source, base_url, fetched=data is None)
         if (root / source.folder).is_dir():
-            return _from_folder(root / source.folder, source)
+            return _from_folder(root / source.folder, source, base_url)
     if data is not None:
         raise DatasetError(
             f"{data} holds no Omniglot: expected {source.file.name} or the folder {source.folder} in it. "
-            "Name the folder that does, or none, and it is taken from ZOO_DATA or downloaded."
+            "Name the folder that does, or none, and it is taken from ZOO_DATA or downloaded from "
+            f"{_address(source.file, base_url)}."
         )
-    return _from_zip(_download(source.file, roots, base_url), source)
+    return _from_zip(_download(source.file, roots, base_url), source, base_url, fetched=True)
+
+
+def _address(file: PublishedFile, base_url: str) -> str:
+    return f"{base_url}/{file.name}"
 
 
 def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path:
-    url = f"{base_url}/{file.name}"
+    url = _address(file, base_url)
     try:
         return fetch(file, url, download_cache())
     except DatasetError as error:
@@ -121,22 +126,29 @@ def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path
         ) from None
 
 
-def _from_zip(path: Path, source: Source) -> dict[str, ImageLike]:
+def _from_zip(path: Path, source: Source, base_url: str, fetched: bool) -> dict[str, ImageLike]:
+    """fetched: whether it would be downloaded if it were not there."""
     found = sha256_of(path)
     if found != source.file.sha256:
         raise DatasetError(
             f"{path} is not the published {source.file.name}: its sha256 is {found}, expected {source.file.sha256}. "
-            "Delete it, and it will be fetched again."
+            + _instead(_address(source.file, base_url), fetched)
         )
     # A few hundred bytes an image: all of them are read at once, and no open file is shared between threads.
     with ZipFile(path) as archive:
         images = {name: archive.read(name) for name in archive.namelist() if _belongs(name, source)}
-    return _complete(images, source, path)
+    return _complete(images, source, path, base_url)
 
 
-def _from_folder(folder: Path, source: Source) -> dict[str, ImageLike]:
+def _instead(url: str, fetched: bool) -> str:
+    if fetched:
+        return f"Delete it, and it will be fetched again from {url}."
+    return f"Get it from {url} and put it in its place; nothing is fetched into a folder that is named."
+
+
+def _from_folder(folder: Path, source: Source, base_url: str) -> dict[str, ImageLike]:
     files = {f"{source.folder}/{path.relative_to(folder).as_posix()}": path for path in folder.glob("*/*/*.png")}
-    return _complete({name: path for name, path in files.items() if _belongs(name, source)}, source, folder)
+    return _complete({name: path for name, path in files.items() if _belongs(name, source)}, source, folder, base_url)
 
 
 def _belongs(name: str, source: Source) -> bool:
@@ -150,12 +162,13 @@ def _belongs(name: str, source: Source) -> bool:
     )
 
 
-def _complete(images: Mapping[str, ImageLike], source: Source, where: Path) -> dict[str, ImageLike]:
+def _complete(images: Mapping[str, ImageLike], source: Source, where: Path, base_url: str) -> dict[str, ImageLike]:
     """The images, or `DatasetError` where some are missing or too many."""
     characters = len({PurePosixPath(name).parent for name in images})
     if characters != source.characters or len(images) != source.characters * DRAWERS:
         raise DatasetError(
             f"{where} holds {len(images)} images of {characters} characters of {', '.join(source.alphabets)}; "
-            f"expected {source.characters * DRAWERS} of {source.characters}. Put {source.file.name} in its place."
+            f"expected {source.characters * DRAWERS} of {source.characters}. Put {source.file.name} in its place; "
+            f"it comes from {_address(source.file, base_url)}."
         )
     return dict(images)

@@ -19,7 +19,7 @@ from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
 from zoo.evaluation.intervals import bootstrap_intervals
-from zoo.evaluation.metrics import DEFAULT_K, per_query
+from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.ranking import ranking_per_query
 from zoo.loading import load
@@ -55,7 +55,7 @@ def evaluate(
     Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, and
     `UsageError` for an unknown group.
     """
-    groups = groups_of(metrics)
+    groups, k = groups_of(metrics), depths_of(k)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs for nothing
     if isinstance(model, str | os.PathLike):

@@ -63,7 +63,7 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
         codes = np.unique(gallery, return_inverse=True)[1]
         return codes, codes
     asked = _as_labels(query_labels, q, "query_labels")
-    if (gallery.dtype.kind == "U") != (asked.dtype.kind == "U"):
+    if n and q and (gallery.dtype.kind == "U") != (asked.dtype.kind == "U"):
         raise EvaluationError(
             f"labels are {gallery.dtype} and query_labels {asked.dtype}; both must be integers or both strings."
         )
@@ -78,6 +78,8 @@ def members_of(codes: np.ndarray) -> list[np.ndarray]:
 
 def _as_labels(labels: Any, n: int, name: str) -> np.ndarray:
     values = np.asarray(labels)
+    if not values.size and values.dtype.kind == "f":
+        values = values.astype(np.int64)  # an empty list: that there is nothing is said elsewhere
     if values.dtype == object and all(isinstance(value, str) for value in values.flat):
         values = values.astype(str)
     if values.dtype.kind not in "iubU":

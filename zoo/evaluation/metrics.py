@@ -10,7 +10,7 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.inputs import Search, search_of
-from zoo.evaluation.neighbours import neighbour_chunks
+from zoo.evaluation.neighbours import as_depth, neighbour_chunks
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -53,7 +53,8 @@ def retrieval_metrics(
         map_at_r      1/R sum_{i <= R} P(i) rel(i)        (Musgrave et al. 2020, A Metric Learning Reality Check, 3.2)
 
     Queries without a relative are left out of the means. Raises `EvaluationError` when none has one, for NaN,
-    infinite or zero rows (naming the first), labels that do not fit, and a K that the gallery cannot fill.
+    infinite or zero rows (naming the first), labels that do not fit, and a K that is no whole number or that the
+    gallery cannot fill.
     """
     return per_query(embeddings, labels, k, queries, query_labels).means()
 
@@ -67,9 +68,11 @@ def per_query(
 ) -> PerQuery:
     """`retrieval_metrics` before the means are taken; the same arguments and errors."""
     search = search_of(embeddings, labels, queries, query_labels)
-    depth = max(*_check_k(k, len(search.gallery) - search.leave_one_out), int(search.relatives.max()))
+    depths = depths_of(k)
+    _check_available(depths, len(search.gallery) - search.leave_one_out)
+    depth = max(1, *depths, int(search.relatives.max()))
     pieces = [
-        measure_hits(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], k)
+        measure_hits(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], depths)
         for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out, exact=False)
     ]
     values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -100,12 +103,20 @@ def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> d
     }
 
 
-def _check_k(k: Sequence[int], available: int) -> tuple[int, ...]:
-    for depth in k:
-        if depth < 1:
-            raise EvaluationError(f"recall_at_{depth} makes no sense; K must be at least 1.")
+def depths_of(k: Any) -> tuple[int, ...]:
+    """Every K of recall_at_K. Raises `EvaluationError` for what lists no whole numbers of at least 1."""
+    try:
+        given = None if isinstance(k, str | bytes) else tuple(k)
+    except TypeError:
+        given = None
+    if given is None:
+        raise EvaluationError(f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.")
+    return tuple(as_depth(depth, "every K of recall_at_K") for depth in given)
+
+
+def _check_available(depths: Sequence[int], available: int) -> None:
+    for depth in depths:
         if depth > available:
             raise EvaluationError(
                 f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k."
             )
-    return 1, *k

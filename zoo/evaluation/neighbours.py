@@ -9,6 +9,7 @@ products are of 8-bit integers: another first step with a bound of its own, neve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -199,13 +200,19 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     return rows
 
 
+def as_depth(k: Any, name: str) -> int:
+    """`k`, how many neighbours, as an int. Raises `EvaluationError` unless it is a whole number of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise EvaluationError(f"{name} must be a whole number of at least 1, not {k!r}.")
+    return int(k)
+
+
 def _check(queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool, chunk: int | None) -> None:
     if queries.shape[1] != gallery.shape[1]:
         raise EvaluationError(f"queries have {queries.shape[1]} dimensions and the gallery {gallery.shape[1]}.")
     if exclude_self and queries is not gallery and not np.array_equal(queries, gallery):
         raise EvaluationError("with exclude_self the queries must be the gallery, row by row; they differ.")
-    if k < 1:
-        raise EvaluationError(f"k must be at least 1, not {k}.")
+    as_depth(k, "k")
     if k > (available := len(gallery) - exclude_self):
         beside = " beside the query" if exclude_self else ""
         raise EvaluationError(f"k is {k}, but the gallery has only {available} row(s){beside}; use a smaller k.")

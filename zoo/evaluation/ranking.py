@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo.errors import EvaluationError
 from zoo.evaluation.inputs import Search, members_of, search_of
 from zoo.evaluation.metrics import PerQuery, per_query_of
+from zoo.evaluation.neighbours import as_depth
 
 CHUNK_BYTES = 256 * 2**20
 """How large a chunk's similarities may be, as they are and sorted."""
@@ -22,9 +22,9 @@ def ranking_metrics(
 ) -> dict[str, float]:
     """Means over the queries of what the ranks of ALL their relatives say, as fractions.
 
-    The arguments, the order of neighbours and the errors are those of `zoo.evaluation.retrieval_metrics`; k below 1 is
-    an error, and a k beyond the gallery means all of it. With r_1 < ... < r_R the ranks, from 1, of a query's R
-    relatives, so that i / r_i is the precision P(r_i) of the first r_i neighbours:
+    The arguments, the order of neighbours and the errors are those of `zoo.evaluation.retrieval_metrics`; a k that is
+    no whole number of at least 1 is an error, and one beyond the gallery means all of it. With r_1 < ... < r_R the
+    ranks, from 1, of a query's R relatives, so that i / r_i is the precision P(r_i) of the first r_i neighbours:
 
         mrr                         1 / r_1                            (Voorhees 1999, The TREC-8 QA Track Report)
         map                         1/R sum_i i / r_i                  (Manning et al. 2008, section 8.4)
@@ -45,8 +45,7 @@ def ranking_per_query(
     embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
 ) -> PerQuery:
     """`ranking_metrics` before the means are taken; the same arguments and errors."""
-    if k < 1:
-        raise EvaluationError(f"map_at_{k} makes no sense; K must be at least 1.")
+    k = as_depth(k, "k, the K of map_at_K,")
     search = search_of(embeddings, labels, queries, query_labels)
     scores = [_scores(ranks, k, search.leave_one_out) for ranks in relative_ranks(search)]
     return per_query_of({name: np.array([score[name] for score in scores]) for name in scores[0]}, search)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from zoo.datasets import DATASETS
 from zoo.datasets.dataset import SPLITS
+from zoo.datasets.recalls import RECALL_AT
 from zoo.errors import ZooError, nearest
 
 PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
 """Metrics beside recall_at_K that papers print in percent."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+RECALL = re.compile(r"recall_at_([1-9]\d*)")
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
 
@@ -53,6 +55,7 @@ class PublishedScore:
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
         _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
+        _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
         _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
         highest = 1.0 if scale(self.metric) == 100 else float("inf")
@@ -107,11 +110,18 @@ class Table:
 
 def scale(metric: str) -> float:
     """What a printed number is divided by: 100 for percent, 1 for nats. Raises `ZooError` for an unknown metric."""
-    if metric in PERCENT or re.fullmatch(r"recall_at_[1-9]\d*", metric):
+    if metric in PERCENT or RECALL.fullmatch(metric):
         return 100.0
     known = (*PERCENT, "recall_at_1", "spectral_decay")
     _check(metric == "spectral_decay", f"no metric {metric!r}.{nearest(metric, known)}")
     return 1.0
+
+
+def _check_recall(where: str, dataset: str, metric: str) -> None:
+    """Refuse a recall that nobody reports on the data set: a slip of a table's head, as R@2 for R@10 on SOP."""
+    found, known = RECALL.fullmatch(metric), RECALL_AT.get(dataset)
+    reported = found is None or known is None or int(found[1]) in known
+    _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, known or ()))}.")
 
 
 def _check(holds: object, message: str) -> None:

@@ -287,6 +287,21 @@ def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zo
         assert main(["publish-all", "--dry-run", *wrong]) == 2
 
 
+def test_the_page_says_what_the_plan_of_all_papers_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "publishing.md").read_text().split())
+    assert main(["publish-all", "--dry-run", "--throughput", "1000", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    total = plan["total"]
+    assert f"All {total['rows']} paper models" in page
+    assert f"{total['hours']:.0f} GPU hours at an assumed 1,000 images/s" in page
+    assert f"{total['disk'] / 1e9:.0f} GB with all ONNX variants" in page
+    assert f"{total['decoded_images'] / 1e9:.0f} GB for the decoded images" in page
+    products = {row.recipes[0].data.side: decoded(row) for row in rows_of(["*-sop"], Options())}
+    alone, large, small = (f"{size / 1e9:.0f}" for size in (sum(products.values()), products[384], products[256]))
+    told = f"Online Products alone {alone}: {large} as squares of 384 pixels, {small} as squares of 256)"
+    assert told in page
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from training.recipe import Recipe
 from training.run import create_parts
 from training.samplers.create import create_sampler
 from training.studies.arms import recipes_of
+from training.studies.exchanged import SMALL_BACKBONES
 from training.studies.measuring import Splits, measure
 from training.studies.missing import MISSING
 from training.studies.on_data import on_data
@@ -73,6 +74,40 @@ def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
             assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("dataset", SMALL)
+@pytest.mark.parametrize("backbone", SMALL_BACKBONES)
+def test_every_small_backbone_can_be_built_for_every_small_data_set(dataset: str, backbone: str) -> None:
+    for method in ("group", "diva"):
+        arm = Arm("-", f"{method}-$backbone-$dataset", SMALL_BACKBONES[backbone])
+        recipe = recipes_of(study_of("diva/backbones-small"), arm, dataset, seed=0)[0]
+        network, _ = create_parts(recipe, data_of(recipe, dataset))
+        pixels = np.random.default_rng(0).integers(0, 256, (2, *recipe.preprocessing.shape), np.uint8)
+        (rows,) = embed_views(network, recipe, pixels, ["embedding"], torch.device("cpu")).values()
+        assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["group/convergence-published", "sharing/table-6-published"])
+def test_twins_of_small_studies_can_be_built_and_drawn_for_with_the_papers_recipes(name: str) -> None:
+    study, classes = study_of(name), 100
+    for arm in study.arms:
+        # Random weights: those of ImageNet are not at hand here.
+        (recipe,) = recipes_of(study, arm, "cub", 0, study.selections[0], ("backbone.pretrained=false",))
+        squares = torch.zeros(1, 224, 224, 3, dtype=torch.uint8)
+        data = TrainingData(squares, np.repeat(np.arange(classes), 58), classes, 1, None, [])
+        create_parts(recipe, data)
+        create_sampler(recipe, data.labels)
+
+
+def test_plain_regularisers_differ_from_margin_in_nothing_else() -> None:
+    study = study_of("sharing/table-6-published")
+    margin, *others = (recipes_of(study, arm, "cars", 0)[0] for arm in study.arms[:4])
+    assert (margin.dim, margin.objective.method_args) == (256, {"arm": "discriminative"})
+    given = ({"dropout": 0.2}, {"input_noise": 0.1}, {"output_noise": 0.05})
+    for other, args in zip(others, given, strict=True):
+        objective = dataclasses.replace(margin.objective, method="plain", method_args=args)
+        assert other == dataclasses.replace(margin, objective=objective)
+
+
 def test_studies_without_data_sets_of_their_own_have_the_recipes_of_papers_too() -> None:
     for arm, study in arms("cub").items():
         recipe = recipes_of(study, arm, "cub", seed=0)[0]
@@ -106,6 +141,18 @@ def test_selection_by_validation_holds_training_classes_out() -> None:
 def test_a_data_set_that_is_not_the_study_s_is_refused() -> None:
     with pytest.raises(UsageError, match="can be run on glyphs, omniglot, cifar100, not on cub"):
         recipes_of(study_of("claims/close"), study_of("claims/close").arms[0], "cub", 0)
+
+
+def test_a_refusal_says_why_and_what_to_run_instead() -> None:
+    """Claims that are not of every data set say so by themselves: none of them stands in a paper's table."""
+    for study in STUDIES.values():
+        if study.datasets and not study.name.startswith("claims/"):
+            other = next(each for each in ("cub", "omniglot") if not takes(study, each))
+            with pytest.raises(UsageError) as error:
+                recipes_of(study, study.arms[0], other, 0)
+            assert f"not on {other}. {study.elsewhere}" in str(error.value)
+            (instead,) = re.findall(r"[a-z]+/[a-z0-9-]+", study.elsewhere)
+            assert takes(study_of(instead), other)
 
 
 @pytest.mark.parametrize(("dataset", "owner", "backbone"), [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50")])

@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 import pytest
 
 from training.studies import commands
+from training.studies.arms import recipes_of
 from training.studies.missing import MISSING
 from training.studies.names import ALIASES, check_study, studies_for
 from training.studies.stand_ins import takes
@@ -86,9 +87,37 @@ def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
         studies_for("sharing/table-1", "nothing")
 
 
+TWO = {
+    "revisiting/table-1": ("revisiting/table-1", "revisiting/table-1-published"),
+    "sharing/table-6": ("sharing/table-6", "sharing/table-6-published"),
+    "group/convergence": ("group/convergence", "group/convergence-published"),
+    "group/table-3": ("group/table-3-small", "group/table-3"),
+    "diva/backbones": ("diva/backbones-small", "diva/backbones"),
+}
+"""By name: the study on small data sets, and the one on those of the papers."""
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_a_study_with_a_twin_can_be_run_on_any_data_set(name: str) -> None:
+    small, papers = TWO[name]
+    for dataset in ("glyphs", "omniglot", "cifar100", "folder"):
+        assert [study.name for study in studies_for(name, dataset)] == [small]
+    for dataset in ("cub", "cars", "sop", "inshop"):
+        assert [study.name for study in studies_for(name, dataset)] == [papers]
+
+
+def test_table_1_on_the_papers_data_sets_is_the_papers() -> None:
+    """ImageNet's weights, nothing trained, a layer of 128 numbers: GoogLeNet, Inception with batch norm, ResNet-50."""
+    (study,) = studies_for("revisiting/table-1", "cub")
+    recipes = [recipes_of(study, arm, "cub", 0)[0] for arm in study.arms]
+    assert [recipe.backbone.architecture for recipe in recipes] == ["googlenet", "bn_inception", "resnet50.tv_in1k"]
+    assert all(recipe.backbone.pretrained is True and recipe.schedule.epochs == 0 for recipe in recipes)
+    assert [recipe.dim for recipe in recipes] == [128, 128, 128]
+
+
 def test_names_lead_to_studies_and_to_one_alone() -> None:
     refused = {f"{each.paper.lower()}/{what}" for each in MISSING for what in each.names}
-    assert not set(ALIASES) & set(STUDIES)
+    assert all(ALIASES[name][0] == name for name in set(ALIASES) & set(STUDIES))
     assert not refused & (set(STUDIES) | set(ALIASES))
     assert {each for found in ALIASES.values() for each in found} <= set(STUDIES)
     with pytest.raises(UsageError, match="Did you mean 'revisiting/figure-7'"):

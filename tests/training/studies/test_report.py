@@ -32,9 +32,10 @@ from training.studies.statistics import (
     verdict,
 )
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure
-from training.studies.table import study_of
+from training.studies.table import STUDIES, study_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
+from zoo.published import table
 from zoo.report.matrix import pearson
 
 DRAW = np.random.default_rng(0)
@@ -289,3 +290,30 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown
     changed = dataclasses.replace(plan, settings=("schedule.epochs=1",))
     assert all(published_of(changed, arm, R1) is None for arm in arms)
+
+
+def test_an_arm_with_settings_has_the_published_number_of_the_row_that_it_names() -> None:
+    """Revisiting, table 1: R@1 of ImageNet's weights with a random layer."""
+    study = study_of("revisiting/table-1-published")
+    printed = {
+        "cub": {"gn": 0.4541, "ibn": 0.4878, "r50": 0.4377},
+        "cars": {"gn": 0.3531, "ibn": 0.4336, "r50": 0.3639},
+        "sop": {"gn": 0.4428, "ibn": 0.4905, "r50": 0.4865},
+    }
+    for dataset, expected in printed.items():
+        plan = Plan(study, dataset, 1)
+        found = {arm.label: published_of(plan, arm, R1) for arm in study.arms}
+        assert {label: each[1].value for label, each in found.items() if each is not None} == expected
+        assert all(published_of(plan, arm, Measure("nmi")) is None for arm in study.arms)
+    assert "not trained: ImageNet weights and a random layer of 128" in as_markdown(report_of(plan, Path("nowhere")))
+    for other in (Plan(study, "inshop", 1), Plan(study, "cub", 1, settings=("schedule.epochs=1",))):
+        assert all(published_of(other, arm, R1) is None for arm in study.arms)
+
+
+def test_a_row_that_an_arm_names_is_in_the_published_tables() -> None:
+    for study in STUDIES.values():
+        for arm in study.arms:
+            if arm.published is not None:
+                name, row = arm.published
+                datasets = {score.dataset for score in table(name).scores if score.row == row}
+                assert datasets >= set(study.datasets)

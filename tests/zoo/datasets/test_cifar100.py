@@ -61,10 +61,17 @@ def test_classes_are_split_in_alphabetical_order(tmp_path: Path) -> None:
     assert (test.classes, list(test.sources)) == (("cat",), ["cat/1.png", "cat/2.png"])
 
 
+def says_what_to_do(message: str, folder: Path) -> bool:
+    return f"get {cifar100_binary.ARCHIVE} from {cifar100_binary.URL}" in message and f"into {folder}." in message
+
+
 def test_other_counts_are_refused(tmp_path: Path) -> None:
     digest = write_zip(tmp_path, "a/1.png", "a/2.png", "b/1.png", "c/1.png", "c/2.png")
-    with pytest.raises(DatasetError, match="holds 3 images of 2 classes for train; expected 4 images of 2 classes"):
+    with pytest.raises(
+        DatasetError, match="holds 3 images of 2 classes for train; expected 4 images of 2 classes"
+    ) as error:
         cifar100.load("train", tmp_path, EXPECTED, digest)
+    assert says_what_to_do(str(error.value), tmp_path)
     with pytest.raises(
         DatasetError, match="holds 0 images of 0 classes for test; expected 25,000 images of 50 classes"
     ):
@@ -73,11 +80,13 @@ def test_other_counts_are_refused(tmp_path: Path) -> None:
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
     digest = write_zip(tmp_path, "a/1.png")
-    with pytest.raises(DatasetError, match=rf"its sha256 is {digest}, expected 9eac335d"):
+    with pytest.raises(DatasetError, match=rf"its sha256 is {digest}, expected 9eac335d") as error:
         load("cifar100", "test", tmp_path)
+    assert says_what_to_do(str(error.value), tmp_path)
     (tmp_path / cifar100.FILE).write_bytes(b"not a zip")
-    with pytest.raises(DatasetError, match="cannot be read: File is not a zip file"):
+    with pytest.raises(DatasetError, match="cannot be read: File is not a zip file") as error:
         cifar100.load("test", tmp_path, sha256=sha256_of(tmp_path / cifar100.FILE))
+    assert says_what_to_do(str(error.value), tmp_path)
 
 
 def write_archive(folder: Path, labels: list[int], names: str, cut: int = 0) -> tuple[Path, np.ndarray]:
@@ -144,8 +153,9 @@ def test_the_zip_and_the_official_archive_hold_the_same_counts(tmp_path: Path) -
     write_archive(tmp_path, [0, 1], "apple\nbee\n")
     with pytest.raises(
         DatasetError, match="holds 2 images of 2 classes for train; expected 25,000 images of 50 classes"
-    ):
+    ) as error:
         load("cifar100", "train", tmp_path)
+    assert f"Get {cifar100_binary.ARCHIVE} again from {cifar100_binary.URL}" in str(error.value)
 
 
 def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(

@@ -67,25 +67,40 @@ def test_an_extracted_folder_is_the_same_as_the_zip(data_root: Path, tmp_path: P
     np.testing.assert_array_equal(from_folder.labels, from_zip.labels)
 
     shutil.rmtree(tmp_path / "images_background_small2" / "Sanskrit" / "character01")
-    with pytest.raises(DatasetError, match=r"small2 holds 2100 images of 105 characters .*expected 2120 of 106"):
+    with pytest.raises(
+        DatasetError, match=r"small2 holds 2100 images of 105 characters .*expected 2120 of 106"
+    ) as error:
         load("omniglot", "test", tmp_path)
+    assert f"in its place; it comes from {omniglot.BASE_URL}/images_background_small2.zip." in str(error.value)
 
 
-def test_another_zip_under_that_name_is_refused(data_root: Path, tmp_path: Path) -> None:
+def test_another_zip_under_that_name_is_refused(
+    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "images_background_small1.zip"
     shutil.copyfile(data_root / path.name, path)
     path.chmod(0o644)
     with path.open("ab") as file:
         file.write(b"!")
-    with pytest.raises(DatasetError, match=rf"{re.escape(str(path))} is not the published .*sha256 .*Delete it"):
+    url = f"{omniglot.BASE_URL}/{path.name}"
+    with pytest.raises(DatasetError, match=rf"{re.escape(str(path))} is not the published .*sha256 ") as error:
         load("omniglot", "train", tmp_path)
+    assert f"Get it from {url} and put it in its place; nothing is fetched" in str(error.value)
+    assert "Delete" not in str(error.value)
+    monkeypatch.setenv("ZOO_DATA", str(tmp_path))  # from there it would be fetched if it were gone
+    with pytest.raises(DatasetError) as error:
+        load("omniglot", "train")
+    assert f"Delete it, and it will be fetched again from {url}." in str(error.value)
 
 
 def test_the_environment_names_a_folder_too(data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ZOO_DATA", str(data_root))
     assert len(load("omniglot", "test")) == 2120
-    with pytest.raises(DatasetError, match=rf"{tmp_path} holds no Omniglot: expected images_background_small2\.zip"):
+    with pytest.raises(
+        DatasetError, match=rf"{tmp_path} holds no Omniglot: expected images_background_small2\.zip"
+    ) as error:
         load("omniglot", "test", tmp_path)  # a folder that was named is not passed over
+    assert f"{omniglot.BASE_URL}/images_background_small2.zip" in str(error.value)
 
 
 @pytest.mark.usefixtures("no_data")

@@ -1,0 +1,65 @@
+"""A network that torch's half precision does not suit: verify says so, and its folder is whole for verify and push."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import zoo
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.errors import ModelFolderError
+from zoo.files import sha256_of
+from zoo.paths import SHIPPED
+
+MODEL = SHIPPED / "margin-conv4-glyphs"
+LARGE = 1e6
+"""Past the largest number of fp16, 65504."""
+
+
+@pytest.fixture
+def overflowing(tmp_path: Path) -> Path:
+    """The shipped model with a layer a million times as large, which the norm after it undoes; without graphs."""
+    folder = Path(shutil.copytree(MODEL, tmp_path / "model", ignore=shutil.ignore_patterns("onnx")))
+    weights = load_file(folder / "model.safetensors")
+    for name, factor in (("0.weight", LARGE), ("1.running_mean", LARGE), ("1.running_var", LARGE**2)):
+        weights[f"blocks.1.{name}"] *= np.float32(factor)
+    save_file(weights, folder / "model.safetensors")
+    vouch(folder)
+    return folder
+
+
+def vouch(folder: Path) -> None:
+    card = read_card(folder)
+    files = {name: sha256_of(folder / name) for name in card.files if not name.startswith("onnx/")}
+    dataclasses.replace(card, files=files).write(folder)
+
+
+def test_half_precision_that_does_not_suit_a_network_is_told_and_is_no_failure(
+    overflowing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(overflowing), "--quick"]) == 0
+    marks = {" ".join(line.split()[1:4]): line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert marks["golden torch fp32"] == "ok"
+    assert marks["golden torch fp16"] == "unsuited"
+    assert main(["verify", str(overflowing), "--quick", "--json"]) == 0
+    (told,) = (check for check in json.loads(capsys.readouterr().out) if check["name"] == "golden torch fp16")
+    assert (told["ok"], told["fails"]) == (False, False)
+    assert zoo.push(overflowing, "org/toy", dry_run=True).commit is None
+
+
+def test_what_fails_in_fp32_fails_verify_and_push(overflowing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = load_file(overflowing / "heads.safetensors")
+    save_file({name: tensor[::-1].copy() for name, tensor in weights.items()}, overflowing / "heads.safetensors")
+    vouch(overflowing)
+    assert main(["verify", str(overflowing), "--quick", "--json"]) == 1
+    failed = {check["name"] for check in json.loads(capsys.readouterr().out) if check["fails"]}
+    assert failed == {"golden torch fp32"}
+    with pytest.raises(ModelFolderError, match=r"does not pass zoo verify, .*: golden torch fp32 \(least cosine"):
+        zoo.push(overflowing, "org/toy", dry_run=True)
