@@ -28,7 +28,10 @@ _KEY = b"location"
 _LONGEST = 10
 """Bytes of a varint, as protobuf reads them."""
 
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+LENGTH = 2
+"""The wire type of what says how long it is: messages, bytes and texts."""
+
+_VARINT, _FIXED = 0, {1: 8, 5: 4}
 
 
 def check_weights(path: Path) -> None:
@@ -57,12 +60,11 @@ def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
     """Whether a message, which lies from `at` to `end`, holds a tensor that lies elsewhere."""
     inner = _INNER[kind]
     while at < end:
-        key, at = _number(data, at)
-        field, wire = (key & 0xFFFFFFFF) >> 3, key & 7
-        size, at = _number(data, at) if wire in (_VARINT, _LENGTH) else ({_EIGHT_BYTES: 8, _FOUR_BYTES: 4}[wire], at)
-        if kind == "tensor" and field in _EXTERNAL and size:
+        field, wire, at, size = header_at(data, at)
+        if kind == "tensor" and field in _EXTERNAL and (size if wire == LENGTH else any(data[at : at + size])):
             return True
-        if wire == _VARINT:
+        if wire != LENGTH:
+            at += size
             continue
         if at + size > end:
             raise IndexError
@@ -72,6 +74,17 @@ def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
             return True
         at += size
     return False
+
+
+def header_at(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
+    """Of the field at a place its number and wire type, where its content begins, and how many bytes that has."""
+    key, at = _number(data, at)
+    wire = key & 7
+    if wire == LENGTH:
+        size, at = _number(data, at)
+    else:
+        size = _number(data, at)[1] - at if wire == _VARINT else _FIXED[wire]
+    return (key & 0xFFFFFFFF) >> 3, wire, at, size
 
 
 def _number(data: mmap.mmap, at: int) -> tuple[int, int]:

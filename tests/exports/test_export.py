@@ -258,7 +258,7 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     monkeypatch.setattr(
         onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
     )
-    open_session(Path("model.onnx"), "cpu")
+    open_session(SHIPPED / "margin-conv4-glyphs" / FILES["fp32"], "cpu")
     assert order == ["session"]
     for missing, reason in ((OSError, "no NVIDIA driver"), (None, "driver is too old")):
         order.clear()
