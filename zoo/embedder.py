@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from PIL import Image
 
 from zoo.cards import Card, Preprocessing
 from zoo.errors import ModelFolderError, UsageError
-from zoo.images import ImageLike
 from zoo.paths import is_folder
-from zoo.preprocessing import batches
 
 if TYPE_CHECKING:
+    from zoo.images import ImageLike
     from zoo.publication import Publication
     from zoo.text import TextTower
 
@@ -110,6 +108,8 @@ class Embedder:
 
     def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
         total = len(images) if isinstance(images, Sized) else None
+        from zoo.preprocessing import batches  # Pillow is read while a graph is opened (zoo.loading)
+
         source = batches(images, self.preprocessing, batch_size)
         if not progress:
             return source
@@ -123,12 +123,14 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
             "uint8 arrays. All images of a folder are embedded by: from zoo.datasets.folder import list_images; "
             f"model.embed(list_images({os.fspath(images)!r}))"
         )
+    from PIL import Image
+
     single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image)
     if single or (isinstance(images, np.ndarray) and images.ndim < 4):
-        return [cast(ImageLike, images)]
+        return [cast("ImageLike", images)]
     if not isinstance(images, Iterable):
         raise UsageError(f"embed takes images or an iterable of images, not {type(images).__name__}.")
-    return cast(Iterable[ImageLike], images)
+    return cast("Iterable[ImageLike]", images)
 
 
 def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 from zoo.cards import Card, read_card
@@ -89,14 +90,21 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
     return open_model(folder, card, precision, device)
 
 
+def _read_pillow() -> None:
+    """What turns images into pixels, and the usual formats, which Pillow reads at its first image otherwise."""
+    import_module("zoo.preprocessing")
+    import_module("PIL.Image").preinit()
+
+
 def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
     from zoo.onnx_runtime import graph_file, open_file
 
     name = graph_file(folder, card, precision)
-    # The file's hash takes about as long as opening it, and neither waits for the other. What is wrong with a file that
-    # is not the card's is that.
+    # The file's hash takes about as long as opening it, and neither waits for the other; nor does Pillow, which embeds
+    # the first image. What is wrong with a file that is not the card's is that.
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(check_files, folder, card, [name])
+        pool.submit(_read_pillow)
         try:
             return open_file(folder / name, card, device)
         finally:

@@ -89,6 +89,8 @@ def header_at(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
 
 def _number(data: mmap.mmap, at: int) -> tuple[int, int]:
     """The varint at a place, and the place after it."""
+    if (first := data[at]) < 128:  # as most are
+        return first, at + 1
     value = 0
     for number in range(_LONGEST):
         byte = data[at + number]

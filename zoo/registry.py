@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo import hub, paths
 from zoo.baselines import baselines, place, repository_of
 from zoo.baselines import root as baselines_root
 from zoo.cards import read_card
-from zoo.catalogue import STATUSES, ModelInfo, from_baseline, from_folder, from_recipe
 from zoo.contents import refusal_in
 from zoo.errors import (
     HubError,
@@ -29,7 +28,8 @@ from zoo.errors import (
 )
 from zoo.hub_models import in_cache, name_of
 
-__all__ = ["RECIPES", "ModelInfo", "damaged", "find", "info", "known_names", "list_models", "recipes"]
+if TYPE_CHECKING:
+    from zoo.catalogue import ModelInfo
 
 RECIPES = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
@@ -42,6 +42,8 @@ def list_models(
 
     Filters are exact. Raises `UsageError`, with the nearest ones, for a value that no model has.
     """
+    from zoo.catalogue import STATUSES  # whoever loads a model does not wait for what lists them
+
     models = _models()
     wanted = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
     for fact, value in wanted.items():
@@ -60,6 +62,8 @@ def info(name: str) -> ModelInfo:
 
     Raises `ModelNotFoundError` with the nearest names, `UsageError` for what no name can be.
     """
+    from zoo.catalogue import from_baseline, from_recipe
+
     name = _text(name)
     if (folder := _local(name) or _in_the_hubs_cache(name)) is not None:
         return _described(folder)
@@ -129,6 +133,8 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def _models() -> list[ModelInfo]:
     """Every known model by name; what has a folder here comes before what could be had."""
+    from zoo.catalogue import from_baseline, from_recipe
+
     models = {name: from_recipe(name, row) for name, row in recipes().items()}
     models |= {name: from_baseline(baseline) for name, baseline in baselines().items()}
     for folder in _folders():
@@ -152,6 +158,8 @@ def damaged() -> dict[Path, str]:
 
 
 def _described(folder: Path) -> ModelInfo:
+    from zoo.catalogue import from_folder
+
     copied_from = _copied_from(folder)
     return from_folder(folder, copied_from or _status(folder), recipes(), name_of(folder), copied_from is not None)
 

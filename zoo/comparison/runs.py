@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.catalogue import ModelInfo
 from zoo.files import read_object
 from zoo.paths import home
-from zoo.registry import ModelInfo, list_models
+from zoo.registry import list_models
 
 SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 """How the seeds of a model are named: `zoo train NAME --seed 1 --as NAME-seed1`."""
