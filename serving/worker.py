@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ QUEUE = 2048
 SWITCH = 0.0005
 """Seconds for which a thread keeps the interpreter from others: Python's ten times as many let decoders wait for the
 event loop wherever there is much to refuse."""
+MOST_FILES = 65_536
+"""Open at once, of which each connection is one; shells allow 1,024, of which idle connections would soon have taken all."""
 SUPERFLUOUS = frozenset({"TimeoutMiddleware", "OpenTelemetryMiddleware"})
 
 
@@ -53,6 +56,7 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
     from serving.answering import Server
 
     sys.setswitchinterval(SWITCH)
+    _allow_files()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("serving").setLevel(logging.INFO)  # which says that another model was taken over
     service.COLLECTIONS.open()
@@ -70,6 +74,14 @@ def answer(listening: socket.socket, ready: Callable[[str], None], one: One | No
     server.run(sockets=[one.pulse if one else listening])
     if not server.started:
         raise GalleryError("the service could not start; the log above says why.")
+
+
+def _allow_files() -> None:
+    """As many as the system lets this process have without being asked, where that is more than it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MOST_FILES:
+        most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def lean(app: Starlette) -> Starlette:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -20,7 +22,7 @@ from starlette.routing import Route
 from serving import wire
 from serving.wire import MOST_HEAD
 from tests.serving import toys
-from tests.serving.running import Running, answering
+from tests.serving.running import Running, answering, serving
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MODEL = GET.replace(b"livez", b"model")
@@ -222,3 +224,17 @@ async def _slowly(request: Request) -> PlainTextResponse:
 @pytest.fixture(scope="module")
 def query() -> bytes:
     return toys.query(1)
+
+
+def test_more_connections_are_kept_than_a_shell_lets_a_process_have_files(gallery_folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        try:
+            running = opened.enter_context(serving(gallery_folder))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        lines = [opened.enter_context(connected(running)) for _ in range(300)]
+        for line in lines:
+            line.send(GET + b"\r\n")
+        assert {line.answer()[0] for line in lines} == {200}
