@@ -33,7 +33,7 @@ SWITCH = 0.0005
 """Seconds for which a thread keeps the interpreter from others: Python's ten times as many let decoders wait for the
 event loop wherever there is much to refuse."""
 MOST_FILES = 65_536
-"""Open at once, of which each connection is one; shells allow 1,024, of which idle connections would soon have taken all."""
+"""Open at once; each connection is one. Shells allow 1,024, which idle connections would soon have taken."""
 SUPERFLUOUS = frozenset({"TimeoutMiddleware", "OpenTelemetryMiddleware"})
 
 
