@@ -16,7 +16,8 @@ from zoo.evaluation.calibration import Calibration
 DEFAULT_K = 10
 EXPANDED_BY = 10
 CANDIDATES = 200
-"""How many of the nearest are re-ranked by shared neighbours; those behind them keep their order."""
+"""How many of the nearest are re-ranked at least, whatever page is asked for, as cuts leave out some of them; by shared
+neighbours so many alone, those behind them keep their order."""
 
 
 Box = tuple[float, float, float, float]
@@ -60,7 +61,7 @@ def find(
     if ask.rerank == RECIPROCAL:
         hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
     elif ask.rerank == EXPANSION:
-        hits = _by_expansion(gallery, embedding, ask, leave_out, wanted)
+        hits = _by_expansion(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
     else:
         hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
     return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]

@@ -9,6 +9,7 @@ from serving.collection import FOLDER
 from serving.finding import DEFAULT_K
 from serving.following.bounds import LAST_NUMBER, MEDIA_TYPE, ROWS
 from serving.openapi_parts import (
+    BUSY,
     CHANGED,
     REFUSALS,
     answer,
@@ -199,7 +200,7 @@ def _evaluation() -> Json:
 def _stats() -> Json:
     return {
         "summary": "Items, labels, marks, the index and its measured recall, the calibration",
-        "responses": {"200": answer("The gallery", {"type": "object"}), **CHANGED},
+        "responses": {"200": answer("The gallery", {"type": "object"}), **CHANGED, **BUSY},
     }
 
 
@@ -207,7 +208,7 @@ def _labels() -> Json:
     return {
         "summary": "The labels and how many items have each, the most frequent first",
         "parameters": [parameter("limit", "How many labels to give", 1, labels.MOST, labels.DEFAULT)],
-        "responses": {"200": answer("Labels", ref("Labels")), "422": refusal("a parameter out of range")},
+        "responses": {"200": answer("Labels", ref("Labels")), "422": refusal("a parameter out of range"), **BUSY},
     }
 
 
@@ -215,7 +216,7 @@ def _metadata() -> Json:
     return {
         "summary": "What the items' metadata say, by key and value, the most frequent first",
         "parameters": [parameter("limit", "How many values to give", 1, labels.MOST, labels.DEFAULT)],
-        "responses": {"200": answer("Values", ref("Metadata")), "422": refusal("a parameter out of range")},
+        "responses": {"200": answer("Values", ref("Metadata")), "422": refusal("a parameter out of range"), **BUSY},
     }
 
 
@@ -224,7 +225,7 @@ def _map() -> Json:
         "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
         "description": "The first two principal components of their embeddings, from -1 to 1 on one scale; explained: "
         "the parts of the variance that x and y hold.",
-        "responses": {"200": answer("The map", ref("Map")), **CHANGED},
+        "responses": {"200": answer("The map", ref("Map")), **CHANGED, **BUSY},
     }
 
 
@@ -238,7 +239,7 @@ def _items() -> Json:
             text("where", 'Only whose metadata is so: {"colour": "red", "year": [1908, 1909]}'),
             parameter("sample", "So many at random, instead of a page", 1, MAX_LIMIT, None),
         ],
-        "responses": {"200": answer("Items", ref("ItemPage")), "422": refusal("a parameter out of range")},
+        "responses": {"200": answer("Items", ref("ItemPage")), "422": refusal("a parameter out of range"), **BUSY},
     }
 
 

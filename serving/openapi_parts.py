@@ -83,6 +83,9 @@ CHANGED = {
     )
 }
 """Of whatever has to do with embeddings."""
+BUSY = {"429": REFUSALS["429"]}
+"""What looks at every item counts among the requests at once."""
+
 WRITING = {
     "401": refusal("no write key, or a wrong one"),
     "403": refusal("a service without a write key, or a read key"),

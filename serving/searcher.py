@@ -128,7 +128,11 @@ class Searcher:
         with self._looking:
             looked, was = self._looked
             if time.monotonic() - looked > READY_SECONDS:
-                self._looked = looked, was = time.monotonic(), self._goes_all_the_way()
+                was = False
+                try:
+                    was = self._goes_all_the_way()
+                finally:
+                    self._looked = time.monotonic(), was
         return was
 
     def _goes_all_the_way(self) -> bool:

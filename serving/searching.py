@@ -31,7 +31,7 @@ from zoo.text import no_tower
 
 ORDERED_BY = {
     NONE: "similarity",
-    EXPANSION: "similarity, which is to the query and its first results together",
+    EXPANSION: "similarity to the query and its first results together; similarity is to the query alone",
     RECIPROCAL: "shared neighbours; similarity is to the query alone",
 }
 """By what results are in order, by the kind of re-ranking."""

@@ -53,6 +53,7 @@ class Wire(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
+        self._unset_keepalive_if_required()  # which uvicorn leaves, and with it all of this, where the client has reset
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -31,6 +32,15 @@ def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder:
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
         f"{where}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
     )
+
+
+def check_directions(rows: np.ndarray, what: str) -> None:
+    """Raise `DivergedError` unless all embeddings, float [n, dim], are numbers and have a direction.
+
+    Heads that overflow give rows that are all zero: something over infinity. what: gave them.
+    """
+    if not np.isfinite(rows).all() or not rows.any(axis=1).all():
+        raise DivergedError(f"{what} give embeddings with NaN or infinite values, or of length 0. Lower optimizer.lr.")
 
 
 def _keep(batch: Minibatch, samples: Tensor, path: Path) -> str:

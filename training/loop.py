@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from training import state
-from training.failures import keep_bad_batch
+from training.failures import check_directions, keep_bad_batch
 from training.frozen.data import CachedData, Samples
 from training.log import Log
 from training.memory import embed_features, observe
@@ -28,7 +28,7 @@ from training.run import Place, Run, embed, embed_cached, steps_per_epoch
 from training.samplers import Sampler
 from training.samplers.create import create_sampler
 from training.trackers import Tracker
-from zoo.errors import DivergedError, RecipeError, TrainingError
+from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.network import Network
 
@@ -250,9 +250,6 @@ def validate(run: Run) -> dict[str, float]:
         rows = embed_cached(run.evaluated, inputs, run.place.device)
     else:
         rows = embed(run.evaluated, run.recipe, inputs, run.place.device)
-    if not np.isfinite(rows).all():
-        raise DivergedError(
-            f"the weights after epoch {run.epoch + 1} give embeddings with NaN or infinite values. Lower optimizer.lr."
-        )
+    check_directions(rows, f"the weights after epoch {run.epoch}")
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

@@ -16,7 +16,6 @@ import numpy as np
 
 from zoo.cards import Card
 from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, missing, nearest
-from zoo.onnx_mapping import pointing
 from zoo.onnx_weights import check_weights
 
 FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
@@ -99,13 +98,8 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     if _saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
     check_weights(path)
-    graph: Path | bytes = path
-    if wanted == PROVIDERS["cpu"]:  # what others read of a graph whose weights lie elsewhere was not tried
-        real = path.resolve()  # the Hub's cache holds links
-        graph = pointing(real)
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(real.parent))
     try:
-        session = ort.InferenceSession(graph, options, providers=providers)
+        session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises a family of its own
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
     if wanted not in session.get_providers():

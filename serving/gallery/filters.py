@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ class Filter:
                 )
         if len(self.where) > MAX_KEYS:
             raise UsageError(f"a filter may name {MAX_KEYS} keys, not {len(self.where):,}.")
+        if any("\0" in label or not _is_unicode(label) for label in self.labels):
+            raise UsageError("a label that is filtered by has a character that no label has.")
         if len(self.labels) > MAX_LABELS:
             raise UsageError(f"a filter may name {MAX_LABELS:,} labels, not {len(self.labels):,}.")
 
@@ -79,10 +82,12 @@ def _can_be_key(key: str) -> bool:
 
 
 def _can_be_value(value: object) -> bool:
-    """SQLite's whole numbers have 64 bits, and its texts no half of a surrogate pair, which JSON may hold."""
+    """SQLite's whole numbers have 64 bits; its texts end at a 0 and hold no half of a surrogate pair, as JSON may."""
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
-    return _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return "\0" not in value and _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)
 
 
 def _is_unicode(text: str) -> bool:

@@ -145,9 +145,8 @@ class LiveIndex:
                 compaction.compact(self.folder, store, wait=False)
         except BusyError:
             self._not_before = time.monotonic() + BUSY_SECONDS
-        except GalleryError as error:
-            logger.warning("%s", error)
-            # What failed now would fail at every search.
+        except Exception as error:  # in the background nobody else would hear of it, and search after search try again
+            logger.warning("%s", error, exc_info=not isinstance(error, GalleryError))
             self._not_before = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, MOST_RETRY_SECONDS)
         else:

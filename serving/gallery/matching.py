@@ -14,6 +14,7 @@ from serving.gallery.filters import Filter
 
 MOST_BYTES = 64 * 2**20
 """Of all that is remembered; the filter that was longest not asked for is forgotten first."""
+MOST_FILTERS = 64
 
 
 class Matching:
@@ -45,5 +46,8 @@ class Matching:
                 self._held.clear()
                 self._at = at
             self._held[key] = found
-            while sum(ids.nbytes for ids in self._held.values()) > MOST_BYTES:
+            while len(self._held) > MOST_FILTERS or self._bytes() > MOST_BYTES:
                 self._held.popitem(last=False)
+
+    def _bytes(self) -> int:
+        return sum(len(key) + ids.nbytes for key, ids in self._held.items())

@@ -71,6 +71,15 @@ def test_the_score_of_reranked_results_is_that_of_the_method(http: httpx.Client,
         assert hit["p_same"] == of_one[hit["id"]], "the curve was fitted to similarities of one to one"
 
 
+@pytest.mark.parametrize("rerank", ["none", "expansion", "reciprocal"])
+def test_pages_with_a_cut_have_every_result_once(http: httpx.Client, rerank: str) -> None:
+    everything = results(http, rerank=rerank)
+    least = sorted(hit["similarity"] for hit in everything)[len(everything) // 2]
+    expected = [hit["id"] for hit in everything if hit["similarity"] >= least]
+    pages = [results(http, rerank=rerank, min_similarity=least, k=3, offset=start) for start in range(0, 24, 3)]
+    assert [hit["id"] for page in pages for hit in page] == expected
+
+
 def test_an_answer_says_its_order_and_which_labels_there_are_not(http: httpx.Client) -> None:
     def told(**values) -> tuple[str, list[str]]:
         answer = http.post("/search", params={"id": 1, **values}).json()

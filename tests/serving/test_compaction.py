@@ -222,6 +222,26 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
             time.sleep(0.05)
 
 
+def test_what_nobody_thought_of_ends_a_compaction_in_the_background_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise OSError("too many open files")
+
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.compact_in_background()
+        monkeypatch.setattr("serving.gallery.compaction.compact", fails)
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        for _ in range(5):
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            for thread in threading.enumerate():
+                if thread.name == "compaction":
+                    thread.join()
+        (said,) = [record for record in caplog.records if record.name == "serving.gallery.live"]
+        assert said.message == "too many open files"
+        assert said.exc_info
+
+
 @contextmanager
 def reachable_copy(path: Path) -> Iterator[Path]:
     """In a folder that every user can reach, unlike pytest's own."""

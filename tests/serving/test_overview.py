@@ -17,6 +17,7 @@ from serving.gallery import matching, schema
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
+from zoo.errors import UsageError
 
 METADATA: list[dict[str, Any]] = [
     {"colour": "red", "year": 1908, "tags": ["a"]},
@@ -134,10 +135,32 @@ def test_what_a_filter_lets_through_is_remembered_until_something_changes(path: 
 
 
 def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "MOST_BYTES", 5 * 8)
     red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
     with Store(path).closing() as store:
+        monkeypatch.setattr(matching, "MOST_FILTERS", 1)
         first = store.matching.ids(red)
-        second = store.matching.ids(of_a)  # both are six numbers
+        second = store.matching.ids(of_a)
         assert store.matching.ids(of_a) is second
         assert store.matching.ids(red) is not first
+        monkeypatch.setattr(matching, "MOST_BYTES", 1)
+        store.matching.ids(of_a)
+        assert not store.matching._held
+
+
+def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
+    with Store(path).closing() as store:
+        for number in range(3 * matching.MOST_FILTERS):
+            assert len(store.matching.ids(Filter((), {"year": -number - 1}))) == 0
+        assert len(store.matching._held) <= matching.MOST_FILTERS
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "x\0y", ["a", "\0"]])
+def test_values_that_no_metadata_have_are_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="not understood"):
+        Filter((), {"a": value})
+
+
+@pytest.mark.parametrize("label", ["a\0b", "\ud800"])
+def test_labels_that_no_item_has_are_refused(label: str) -> None:
+    with pytest.raises(UsageError, match="a character that no label has"):
+        Filter((label,))

@@ -59,4 +59,16 @@ def test_it_is_looked_at_once_a_second_at_most(gallery_folder: Path, monkeypatch
     monkeypatch.setattr("serving.searcher.READY_SECONDS", 0)
     assert searcher.is_ready()
     assert len(asked) == 2
+    monkeypatch.setattr("serving.searcher.READY_SECONDS", 1)
+
+    def fails() -> bool:
+        asked.append(1)
+        raise GalleryError("the disk is gone")
+
+    monkeypatch.setattr(searcher, "_goes_all_the_way", fails)
+    monkeypatch.setattr(searcher, "_looked", (-math.inf, True))
+    with pytest.raises(GalleryError):
+        searcher.is_ready()
+    assert not searcher.is_ready()
+    assert len(asked) == 3, "what fails is not tried at every question either"
     collections.close()

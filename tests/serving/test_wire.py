@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -224,6 +226,27 @@ async def _slowly(request: Request) -> PlainTextResponse:
 @pytest.fixture(scope="module")
 def query() -> bytes:
     return toys.query(1)
+
+
+def test_a_connection_that_is_reset_is_forgotten_at_once() -> None:
+    """It is kept by its timer otherwise, for all of `IDLE_SECONDS`."""
+    with answering(Starlette(routes=[Route("/livez", _slowly)]), http=wire.Wire) as url:
+        before = count_wires()
+        for _ in range(5):
+            with connected(url) as line:
+                line.send(GET + b"\r\n")
+                assert line.answer()[0] == 200
+                line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                line.read.close()
+        deadline = time.monotonic() + 10
+        while count_wires() > before + 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def count_wires() -> int:
+    gc.collect()
+    return sum(type(one) is wire.Wire for one in gc.get_objects())
 
 
 def test_more_connections_are_kept_than_a_shell_lets_a_process_have_files(gallery_folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from training.failures import check_directions
 from training.loop import CHECKPOINT, Trained, train
 from training.recipe import Recipe
 from training.run import embed
@@ -47,6 +48,7 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
         rows.append(embed(trained.network.to(work.place.device), recipe, pixels, work.place.device))
+        check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
 
     kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
     labels = work.splits.dataset(name, "test").labels

@@ -125,7 +125,7 @@ def _check_recipes(search: Search, raw: dict[str, Any], folder: Path) -> None:
 
 
 def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None]) -> int:
-    """All trials of all losses that are left, then the reruns of each loss's best; how many reruns failed."""
+    """All trials of all losses that are left, then the reruns of each loss's best; how many reruns there are not."""
     failed = 0
     for loss in search.losses:
         space, trials = space_of(loss), _storage(search, loss, folder)
@@ -136,7 +136,7 @@ def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None
         elif (best := best_of(trials)) is not None:
             failed += _rerun_all(search, space, best.params, folder / loss, work, say)
         else:
-            say(f"{loss}: every trial failed, so that there are no values to test.")
+            say(f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set).")
             failed += search.reruns
     return failed
 

@@ -68,7 +68,7 @@ def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> i
         print(as_markdown(search, report, folder))
         print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
     if failed:
-        print(f"{failed} of the reruns failed; the same command tries them again.", file=sys.stderr)
+        print(f"{failed} of the reruns failed, or had no values to test.", file=sys.stderr)
     return 1 if failed else 0
 
 

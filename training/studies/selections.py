@@ -55,4 +55,4 @@ def unlike(results: Sequence[Mapping[str, Any]]) -> str:
             told.append(name)
     if not told:
         return ""
-    return f"The two were made with other {' and '.join(told)}, which is part of the difference."
+    return f"The two were made with other {' and '.join(told)}, which may be part of the difference."

@@ -16,6 +16,7 @@ from tests.training.studies import toys
 from tests.training.studies.test_arms import data_of
 from tests.training.toys import CPU, noise, recipe
 from tests.zoo.test_report import Reader
+from training.failures import check_directions
 from training.loop import train
 from training.recipe import Schedule
 from training.run import create_parts
@@ -228,6 +229,18 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     assert report_of(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
 
 
+def test_heads_that_overflow_fail_their_trial_too(tmp_path: Path, small: Search) -> None:
+    """They give rows of length 0, which are finite."""
+    one = dataclasses.replace(
+        small, losses=("ntxent",), trials=1, settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e3")
+    )
+    lines: list[str] = []
+    go(one, tmp_path, lines)
+    assert report_of(one, tmp_path)[0]["trials"] != {"running": 1}
+    with pytest.raises(DivergedError, match="or of length 0"):
+        check_directions(np.array([[1.0, 0.0], [0.0, 0.0]]), "the weights")
+
+
 def test_what_is_not_the_fault_of_the_values_ends_no_trial(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +288,7 @@ def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert [line.partition(": ")[0] for line in lines] == ["ntxent, trial 1 of 2", "ntxent, trial 2 of 2", "ntxent"]
-    assert all("with NaN or infinite values" in line for line in lines[:2])
+    assert all("the weights after epoch 1 give embeddings with NaN or infinite" in line for line in lines[:2])
     assert "every trial failed" in lines[2]
     go(one, tmp_path, lines)
     assert len(lines) == 4, "both trials are over"
