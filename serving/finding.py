@@ -58,10 +58,11 @@ def find(
     """embedding: unit row, float32 [1, dim]; calibration: the gallery's, without which `min_p` raises `UsageError`."""
     least = _least_similarity(ask, calibration)
     wanted = ask.offset + ask.k
+    reranked = max(wanted, CANDIDATES)
     if ask.rerank == RECIPROCAL:
-        hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
+        hits = _by_shared_neighbours(gallery, embedding, ask, leave_out, reranked)
     elif ask.rerank == EXPANSION:
-        hits = _by_expansion(gallery, embedding, ask, leave_out, max(wanted, CANDIDATES))
+        hits = _by_expansion(gallery, embedding, ask, leave_out, reranked)
     else:
         hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
     return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]

@@ -89,7 +89,7 @@ BUSY = {"429": REFUSALS["429"]}
 WRITING = {
     "401": refusal("no write key, or a wrong one"),
     "403": refusal("a service without a write key, or a read key"),
-    "429": REFUSALS["429"],
+    **BUSY,
     "503": refusal(
         "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
         "else as for searches (model_changed, index_unavailable); of a service that follows another one, where that "

@@ -76,8 +76,9 @@ class Wire(HttpToolsProtocol):
         answered = self.cycle is not None and self.cycle.response_complete
         if answered and not (self._deadline or self.timeout_keep_alive_task or self.transport.is_closing()):
             # What came was the end of a body that nobody waits for, or nothing at all.
-            waiting = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-            self.timeout_keep_alive_task = waiting
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_message_begin(self) -> None:
         if self._muted:

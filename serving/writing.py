@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -21,7 +20,7 @@ from serving.asking import checked_images
 from serving.collection import collection_of
 from serving.gallery import AS_IT_IS, Gallery, Item, NewItem
 from serving.gallery.decoding import decode
-from serving.gallery.rows import DEEPEST, json_of
+from serving.gallery.rows import DEEPEST, json_of, now
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.searcher import Searcher
@@ -138,11 +137,13 @@ def _store(
         added = gallery.add(list(made.values()))
         known = [(number, _kept(gallery, one, made[number])) for number, one in zip(made, added.ids, strict=True)]
         differing = [pair for pair in known if pair[1].differs(described.label, described.metadata)]
-        for _, item in differing if described.update else []:
-            with suppress(ItemNotFoundError):  # somebody else has just removed it
-                gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
-        items = [item_json(_kept(gallery, item.id, made[number]), path) for number, item in known]
+        if described.update and differing:
+            for _, item in differing:
+                with suppress(ItemNotFoundError):  # somebody else has just removed it
+                    gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+            known = [(number, _kept(gallery, item.id, made[number])) for number, item in known]
     told = [_differing_json(*pair, described) for pair in differing]
+    items = [item_json(item, path) for _, item in known]
     answer = {"new": added.new, "items": items, "refused": refused, "differing": told}
     if refused and not made:
         return JSONResponse({**_none_added(refused), **answer}, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -154,8 +155,8 @@ def _kept(gallery: Gallery, item: int, given: NewItem) -> Item:
     try:
         return gallery.item(item)
     except ItemNotFoundError:
-        now, change = datetime.now(UTC).isoformat(timespec="milliseconds"), gallery.change()
-        return Item(item, given.source, given.label, dict(given.metadata), given.content_sha256, now, change, given.key)
+        known = given.source, given.label, dict(given.metadata), given.content_sha256
+        return Item(item, *known, now(), gallery.change(), given.key)
 
 
 def _none_added(refused: list[dict[str, Any]]) -> dict[str, Any]:

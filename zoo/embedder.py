@@ -107,9 +107,9 @@ class Embedder:
         return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force, revision=revision)
 
     def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
-        total = len(images) if isinstance(images, Sized) else None
         from zoo.preprocessing import batches  # Pillow is read while a graph is opened (zoo.loading)
 
+        total = len(images) if isinstance(images, Sized) else None
         source = batches(images, self.preprocessing, batch_size)
         if not progress:
             return source

@@ -28,10 +28,8 @@ _KEY = b"location"
 _LONGEST = 10
 """Bytes of a varint, as protobuf reads them."""
 
-LENGTH = 2
-"""The wire type of what says how long it is: messages, bytes and texts."""
-
-_VARINT, _FIXED = 0, {1: 8, 5: 4}
+_VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
+"""Wire types; what has a length are messages, bytes and texts, and others have as many bytes."""
 
 
 def check_weights(path: Path) -> None:
@@ -60,10 +58,10 @@ def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
     """Whether a message, which lies from `at` to `end`, holds a tensor that lies elsewhere."""
     inner = _INNER[kind]
     while at < end:
-        field, wire, at, size = header_at(data, at)
-        if kind == "tensor" and field in _EXTERNAL and (size if wire == LENGTH else any(data[at : at + size])):
+        field, wire, at, size = _header(data, at)
+        if kind == "tensor" and field in _EXTERNAL and (size if wire == _LENGTH else any(data[at : at + size])):
             return True
-        if wire != LENGTH:
+        if wire != _LENGTH:
             at += size
             continue
         if at + size > end:
@@ -76,11 +74,11 @@ def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
     return False
 
 
-def header_at(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
+def _header(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
     """Of the field at a place its number and wire type, where its content begins, and how many bytes that has."""
     key, at = _number(data, at)
     wire = key & 7
-    if wire == LENGTH:
+    if wire == _LENGTH:
         size, at = _number(data, at)
     else:
         size = _number(data, at)[1] - at if wire == _VARINT else _FIXED[wire]

@@ -18,7 +18,7 @@ import numpy as np
 from serving.gallery.compaction import Plan
 from serving.gallery.history import Facts, ItemRow, MarkRow, Part, RemovedItem, RemovedMark, Row, StateRow
 from serving.gallery.kinds import KINDS as INDEXES
-from serving.gallery.rows import is_unit
+from serving.gallery.rows import LARGEST, is_unit
 from zoo.errors import FollowingError
 from zoo.evaluation.calibration import Calibration
 
@@ -30,7 +30,6 @@ KINDS: dict[str, type[Row]] = {
     "state": StateRow,
 }
 _NAMES = {row: kind for kind, row in KINDS.items()}
-_MAX_ID = 2**63 - 1
 LONGEST = 2**24
 """Bytes of a line; a thumbnail has some ten thousand, an embedding a few."""
 _TEXT, _LONG_TEXT = 2**16, 2**22
@@ -188,7 +187,7 @@ def _bytes(text: Any, what: str) -> bytes:
         raise _wrong(what) from None
 
 
-def _is_whole(value: Any, low: int, high: int = _MAX_ID) -> bool:
+def _is_whole(value: Any, low: int, high: int = LARGEST) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 

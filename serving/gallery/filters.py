@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.gallery.rows import is_whole
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
@@ -84,7 +85,7 @@ def _can_be_key(key: str) -> bool:
 def _can_be_value(value: object) -> bool:
     """SQLite's whole numbers have 64 bits; its texts end at a 0 and hold no half of a surrogate pair, as JSON may."""
     if isinstance(value, int):
-        return -(2**63) <= value < 2**63
+        return is_whole(value)
     if isinstance(value, float):
         return math.isfinite(value)
     return "\0" not in value and _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)

@@ -13,18 +13,16 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
-from serving.gallery.rows import is_unit
+from serving.gallery.rows import LARGEST, is_unit, now
 from zoo.errors import ItemNotFoundError, UsageError
 
 Read = Callable[..., list[tuple[Any, ...]]]
 Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
-_MAX_ID = 2**63 - 1
 _PIECE = 2000
 _AT_ONCE = 400
 """Ids in one statement, which takes only so many values."""
@@ -139,7 +137,7 @@ class Marks:
             ((model,),) = self._read(f"SELECT {_NOW}")
             known = self.counts(Chosen(digest, item)).total
             similarity = float(np.clip(vector @ other, -1, 1))
-            db.execute(_PUT, (item, digest, source, same, similarity, model, _now()))
+            db.execute(_PUT, (item, digest, source, same, similarity, model, now()))
             (mark,) = self.page(chosen=Chosen(digest, item))
         return mark, not known
 
@@ -251,8 +249,4 @@ def _vector(blob: bytes) -> np.ndarray:
 
 def _possible(number: int) -> int:
     """An id that SQLite can look up; 0, which none has, for one that it cannot."""
-    return number if 0 < number <= _MAX_ID else 0
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return number if 0 < number <= LARGEST else 0

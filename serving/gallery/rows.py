@@ -18,8 +18,8 @@ BLOCK = 10_000
 """How many embeddings are read at a time."""
 DEEPEST = 32
 """How many objects and lists of metadata may lie in one another: Python reads and writes JSON by recursion."""
-_WHOLE = 2**63
-"""SQLite's whole numbers are smaller, and a larger one would be another number to it, or none."""
+LARGEST = 2**63 - 1
+"""SQLite's largest whole number, and so the largest id; a larger one would be another number to it, or none."""
 ITEM = (
     "id, source, label, metadata, content_sha256, added_at, change, "
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
@@ -76,7 +76,7 @@ def row_of(item: NewItem) -> tuple[Any, ...]:
             text.encode()
     except (TypeError, ValueError) as error:
         raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
-    return item.source, item.label, metadata, item.content_sha256, item.added_at or _now()
+    return item.source, item.label, metadata, item.content_sha256, item.added_at or now()
 
 
 def item_of(row: tuple[Any, ...]) -> Item:
@@ -84,8 +84,14 @@ def item_of(row: tuple[Any, ...]) -> Item:
     return Item(item_id, source, label, json.loads(metadata), *rest)
 
 
-def _now() -> str:
+def now() -> str:
+    """UTC, ISO 8601, as moments are written."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def is_whole(number: int) -> bool:
+    """Whether SQLite can hold it."""
+    return -LARGEST - 1 <= number <= LARGEST
 
 
 def json_of(metadata: Mapping[str, Any]) -> str:
@@ -95,7 +101,7 @@ def json_of(metadata: Mapping[str, Any]) -> str:
 
 
 def _check_values(value: object, levels: int) -> None:
-    if isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
+    if isinstance(value, int) and not is_whole(value):
         raise ValueError("a whole number is beyond 64 bits")
     if not isinstance(value, dict | list | tuple):
         return

@@ -30,13 +30,11 @@ from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem,
 from serving.gallery.marks import Marks
 from serving.gallery.matching import Matching
 from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, blob_of, blocks_of, item_of, json_of, row_of, vector_of
+from serving.gallery.rows import ITEM, LARGEST, blob_of, blocks_of, item_of, json_of, row_of, vector_of
 from serving.gallery.sampling import sample
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
-
-_MAX_ID = 2**63 - 1
 
 
 class Store:
@@ -101,7 +99,7 @@ class Store:
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items in one transaction; how many of the ids there were."""
-        possible = sorted({item_id for item_id in ids if 0 < item_id <= _MAX_ID})
+        possible = sorted({item_id for item_id in ids if 0 < item_id <= LARGEST})
         with self._writing() as change:
             gone = [i for i in possible if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
             self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
@@ -124,7 +122,7 @@ class Store:
         changed = {column: value for column, value in given.items() if value is not AS_IT_IS}
         columns = ", ".join(f"{column} = ?" for column in changed) or "id = id"
         with self._writing() as change:
-            values = (*changed.values(), min(item_id, _MAX_ID))
+            values = (*changed.values(), min(item_id, LARGEST))
             found = self._db.execute(f"UPDATE items SET {columns} WHERE id = ?", values)
             if not found.rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
@@ -296,7 +294,7 @@ class Store:
                 yield item_of(tuple(item)), vector, Thumbnail(data, media_type)
 
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
-        rows = self._query(sql, item_id) if 0 < item_id <= _MAX_ID else []
+        rows = self._query(sql, item_id) if 0 < item_id <= LARGEST else []
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return rows[0]

@@ -88,22 +88,6 @@ def test_a_follower_answers_as_its_primary(pair: tuple[Service, Service]) -> Non
     assert 'zoo_following_behind_seconds{collection=""} 0.0' in follower.http.get("/metrics").text
 
 
-@pytest.mark.skipif(not SERVER, reason="no Milvus server is named")
-@pytest.mark.parametrize("path", ["server"], indirect=True)
-def test_a_follower_searches_in_the_collection_of_its_primary(pair: tuple[Service, Service]) -> None:
-    for service in pair:
-        gallery = service.collections.each[0].gallery
-        assert gallery.index_stats().kind == "milvus"
-        assert service.found()[:24] == gallery_order(service)
-
-
-def gallery_order(service: Service) -> list[int]:
-    """All items from the nearest to the farthest, by exact search in the store."""
-    collection = service.collections.each[0]
-    query = collection.searcher.embed(toys.query(0))
-    return [hit.id for hit in collection.gallery.search(query, 24, exact=True)[0]]
-
-
 def test_a_change_made_at_either_is_seen_by_the_next_query_at_both(pair: tuple[Service, Service]) -> None:
     primary, follower = pair
     for number, (told, asked) in enumerate([(primary, follower), (follower, primary)]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from serving.gallery import milvus, schema
+from serving.gallery.backends import choose
 from serving.gallery.collection import Collection, Held
 from serving.gallery.history import Position
 from serving.gallery.milvus_address import Address, address_of
 from serving.gallery.milvus_following import FollowedMilvusIndex
 from serving.gallery.replica import Replica
 from serving.gallery.store import Store
+from tests.serving import toys
+from tests.serving.followers import Service, following, leading
 from tests.serving.test_backends import BACKENDS, SERVER, drop
 from tests.serving.test_history import CARD, DIM, follow, new_item, unit
 
@@ -143,3 +147,22 @@ def test_a_search_that_is_made_here_ends_though_items_went_meanwhile(
         similarities, ids = index.search(unit(2)[None], k)
         assert sorted(ids[0].tolist()) == sorted([1, 3, -1][:k])
         assert np.isfinite(similarities[ids >= 0]).all()
+
+
+@pytest.mark.skipif(not SERVER, reason="no Milvus server is named")
+def test_a_follower_searches_in_the_collection_of_its_primary(gallery_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
+    choose(folder, SERVER)
+    with leading(folder) as primary, following(primary.url, tmp_path / "g") as follower:
+        for service in (primary, follower):
+            gallery = service.collections.each[0].gallery
+            assert gallery.index_stats().kind == "milvus"
+            assert service.found()[:24] == gallery_order(service)
+    drop(SERVER)
+
+
+def gallery_order(service: Service) -> list[int]:
+    """All items from the nearest to the farthest, by exact search in the store."""
+    collection = service.collections.each[0]
+    query = collection.searcher.embed(toys.query(0))
+    return [hit.id for hit in collection.gallery.search(query, 24, exact=True)[0]]

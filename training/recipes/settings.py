@@ -9,6 +9,8 @@ from zoo.architectures.caffe import MEAN, STD
 from zoo.cards import Preprocessing
 
 PAPER_DATASETS = ("cub", "cars", "sop")
+SMALL_DATASETS = ("glyphs", "omniglot", "cifar100")
+"""Those of the small twins, which start from random weights."""
 
 REVISITING = (
     "Roth et al. 2020, Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, "

@@ -10,12 +10,11 @@ from typing import Any
 from training.recipe import Augmentation, Backbone, Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
 from training.recipes.diva import ALL, TASKS, joined
 from training.recipes.objectives import DISTANCE, LATER, TABLE_2, Row, regularised
-from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING
+from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING, SMALL_DATASETS
 from training.recipes.sharing import ARMS
 from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.cards import Head, Preprocessing
 
-DATASETS = ("glyphs", "omniglot", "cifar100")
 WU_2017 = "Wu et al. 2017, Sampling Matters in Deep Embedding Learning"
 WANG_2020 = "Wang et al. 2020, Cross-Batch Memory for Embedding Learning"
 ROTH_2021 = "Roth et al. 2021, Simultaneous Similarity-based Self-Distillation for Deep Metric Learning"
@@ -28,7 +27,7 @@ LR = 3e-3
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
-    for dataset in DATASETS:
+    for dataset in SMALL_DATASETS:
         for method in (*TABLE_2, *LATER):
             yield f"{method}-conv4-{dataset}", partial(plain, method, dataset)
         for method in RHO:

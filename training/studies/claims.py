@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from training.recipes.settings import SMALL_DATASETS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combined
 
 MEASURES = (R1, MAP_AT_R, DECAY)
@@ -148,7 +149,7 @@ def _close() -> Study:
         tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
         note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the "
         "learning rate of proxies is the small recipes' own. None is tuned to the data, of which the claim is made.",
-        datasets=("glyphs", "omniglot", "cifar100"),
+        datasets=SMALL_DATASETS,
     )
 
 

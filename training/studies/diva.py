@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS
+from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm
-from training.studies.exchanged import SMALL_BACKBONES
+from training.studies.exchanged import SMALL_BACKBONES, SMALL_TWINS
 from training.studies.study import CATEGORIES, DECAY, MAP_AT_R, MEASURED, R1, Arm, Claim, Measure, Study
 
 TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
@@ -92,10 +92,9 @@ def _small_backbones() -> Study:
         (*arms, separate),
         TABLE_MEASURES,
         (*claims, Claim("DiVA beats models trained one by one", "diva conv4", separate.label)),
-        datasets=("glyphs", "omniglot", "cifar100"),
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: diva/backbones.",
-        note="Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half "
-        "width.",
+        note=SMALL_TWINS,
     )
 
 

@@ -11,6 +11,10 @@ SMALL_BACKBONES = {
 }
 """By label, for recipes of small data sets: conv4 is their own. All start from random weights."""
 
+SMALL_TWINS = (
+    "Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half width."
+)
+
 
 def on(short: str, dim: int) -> tuple[str, ...]:
     """A backbone of the papers, with its preprocessing, in the place of another one's; an embedding of dim numbers."""

@@ -12,9 +12,19 @@ from typing import Any
 from training.studies.command_line import command_of
 from training.studies.page import as_html
 from training.studies.report import Report, Row
-from training.studies.selections import RULE
 from training.studies.statistics import Summary
-from training.studies.words import SELECTED, VERDICTS, chance_of, counted, ended, how, notes, printed_of, told
+from training.studies.words import (
+    SELECTED,
+    VERDICTS,
+    chance_of,
+    counted,
+    ended,
+    how,
+    notes,
+    printed_of,
+    rule_of_selections,
+    told,
+)
 from zoo.files import write_bytes, write_json
 from zoo.markdown import table
 
@@ -104,7 +114,7 @@ def _moved(report: Report) -> list[str]:
         for each in report.moved
     ]
     head = ["arm", "measure", "difference", "95 %", "validation-selected is"]
-    said = f"{RULE} {report.unlike}".rstrip()
+    said = rule_of_selections(report)
     return ["## Validation-selected beside the last epoch", "", said, "", *table(head, cells), ""]
 
 

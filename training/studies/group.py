@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS
+from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.claims import TABLE_MEASURES, arm, group_arm
-from training.studies.exchanged import SMALL_BACKBONES, on
+from training.studies.exchanged import SMALL_BACKBONES, SMALL_TWINS, on
 from training.studies.study import MAP_AT_R, R1, Arm, Claim, Study
 
-SMALL = ("glyphs", "omniglot", "cifar100")
 RECIPE = "group-$backbone-$dataset"
 MEASURES = (R1, MAP_AT_R)
 
@@ -94,10 +93,9 @@ def _small_backbones() -> Study:
         "Group, table 3",
         tuple(arm("group", *settings, label=label) for label, settings in SMALL_BACKBONES.items()),
         TABLE_MEASURES,
-        datasets=SMALL,
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: group/table-3.",
-        note="Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half "
-        "width.",
+        note=SMALL_TWINS,
     )
 
 
@@ -143,7 +141,9 @@ STUDIES = (
     ),
     _samples(),
     _classes(),
-    _convergence("convergence", arm("triplet-s"), SMALL, "On the papers' data sets: group/convergence-published."),
+    _convergence(
+        "convergence", arm("triplet-s"), SMALL_DATASETS, "On the papers' data sets: group/convergence-published."
+    ),
     _published_convergence(),
     _variants(),
     _ensembles(),

@@ -9,8 +9,8 @@ from training.studies.correlations import column, varies
 from training.studies.rank import Ranks
 from training.studies.report import Judged, Report, Row
 from training.studies.results import Values
-from training.studies.selections import RULE, Moved
-from training.studies.statistics import FAILS, HOLDS
+from training.studies.selections import Moved
+from training.studies.statistics import FAILS, HOLDS, Summary
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
 from training.studies.words import (
     SELECTED,
@@ -22,6 +22,7 @@ from training.studies.words import (
     name_of,
     notes,
     printed_of,
+    rule_of_selections,
     told,
 )
 from zoo.report import pictures
@@ -78,12 +79,11 @@ def _claims(report: Report) -> list[Section]:
 def _line(judged: Judged, several: bool) -> Line:
     found = judged.difference
     assert found is not None
-    bounds = f" ({found.interval[0]:+.4f} to {found.interval[1]:+.4f})" if found.interval else ""
-    seeds = f"{found.n} seed{'s' * (found.n > 1)}" + (f", {judged.selection}" if several else "")
+    selection = f", {judged.selection}" if several else ""
     chance = "" if judged.holm is None else f"; p (Holm) {chance_of(judged.holm)}"
     limit = judged.claim.within
     tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
-    note = f"{judged.claim.better} - {judged.than}: {found.mean:+.4f}{bounds}, {seeds}{chance}"
+    note = f"{judged.claim.better} - {judged.than}: {_difference(found)}{selection}{chance}"
     return Line(judged.claim.text, found.mean, found.interval, note, judged.verdict, tone, band)
 
 
@@ -104,15 +104,18 @@ def _moved(report: Report) -> list[Section]:
         lines = [_shift(each) for each in report.moved if each.measure == measure]
         body = forest(lines, at=0.0)
         parts.append(folded(name_of(measure), body) if number else paragraph(name_of(measure)) + body)
-    said = paragraph(f"{RULE} {report.unlike}".rstrip())
+    said = paragraph(rule_of_selections(report))
     return [Section("Validation-selected beside the last epoch", said + "".join(parts))] if parts else []
 
 
 def _shift(each: Moved) -> Line:
     found = each.difference
+    return Line(each.arm, found.mean, found.interval, _difference(found), each.verdict)
+
+
+def _difference(found: Summary) -> str:
     bounds = f" ({found.interval[0]:+.4f} to {found.interval[1]:+.4f})" if found.interval else ""
-    note = f"{found.mean:+.4f}{bounds}, {found.n} seed{'s' * (found.n > 1)}"
-    return Line(each.arm, found.mean, found.interval, note, each.verdict)
+    return f"{found.mean:+.4f}{bounds}, {found.n} seed{'s' * (found.n > 1)}"
 
 
 def _arm(row: Row, axis: str) -> Line:

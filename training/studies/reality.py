@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from training.recipes.settings import SMALL_DATASETS
 from training.studies.claims import CLOSE, arm
 from training.studies.study import MAP_AT_R, Arm, Claim, Measure, Study
 
@@ -65,7 +66,7 @@ STUDIES = (
         _close(SMALL),
         baseline="contrastive",
         seeds=10,
-        datasets=("glyphs", "omniglot", "cifar100"),
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: reality/tables-3-to-5.",
         note="The search that the paper tunes by: zoo benchmark search.",
     ),

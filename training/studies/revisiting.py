@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS
+from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.claims import NMI, TABLE_MEASURES, arm
 from training.studies.exchanged import embedding, on
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 
-SMALL = ("glyphs", "omniglot", "cifar100")
 OBJECTIVES = (
     *("angular", "arcface", "contrastive", "lifted", "histogram", "margin06", "margin", "ms", "npair", "proxynca"),
     *("quadruplet", "snr", "softtriple", "softmax", "triplet-r", "triplet-s", "triplet-h", "triplet-d"),
@@ -51,7 +50,7 @@ def _untrained() -> Study:
         "Revisiting, table 1",
         (arm("margin", "schedule.epochs=0", label="untrained"), arm("margin", label="margin")),
         (R1, Measure("recall_at_1", "test", "features"), *NMI),
-        datasets=SMALL,
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets, where there are ImageNet's weights: revisiting/table-1-published.",
         note="Small backbones start from random weights.",
     )
@@ -98,7 +97,7 @@ def _backbone() -> Study:
         "Revisiting, figure 2",
         (*arms, *deep),
         (R1, DECAY),
-        datasets=SMALL,
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: revisiting/figure-2-published.",
         note="Small twins of the paper's backbones: conv4 in three widths, and ResNet-18, all from random weights.",
     )

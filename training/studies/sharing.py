@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS
+from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
+from training.studies.exchanged import embedding
 from training.studies.study import DECAY, FEATURES, MAP_AT_R, R1, RANDOM_HEAD, Arm, Claim, Measure, Study
-
-SMALL = ("glyphs", "omniglot", "cifar100")
 
 LOSSES = {
     "margin": (),
@@ -29,7 +28,7 @@ def _losses() -> Study:
         tuple(arms),
         TABLE_MEASURES,
         tuple(Claim(f"sharing raises R@1 of {name}", f"shared {name}", name) for name in LOSSES),
-        datasets=SMALL,
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: sharing/tables-1-to-3.",
     )
 
@@ -44,7 +43,7 @@ def _ablation() -> Study:
 
 
 def _regularisers() -> Study:
-    plain = [arm("margin", f"heads={_wide()}"), *(arm(f"margin-{name}", f"heads={_wide()}") for name in REGULARISERS)]
+    plain = [arm("margin", embedding(256)), *(arm(f"margin-{name}", embedding(256)) for name in REGULARISERS)]
     return Study(
         "sharing/table-6",
         "Plain regularisers of margin beside the method",
@@ -52,7 +51,7 @@ def _regularisers() -> Study:
         (*plain, sharing_arm("shared")),
         (R1, DECAY),
         BEATEN,
-        datasets=SMALL,
+        datasets=SMALL_DATASETS,
         elsewhere="On the papers' data sets: sharing/table-6-published.",
         note="Plain recipes have an embedding of 256 numbers, as many as the method's on Omniglot and CIFAR-100.",
     )
@@ -62,10 +61,6 @@ REGULARISERS = {"dropout": "dropout=0.2", "noise-in": "input_noise=0.1", "noise-
 """By short name: what the plain method is given."""
 
 BEATEN = tuple(Claim(f"sharing beats {name}", "shared", f"margin-{name}") for name in REGULARISERS)
-
-
-def _wide() -> str:
-    return '[{"name": "embedding", "dim": 256}]'
 
 
 def _published_regularisers() -> Study:

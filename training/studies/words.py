@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from training.studies.plan import Plan
 from training.studies.report import Judged, Report, Row
+from training.studies.selections import RULE
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 from training.studies.study import EMBEDDING, Measure
 
@@ -95,6 +96,11 @@ def printed_of(row: Row) -> str:
     if row.published is None:
         return ""
     return f"{row.published:.4f}" + ("" if row.published_sd is None else f" ± {row.published_sd:.4f}")
+
+
+def rule_of_selections(report: Report) -> str:
+    """What is compared of the two selections, and what else differs between them."""
+    return f"{RULE} {report.unlike}".rstrip()
 
 
 def chance_of(p: float) -> str:
