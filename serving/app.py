@@ -66,7 +66,8 @@ def create_app(
     in_time = BodyDeadline(either, configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
     answered = AnswerDeadline(inside, configuration.answer_seconds, takes_minutes)
-    limited = ConcurrencyLimit(answered, share.concurrency, also=looks_at_every_item)
+    is_behind = partial(cores.is_behind, configuration.queue_seconds)
+    limited = ConcurrencyLimit(answered, share.concurrency, looks_at_every_item, is_behind)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
         client, follows = partial(client_of, is_known=collections.knows), partial(_follows, collections)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -13,6 +15,8 @@ from serving.metrics import WAITING, stage
 
 PATIENCE = 0.25
 """Seconds: far more than a photograph takes, far less than a file that was built to keep a decoder busy."""
+SHORT = 8
+"""Calls a core, which a slow network has done within a second."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,15 +31,33 @@ class Cores:
 
     def __init__(self, count: int, patience: float = PATIENCE) -> None:
         self._calls, self._patience, self._left = CapacityLimiter(count), patience, max(2, count)
+        self._waiting, self._short = OrderedDict[object, float](), SHORT * count
+
+    def is_behind(self, seconds: float) -> bool:
+        """Whether the call that waits longest has waited for more than `seconds`, as would the next one.
+
+        A line of `SHORT` calls a core is not: it is as long where all wait for a model that is loaded.
+        """
+        return len(self._waiting) > self._short and time.monotonic() - next(iter(self._waiting.values())) > seconds
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with stage("queue"), WAITING.track_inprogress():
+        with stage("queue"), WAITING.track_inprogress(), self._in_line():
             await self._calls.acquire()
         try:
             with self._patiently():
                 return await to_thread.run_sync(lambda: call(*args, **kwargs))
         finally:
             self._calls.release()
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        """They get their cores in the order in which they came."""
+        place = object()
+        self._waiting[place] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._waiting[place]
 
     @contextmanager
     def _patiently(self) -> Iterator[None]:

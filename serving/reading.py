@@ -108,7 +108,7 @@ def _map_by(atlas: Atlas) -> Callable[[Searcher], dict[str, Any]]:
 
 
 def _service(configuration: Configuration) -> dict[str, Any]:
-    whole = {name: getattr(configuration, name) for name in ("concurrency", "rate", "burst")}
+    whole = {name: getattr(configuration, name) for name in ("concurrency", "queue_seconds", "rate", "burst")}
     each = {**dataclasses.asdict(configuration.share()), "threads": threads()}
     return {"workers": configuration.workers, "limits": whole, "each_worker": each}
 

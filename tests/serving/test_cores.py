@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from serving.cores import Cores
+from serving.cores import SHORT, Cores
 from serving.metrics import REGISTRY
 
 SOON, NEVER = 0.01, 3600.0
@@ -134,3 +135,51 @@ def test_who_waits_is_counted_and_for_how_long() -> None:
     assert told("zoo_queue_waiting") == 0
     assert told("zoo_stage_seconds_count", **queue) == count + 4
     assert told("zoo_stage_seconds_sum", **queue) - seconds > 0.3
+
+
+def test_it_is_behind_while_a_long_line_waits_for_long() -> None:
+    running: set[int] = set()
+    release = threading.Event()
+
+    async def scenario() -> None:
+        cores = Cores(1, patience=NEVER)
+        tasks = [asyncio.create_task(cores.run(counted(running, [], release), 0))]
+        await started(running, 1)
+        tasks += [asyncio.create_task(cores.run(int)) for _ in range(SHORT)]
+        await asyncio.sleep(SOON)
+        assert not cores.is_behind(SOON)  # for long, but a short line
+        tasks.append(asyncio.create_task(cores.run(int)))
+        await asyncio.sleep(SOON)
+        assert cores.is_behind(2 * SOON)
+        assert not cores.is_behind(NEVER)
+        tasks[1].cancel()  # who goes away is not in line
+        await asyncio.sleep(SOON)
+        assert not cores.is_behind(SOON)
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not cores.is_behind(0)
+
+    run(scenario)
+
+
+def test_how_long_is_that_of_the_first_in_line() -> None:
+    running: set[int] = set()
+    release = threading.Event()
+
+    async def scenario() -> None:
+        cores = Cores(1, patience=NEVER)
+        tasks = [asyncio.create_task(cores.run(counted(running, [], release), 0))]
+        await started(running, 1)
+        first = asyncio.create_task(cores.run(int))
+        await asyncio.sleep(0.3)
+        later = time.monotonic()
+        tasks += [asyncio.create_task(cores.run(int)) for _ in range(SHORT + 1)]
+        await asyncio.sleep(0)
+        assert cores.is_behind(0.3)
+        first.cancel()
+        await asyncio.sleep(SOON)
+        assert not cores.is_behind(time.monotonic() - later)
+        release.set()
+        await asyncio.gather(*tasks)
+
+    run(scenario)

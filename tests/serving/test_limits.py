@@ -53,6 +53,21 @@ def test_more_requests_than_may_be_inside_are_sent_away_and_the_place_is_free_ag
     anyio.run(main)
 
 
+def test_while_those_inside_wait_for_too_long_nobody_else_comes_in():
+    async def main() -> None:
+        behind = [False]
+        async with client(ConcurrencyLimit(app(_at_once), 9, is_behind=lambda: behind[0])) as http:
+            assert (await http.post("/")).status_code == 200
+            behind[0] = True
+            busy = await http.post("/")
+            assert (busy.status_code, busy.json()["error"]["code"]) == (429, "busy")
+            assert (await http.get("/")).status_code == 200
+            behind[0] = False
+            assert (await http.post("/")).status_code == 200
+
+    anyio.run(main)
+
+
 def test_a_failure_inside_frees_its_place():
     async def main() -> None:
         async def broken(request: Request) -> PlainTextResponse:

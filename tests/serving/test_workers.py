@@ -83,10 +83,11 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> No
 
 def test_each_has_its_share_of_the_limits(service: Running) -> None:
     told = httpx.get(f"{service.url}/stats").json()["service"]
-    assert (told["workers"], told["limits"]) == (2, {"concurrency": 64, "rate": 0.0, "burst": 20})
+    limits = {"concurrency": 128, "queue_seconds": 0.75, "rate": 0.0, "burst": 20}
+    assert (told["workers"], told["limits"]) == (2, limits)
     cores = max(1, len(os.sched_getaffinity(service.process.pid)) // 2)
     each = told["each_worker"]
-    assert (each["concurrency"], each["burst"], each["cores"]) == (32, 10, cores)
+    assert (each["concurrency"], each["burst"], each["cores"]) == (64, 10, cores)
     assert each["threads"] <= cores
 
 
