@@ -12,7 +12,6 @@ from pathlib import Path
 
 from serving.following.copying import AnewError, check_same, fetched, make, take, write_beside
 from serving.following.primary import CHECK_SECONDS, READ_SECONDS, Primary
-from serving.following.wire import Head
 from serving.gallery.backends import FOLLOWED, follow
 from serving.gallery.gallery import STORE, is_gallery
 from serving.gallery.history import Position
@@ -37,7 +36,6 @@ class Follower:
         self.folder, self.primary, self._prepare = folder, primary, prepare
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._replica: Replica | None = None
-        self._head: Head | None = None
         self._fresh, self._anew, self._said = False, False, ""
         self._asked, self._noted = 0.0, 0.0
         self._watched = False
@@ -63,8 +61,6 @@ class Follower:
             self._replica = Replica(self.folder / STORE)
         # What must be copied anew is left to the thread: it may take longer than a process may take to start.
         self.look()
-        if self._head is not None:  # the gallery is not open yet
-            follow(self.folder, self._head.backend)
 
     def look(self) -> None:
         """Ask the primary, and take over what changed. Where that cannot be done `is_fresh` says so from then on."""
@@ -135,7 +131,7 @@ class Follower:
         seconds = CHECK_SECONDS if self._fresh else READ_SECONDS  # queries wait for it only where all is here so far
         head, _ = self.primary.changes(known.number, known.history, 1, seconds)
         check_same(head, known, fingerprint)
-        self._head = head
+        follow(self.folder, head.backend)
         if head.last == known.number:
             return
         with locked(self.folder / FOLLOWED):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from serving.gallery.live import LiveIndex
@@ -55,6 +56,9 @@ def follow(folder: Path, shared: tuple[str, str] | None) -> None:
 
     shared: as `shared_backend` gives it of that one; it is read there and never written to.
     """
+    with suppress(GalleryError):  # of a damaged file, which is written anew
+        if _chosen(folder) == shared:
+            return
     if shared is None:
         (folder / FILE).unlink(missing_ok=True)
     else:

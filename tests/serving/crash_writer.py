@@ -24,17 +24,20 @@ import numpy as np
 from serving.gallery import Gallery, Item
 from serving.gallery.binding import model_text
 from serving.gallery.gallery import STORE
+from serving.gallery.marks import SentQuery
 from serving.gallery.rebuilding import Outcome, Rebuild
 from serving.gallery.shadow import Made
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
 from zoo.cards import Card, Preprocessing
-from zoo.errors import GalleryError, ModelChangedError
+from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
 
 CARDS = tuple(
     Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})
     for name, digit in (("toy", "0"), ("other", "1"))
 )
+SAID, ASKED = "said", "a" * 64
+"""Where in the metadata it is said, and the SHA-256 of the one image that results are marked of."""
 
 
 class Notes:
@@ -98,7 +101,8 @@ def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 
 
 def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
-    match rng.choice(["add", "remove", "compact", "rebuild"], p=[0.4, 0.3, 0.1, 0.2]):
+    words = ["add", "remove", "compact", "rebuild", "describe", "mark"]
+    match rng.choice(words, p=[0.3, 0.2, 0.1, 0.2, 0.1, 0.1]):
         case "rebuild":
             rebuild(gallery.path, notes, rng)
             gallery.check_current()
@@ -118,6 +122,23 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
             notes.write("compacting")
             gallery.compact()
             notes.write("compacted")
+        case "describe" | "mark" as way:
+            for item in gallery.sample(1):
+                say(gallery, notes, way, item.id, f"{notes.seed}-{step}")
+
+
+def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
+    """Say something of an item, which the other writer may have removed: in its metadata, or with a mark."""
+    notes.write("saying", way=way, item=item, text=text)
+    try:
+        if way == "describe":
+            gallery.describe(item, metadata={SAID: text})
+        else:
+            gallery.marks.put(SentQuery(ASKED, embedded_by(gallery.card, 0), text), item, True)
+    except ItemNotFoundError:
+        notes.write("unsaid")
+    else:
+        notes.write("said", way=way, item=item, text=text)
 
 
 def fork(path: Path, notes: Path, seed: int) -> int:

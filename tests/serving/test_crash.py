@@ -28,7 +28,7 @@ from serving.gallery.compaction import Plan
 from serving.gallery.gallery import STORE
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
-from tests.serving.crash_writer import CARDS, embedded_by
+from tests.serving.crash_writer import CARDS, SAID, embedded_by
 from tests.serving.running import ROOT
 from tests.serving.test_store import new_item
 from tests.serving.toys import content
@@ -92,7 +92,7 @@ class Ledger:
 
     def __init__(self, path: Path, notes: Path) -> None:
         self.path, self.notes, self.read = path, notes, 0
-        self.labels, self.model = labels_in(path), model_in(path)
+        self.labels, self.model, self.said = labels_in(path), model_in(path), said_in(path)
         self.words: Counter[str] = Counter()
 
     def settle(self) -> None:
@@ -107,6 +107,7 @@ class Ledger:
         labels = labels_in(self.path)
         self._check_items(entries, [entry for entry in last if entry["word"] in ("adding", "removing")], labels)
         self.labels = labels
+        self._check_said(by_writer.values())
         self._check_model(by_writer.values(), last)
 
     def _check_items(
@@ -124,6 +125,21 @@ class Ledger:
         assert len(gone - doubtful) <= counted <= len(gone)
         subsets = [some for n in range(len(unsettled) + 1) for some in itertools.combinations(unsettled, n)]
         assert any(fits(labels, known, gone, some) for some in subsets), "a write is lost, or half of one is there"
+
+    def _check_said(self, writers: Iterable[list[dict[str, Any]]]) -> None:
+        """Of each item that is there the last that a writer said and was acknowledged, or what was under way."""
+        acknowledged, under_way = dict[tuple[str, int], set[str | None]](), dict[tuple[str, int], set[str | None]]()
+        for some in writers:
+            said = {(entry["way"], entry["item"]): entry["text"] for entry in some if entry["word"] == "said"}
+            for key, text in said.items():
+                acknowledged.setdefault(key, set()).add(text)
+            if some[-1]["word"] == "saying":
+                under_way.setdefault((some[-1]["way"], some[-1]["item"]), set()).add(some[-1]["text"])
+        before, self.said = self.said, said_in(self.path)
+        for way, item in itertools.product(("describe", "mark"), self.labels):
+            possible = acknowledged.get((way, item)) or {before.get((way, item))}
+            assert self.said.get((way, item)) in possible | under_way.get((way, item), set())
+        assert {item for _, item in self.said} <= set(self.labels)
 
     def _check_model(self, writers: Iterable[list[dict[str, Any]]], last: list[dict[str, Any]]) -> None:
         """It is that of a writer's last exchange that was acknowledged, or of one that was under way."""
@@ -165,6 +181,14 @@ def model_in(path: Path) -> str:
 def labels_in(path: Path) -> dict[int, str | None]:
     with Store(path / STORE).closing() as store:
         return store.labels()
+
+
+def said_in(path: Path) -> dict[tuple[str, int], str]:
+    """What is said of items: (describe, id) and (mark, id) -> text."""
+    with Gallery.open(path) as gallery:
+        items = gallery.items(limit=gallery.count())
+        described = {("describe", one.id): str(one.metadata[SAID]) for one in items if SAID in one.metadata}
+        return described | {("mark", mark.item): mark.query_source for mark in gallery.marks.all()}
 
 
 def check_content(path: Path) -> None:
@@ -237,7 +261,7 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: Plan) -> tuple
 
 def test_nothing_acknowledged_is_lost_when_writers_are_killed(path: Path, tmp_path: Path) -> None:
     ledger, _ = kill_and_check(path, tmp_path, 6, Plan("hnsw", 0.9, 5))
-    assert min(ledger.words[word] for word in ("added", "removed", "rebuilding")) >= 1
+    assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said")) >= 1
 
 
 @pytest.mark.parametrize(
@@ -266,7 +290,7 @@ def test_nothing_acknowledged_is_lost_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     ledger, recall = kill_and_check(path, tmp_path, 200, Plan(kind, 1.0 if kind == "flat" else 0.9, 5))
-    words = ("added", "removed", "compacted", "rebuilding", "rebuilt")
+    words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said")
     assert min(ledger.words[word] for word in words) >= 10
     record_testsuite_property(f"{kind} kills", 2 * 200)
     record_testsuite_property(f"{kind} writes acknowledged", sum(ledger.words[word] for word in words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import shutil
@@ -29,7 +30,8 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
-from serving.following import handing_out
+from serving.following import copying, handing_out
+from serving.following import follower as follower_module
 from serving.following.bounds import DIGEST, digest_of
 from serving.following.follower import Follower
 from serving.following.gate import Gate
@@ -248,6 +250,29 @@ def test_queries_that_wait_at_one_moment_share_one_look(toy: Toy, tmp_path: Path
         before = toy.asked
         assert asyncio.run(all_at_once(follower)) == [None] * 51
         assert 1 <= toy.asked - before <= 3
+
+
+def test_the_place_of_the_vectors_is_the_primarys_though_the_disk_was_full_as_all_was_copied_anew(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.following.primary.check_shared", lambda head: None)
+    write = copying.write_beside
+
+    def full(folder: Path, what: Any) -> None:
+        monkeypatch.setattr(follower_module, "write_beside", write)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with answering(toy.app()) as url, follower_of(url, tmp_path / "g") as follower:
+        follower.begin()
+        assert backend_of(tmp_path / "g") == FAISS
+        toy.store.set_state("history", "0" * 16)
+        toy.backend = (f"milvus://{tmp_path}/vectors.db", "name")
+        monkeypatch.setattr(follower_module, "write_beside", full)
+        for _ in range(3):
+            follower.look()
+            follower._tend()
+        assert follower.is_fresh
+        assert backend_of(tmp_path / "g") == toy.backend[0]
 
 
 def test_where_the_vectors_lie_in_milvus_a_follower_searches_there_and_writes_nothing(

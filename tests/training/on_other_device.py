@@ -29,7 +29,10 @@ from training.recipes import RECIPES
 from training.run import Place
 from zoo import torch_runtime
 from zoo.datasets.dataset import Dataset
-from zoo.evaluation import gpu_search, nearest_neighbours
+from zoo.evaluation import gpu, nearest_neighbours
+from zoo.evaluation.hypersphere import uniformity
+from zoo.evaluation.kmeans import k_means
+from zoo.evaluation.structure import spectral_decay
 
 IMAGES = [np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8) for n in range(12)]
 
@@ -126,10 +129,23 @@ def _neighbours() -> None:
     rows = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     expected = nearest_neighbours(rows[:300], rows, 7)
-    with other_device() as device, mock.patch.object(gpu_search, "gpu", return_value=str(device)):
+    with other_device() as device, mock.patch.object(gpu, "device", return_value=str(device)):
         found = nearest_neighbours(rows[:300], rows, 7)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def _structure() -> None:
+    """k-means in many clusters, uniformity and singular values."""
+    rng = np.random.default_rng(0)
+    rows = (np.repeat(rng.normal(size=(100, 16)), 15, axis=0) + 0.1 * rng.normal(size=(1500, 16))).astype(np.float32)
+
+    def measured() -> tuple[float, ...]:
+        return k_means(rows, 100, restarts=1).inertia, uniformity(rows), spectral_decay(rows)
+
+    expected = measured()
+    with other_device() as device, mock.patch.object(gpu, "device", return_value=str(device)):
+        np.testing.assert_allclose(measured(), expected, rtol=1e-5)
 
 
 def _features() -> None:
@@ -160,6 +176,7 @@ WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     "mixing": _mixing,
     "embedding": _embed,
     "neighbours": _neighbours,
+    "structure": _structure,
     "features": _features,
 }
 

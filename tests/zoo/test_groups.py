@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from zoo.evaluation import (
     verification_metrics,
 )
 from zoo.evaluation.groups import GROUPS, groups_of
+from zoo.evaluation.inputs import unit_rows
 
 MEASURES = {
     "retrieval": lambda rows, labels: retrieval_metrics(rows, labels, (1, 2)),
@@ -103,3 +107,27 @@ def test_memory_mapped_embeddings_are_measured_alike_and_not_changed(measure, tm
     np.save(tmp_path / "rows.npy", ROWS.astype(np.float32))
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert measure(mapped, LABELS) == measure(ROWS.astype(np.float32), LABELS)
+    np.testing.assert_array_equal(mapped, ROWS.astype(np.float32))
+
+
+def own_memory() -> int:
+    """Bytes that this process has in memory and that no file holds."""
+    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("RssAnon"))
+    return 1024 * int(line.split()[1])
+
+
+def test_unit_rows_of_mapped_ones_are_mapped_too(tmp_path, monkeypatch):
+    shape = 50_000, 128
+    np.lib.format.open_memmap(tmp_path / "rows.npy", "w+", np.float32, shape)[:] = np.arange(1, 129)
+    mapped, before = np.load(tmp_path / "rows.npy", mmap_mode="r"), own_memory()
+    unit = unit_rows(mapped)
+    assert own_memory() - before < unit.nbytes / 10
+    np.testing.assert_allclose(unit[-1], mapped[0] / np.linalg.norm(mapped[0].astype(np.float64)), rtol=1e-7)
+    assert unit_rows(mapped[:0]).shape == (0, 128)
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(EvaluationError, match=r"no room for 25,600,000 bytes.*TMPDIR"):
+        unit_rows(mapped)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from zoo.errors import EvaluationError
+from zoo.evaluation import gpu, gpu_kmeans
 from zoo.evaluation.kmeans import k_means, lloyd
 from zoo.evaluation.partitions import nmi
 
@@ -81,6 +83,43 @@ def test_chunks_do_not_change_the_clusters(monkeypatch):
     for size in ("CHUNK_BYTES", "TABLE_BYTES"):
         monkeypatch.setattr(f"zoo.evaluation.kmeans.{size}", 4 * 7 * 9)
     np.testing.assert_array_equal(k_means(points, 7).labels, expected.labels)
+
+
+@pytest.mark.parametrize("products", [2**27, 64 * 90])
+def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
+    """As on a GPU, but for the place."""
+    points, _ = blobs(8, 90, 15, noise=0.6)
+    expected = k_means(points, 90)
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
+    monkeypatch.setattr(gpu_kmeans, "_PRODUCTS", products)
+    found = k_means(points, 90)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    np.testing.assert_allclose(found.centres, expected.centres, atol=1e-6)
+
+
+def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):
+    points, _ = blobs(9, 20, 60)
+    centres = points[::60]
+    there, sizes, most = gpu_kmeans.GpuPoints(points, "cpu"), [], 500
+    whole = torch.Tensor.max
+
+    def crowded(self, dim):
+        sizes.append(len(self))
+        if sizes[-1] > most:
+            raise torch.OutOfMemoryError
+        return whole(self, dim)
+
+    monkeypatch.setattr(torch.Tensor, "max", crowded)
+    labels, nearness = there.nearest(centres)
+    assert sizes[-1] <= most < sizes[0] == 1200
+    exact = points.astype(np.float64) @ centres.T - (centres.astype(np.float64) ** 2).sum(axis=1) / 2
+    np.testing.assert_array_equal(labels, exact.argmax(axis=1))
+    np.testing.assert_allclose(nearness, exact.max(axis=1), atol=1e-4)
+    some = np.arange(0, 1200, 7)
+    np.testing.assert_array_equal(there.nearest(centres, some)[0], exact.argmax(axis=1)[some])
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        there.nearest(centres)
 
 
 @settings(deadline=None, max_examples=40)

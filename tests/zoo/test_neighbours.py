@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu_search, int8_products, nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu, gpu_search, int8_products, nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
 
 
@@ -179,7 +179,7 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, rows, whole
     if how == "int8":
         request.getfixturevalue("int8")
     if how == "device":  # as on a GPU, but for the place
-        monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
+        monkeypatch.setattr(gpu, "device", lambda: "cpu")
         monkeypatch.setattr(gpu_search, "_PRODUCTS", 64 * len(rows))
         monkeypatch.setattr(gpu_search, "_GATHERED", 2**12)
     monkeypatch.setattr(neighbours, "BLOCK", 64)
@@ -202,7 +202,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
     expected = nearest_neighbours(rows, rows, 3)
     assert gpu_search.on_gpu(rows, rows) is None or torch.cuda.is_available()
-    monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     torch.set_default_dtype(torch.float64)  # which some programs do, and is no matter of ours
@@ -224,7 +224,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
 def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
     rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
     expected = nearest_neighbours(rows, rows, 3, exclude_self=True)
-    monkeypatch.setattr(gpu_search, "gpu", lambda: "cpu")
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
     whole, sizes = gpu_search.GpuSearch._nearest, []
 
     def crowded(self, rows, *args):

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from zoo.errors import EvaluationError
+from zoo.evaluation import gpu, gpu_structure
 from zoo.evaluation.hypersphere import alignment, uniformity
 from zoo.evaluation.structure import spectral_decay, spectral_decay_by_class, structure_metrics
 
@@ -117,3 +119,18 @@ def test_all_measures_of_rows_of_any_length():
 def test_a_collapsed_embedding_has_finite_measures():
     scores = structure_metrics(np.tile([[0.6, 0.8]], (20, 1)), np.repeat([0, 1], 10))
     assert all(math.isfinite(value) for value in scores.values())
+
+
+def test_a_device_gives_what_numpy_does(monkeypatch):
+    """As on a GPU, but for the place; and where there is no room on it."""
+    rows = np.random.default_rng(4).normal(size=(1100, 12)) * np.arange(1, 13)
+    expected = spectral_decay(rows), uniformity(rows)
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
+    monkeypatch.setattr(gpu_structure, "_PRODUCTS", 400 * 1100)
+    assert (spectral_decay(rows), uniformity(rows)) == pytest.approx(expected, rel=1e-5)
+
+    def full(*args):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gpu, "sent", full)
+    assert (spectral_decay(rows), uniformity(rows)) == expected

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from zoo.evaluation import gpu
 from zoo.evaluation.shortlist import width_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_SENT = 2**24
-"""How many numbers are sent at a time."""
 
 _PRODUCTS = 2**27
 """How many products a chunk of queries has: half a gigabyte, of which choosing takes about as much again."""
@@ -24,39 +19,22 @@ _PRODUCTS = 2**27
 _GATHERED = 2**25
 """How many numbers of candidates are gathered at a time, in double precision."""
 
-_ONE = threading.Lock()
-"""Who changes the precision of products, which is the whole process's."""
-
 Found = tuple[slice, np.ndarray, np.ndarray, np.ndarray]
 """A slice of c queries, their similarities float32 [c, k], indices int64 [c, k], and which are not proven, bool [c]."""
 
 
-def gpu() -> str | None:
-    """The device of torch to search on, where torch is loaded already and sees a GPU."""
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_available() else None
-
-
 def on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuSearch | None:
     """None where there is no GPU, or one on which the rows do not fit."""
-    device = gpu()
-    if device is None:
-        return None
-    import torch
-
-    try:
-        return GpuSearch(queries, gallery, device)
-    except torch.OutOfMemoryError:
-        return None
+    return gpu.where_it_fits(lambda place: GpuSearch(queries, gallery, place))
 
 
 class GpuSearch:
     """Queries [q, d] and a gallery [n, d], float32, that lie on a device as a whole."""
 
-    def __init__(self, queries: np.ndarray, gallery: np.ndarray, device: str) -> None:
+    def __init__(self, queries: np.ndarray, gallery: np.ndarray, place: str) -> None:
         """Raises `torch.OutOfMemoryError`."""
-        self._gallery = _sent(gallery, device)
-        self._queries = self._gallery if queries is gallery else _sent(queries, device)
+        self._gallery = gpu.sent(gallery, place)
+        self._queries = self._gallery if queries is gallery else gpu.sent(queries, place)
 
     def nearest(self, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None) -> Iterator[Found]:
         """The k nearest of each query, chunk by chunk, as `zoo.evaluation.neighbours` defines them.
@@ -88,7 +66,7 @@ class GpuSearch:
 
         with torch.autocast(self._gallery.device.type, enabled=False):
             queries = self._queries[rows]
-            with _full_precision():
+            with gpu.full_precision():
                 products = queries @ self._gallery.T
             if exclude_self:
                 products.diagonal(rows.start).fill_(-torch.inf)
@@ -117,28 +95,3 @@ class GpuSearch:
             near = self._gallery[columns[piece]].double()
             out[piece] = (near @ queries[piece].double()[:, :, None])[:, :, 0]
         return out
-
-
-def _sent(rows: np.ndarray, device: str) -> Tensor:
-    """The rows on the device, piece by piece: they may be a memory-mapped file that cannot be written."""
-    import torch
-
-    there = torch.empty(rows.shape, dtype=torch.float32, device=device)
-    step = max(1, _SENT // rows.shape[1])
-    for start in range(0, len(rows), step):
-        there[start : start + step] = torch.from_numpy(np.array(rows[start : start + step]))
-    return there
-
-
-@contextmanager
-def _full_precision() -> Iterator[Any]:
-    """TF32, which some programs switch on, keeps ten bits of a number: the bounds would not hold."""
-    import torch
-
-    with _ONE:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)

@@ -12,6 +12,8 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.density import scatter
+from zoo.evaluation.gpu import ON_GPU
+from zoo.evaluation.gpu_structure import pairs_within
 from zoo.evaluation.inputs import class_codes, members_of, unit_rows
 
 CHUNK_BYTES = 64 * 2**20
@@ -43,11 +45,17 @@ def uniformity(embeddings: Any, t: float = 2.0) -> float:
     rows = unit_rows(embeddings)
     if len(rows) < 2:
         raise EvaluationError("uniformity needs at least two rows.")
+    # |x - y|^2 = 2 - 2 x.y for unit rows.
+    total = pairs_within(rows, 2 * t) if len(rows) >= ON_GPU else None
+    total = _pairs_within(rows, 2 * t) if total is None else total
+    return float(np.log(total / (len(rows) * (len(rows) - 1))))
+
+
+def _pairs_within(rows: np.ndarray, scale: float) -> float:
+    """As on a GPU."""
     total, step = 0.0, max(1, CHUNK_BYTES // (4 * len(rows)))
     for start in range(0, len(rows), step):
-        similar = rows[start : start + step] @ rows.T
-        # |x - y|^2 = 2 - 2 x.y for unit rows.
-        near = np.exp((2 * t) * (similar - 1))
+        near = np.exp(scale * (rows[start : start + step] @ rows.T - 1))
         near[np.arange(len(near)), np.arange(start, start + len(near))] = 0
         total += float(near.sum(dtype=np.float64))
-    return float(np.log(total / (len(rows) * (len(rows) - 1))))
+    return total

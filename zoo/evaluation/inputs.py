@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,16 +43,32 @@ def search_of(embeddings: Any, labels: Any, queries: Any = None, query_labels: A
 
 
 def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
-    """`values` [n, d] scaled to unit length: a float32 copy. They may be a memory-mapped array (`np.memmap`).
+    """`values` [n, d] scaled to unit length: a float32 copy. That of a memory-mapped array (`np.memmap`) is one too, of
+    a file without a name in the folder for temporary files, as the rows may be more than the memory holds.
 
-    Raises `EvaluationError` for what `as_rows` refuses, and for a row that is all zero: it has no direction.
+    Raises `EvaluationError` for what `as_rows` refuses, for a row that is all zero, which has no direction, and where
+    the disk has no room for that file.
     """
     rows = as_rows(values, name)
     norms = row_norms(rows)
     if not norms.all():
         raise EvaluationError(f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.")
-    unit: np.ndarray = np.divide(rows, norms[:, None], out=np.empty_like(rows), dtype=np.float64, casting="same_kind")
+    room = _on_disk(rows.shape) if isinstance(values, np.memmap) and rows.size else np.empty_like(rows)
+    unit: np.ndarray = np.divide(rows, norms[:, None], out=room, dtype=np.float64, casting="same_kind")
     return unit
+
+
+def _on_disk(shape: tuple[int, ...]) -> np.ndarray:
+    size = 4 * math.prod(shape)
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process later
+        except OSError as error:
+            raise EvaluationError(
+                f"{tempfile.gettempdir()} has no room for {size:,} bytes ({error.strerror}), the unit rows of mapped "
+                "embeddings; set TMPDIR to a folder that has."
+            ) from None
+        return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,14 +1,20 @@
-"""k-means on NumPy alone; on one machine the same seed gives the same clusters."""
+"""k-means; on one machine the same seed gives the same clusters.
+
+On NumPy alone, but where torch is loaded anyway and sees a GPU: there the nearest centres are found on it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.gpu import ON_GPU
+from zoo.evaluation.gpu_kmeans import on_gpu
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.products import Buffer
 
@@ -31,6 +37,13 @@ class Clusters(NamedTuple):
     inertia: float
 
 
+class Nearest(Protocol):
+    """Of some points: those of them that are chosen, int64 [m], or all; each one's nearest centre, int64 [m], and its
+    nearness to it, float32 [m]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2."""
+
+    def __call__(self, centres: np.ndarray, chosen: np.ndarray | None = None, /) -> tuple[np.ndarray, np.ndarray]: ...
+
+
 def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> Clusters:
     """The clusters of least inertia of several runs: points float [n, d], k clusters, none of them empty.
 
@@ -50,27 +63,35 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
     middle = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = rows - middle  # distances from products are exact only near the origin
     rng = np.random.default_rng(seed)
-    start = _spread if k <= GREEDY else _spread_in_rounds
-    runs = (lloyd(rows, rows[start(rows, k, rng)], iterations) for _ in range(restarts))
+    nearest = nearest_to(rows)
+    spread = _spread if k <= GREEDY else partial(_spread_in_rounds, nearest_of=nearest)
+    runs = (lloyd(rows, rows[spread(rows, k, rng)], iterations, nearest) for _ in range(restarts))
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=best.centres + middle)
 
 
-def lloyd(points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS) -> Clusters:
-    """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat."""
-    labels, nearest = _assign(points, centres)
+def lloyd(
+    points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS, nearest_of: Nearest | None = None
+) -> Clusters:
+    """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat.
+
+    nearest_of: `nearest_to(points)`, where it is at hand.
+    """
+    nearest_of = nearest_of or nearest_to(points)
+    labels, nearest = _assign(points, centres, nearest_of)
     k = len(centres)
     sums = _sums(points, labels, k)
     for _ in range(iterations):
         last, before, centres = labels, centres, _means(sums, labels)
-        labels, nearest = _assign_again(points, centres, (centres != before).any(axis=1), last, nearest)
+        moved = (centres != before).any(axis=1)
+        labels, nearest = _assign_again(points, centres, moved, last, nearest, nearest_of)
         changed = np.flatnonzero(labels != last)
         if not len(changed):
             break
         # In double precision the others need not be summed again.
-        moved = points[changed]
-        sums += _sums(moved, labels[changed], k)
-        sums -= _sums(moved, last[changed], k)
+        others = points[changed]
+        sums += _sums(others, labels[changed], k)
+        sums -= _sums(others, last[changed], k)
     centres = _means(sums, labels)
     return Clusters(labels, centres, float(_distances(points, centres, labels).sum()))
 
@@ -93,7 +114,7 @@ def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     return chosen
 
 
-def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, nearest_of: Nearest) -> np.ndarray:
     """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
 
     Each round adds half to the rows, so no distance is much out of date. A point of weight w whose exponential
@@ -104,8 +125,8 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> n
     chosen = rng.integers(len(points), size=1)
     drawn = chosen
     while len(chosen) < k:
-        for part, near in _nearness(points, points[drawn]):
-            np.minimum(nearest[part], (lengths[part] - 2 * near.max(axis=1)).clip(min=0), out=nearest[part])
+        near = nearest_of(points[drawn])[1]
+        np.minimum(nearest, (lengths - 2 * near).clip(min=0), out=nearest)
         nearest[drawn] = 0
         with np.errstate(divide="ignore"):
             keys = rng.exponential(size=len(points)) / nearest
@@ -115,47 +136,53 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator) -> n
     return chosen
 
 
-def _assign(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`_nearest`, but every centre that is nearest to none takes a point."""
-    labels, nearest = _nearest(points, centres)
+def nearest_to(points: np.ndarray) -> Nearest:
+    there = on_gpu(points) if len(points) >= ON_GPU else None
+    return there.nearest if there else partial(_nearest, points)
+
+
+def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: Nearest) -> tuple[np.ndarray, np.ndarray]:
+    """What is nearest, but every centre that is nearest to none takes a point."""
+    labels, nearest = nearest_of(centres)
     return _filled(labels, nearest, points, centres)
 
 
 def _assign_again(
-    points: np.ndarray, centres: np.ndarray, moved: np.ndarray, labels: np.ndarray, nearest: np.ndarray
+    points: np.ndarray,
+    centres: np.ndarray,
+    moved: np.ndarray,
+    labels: np.ndarray,
+    nearest: np.ndarray,
+    nearest_of: Nearest,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`_assign` after only the `moved` centres, bool [k]: a point whose own stays need look at no other that does."""
     if 2 * np.count_nonzero(moved) > len(centres):
-        return _assign(points, centres)
+        return _assign(points, centres, nearest_of)
     again = moved[labels] | np.isneginf(nearest)  # or the point was given to an empty cluster
     left, stays, names = np.flatnonzero(again), np.flatnonzero(~again), np.flatnonzero(moved)
     labels, nearest = labels.copy(), nearest.copy()
-    labels[left], nearest[left] = _nearest(points[left], centres)
+    labels[left], nearest[left] = nearest_of(centres, left)
     if len(names):
-        other, near = _nearest(points[stays], centres[names])
+        other, near = nearest_of(centres[names], stays)
         closer = near > nearest[stays]
         labels[stays[closer]], nearest[stays[closer]] = names[other[closer]], near[closer]
     return _filled(labels, nearest, points, centres)
 
 
-def _nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each point's nearest centre, int64 [n], and its nearness to it, float32 [n]."""
-    labels, nearest = np.empty(len(points), np.int64), np.empty(len(points), np.float32)
-    for part, near in _nearness(points, centres):
+def _nearest(
+    points: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `Nearest`, chunk by chunk."""
+    rows = points if chosen is None else points[chosen]
+    labels, nearest = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
+    halves = np.einsum("ij,ij->i", centres, centres) / 2
+    memory = Buffer(np.float32)
+    for part in _chunks(len(rows), len(centres), TABLE_BYTES):
+        near = np.matmul(rows[part], centres.T, out=memory.of(len(rows[part]), len(centres)))
+        near -= halves
         near.argmax(axis=1, out=labels[part])
         nearest[part] = near[np.arange(len(near)), labels[part]]
     return labels, nearest
-
-
-def _nearness(points: np.ndarray, centres: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Chunk by chunk, float32 [c, k]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2, largest for the nearest centre."""
-    halves = np.einsum("ij,ij->i", centres, centres) / 2
-    memory = Buffer(np.float32)
-    for part in _chunks(len(points), len(centres), TABLE_BYTES):
-        rows = points[part]
-        near = np.matmul(rows, centres.T, out=memory.of(len(rows), len(centres)))
-        near -= halves
-        yield part, near
 
 
 def _filled(

@@ -14,6 +14,8 @@ from zoo.evaluation.density import (
     intra_class_cosine_distance,
     intra_class_distance,
 )
+from zoo.evaluation.gpu import ON_GPU
+from zoo.evaluation.gpu_structure import singular_values
 from zoo.evaluation.hypersphere import alignment, uniformity
 from zoo.evaluation.inputs import class_codes, members_of, unit_rows
 from zoo.evaluation.neighbours import as_rows
@@ -64,12 +66,13 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
     Raises `EvaluationError` for rows that are not 2-D and finite, for no rows, where all are zero, and unless
     0 <= drop < k.
     """
-    rows = as_rows(embeddings, "embeddings").astype(np.float64)
+    rows = as_rows(embeddings, "embeddings")
     if not rows.any():
         raise EvaluationError("spectral decay needs at least one row that is not zero.")
     if not 0 <= drop < min(rows.shape):
         raise EvaluationError(f"drop is {drop}, but there are {min(rows.shape)} singular values; one has to be left.")
-    values = np.linalg.svd(rows, compute_uv=False)
+    values = singular_values(rows) if len(rows) >= ON_GPU else None
+    values = np.linalg.svd(rows.astype(np.float64), compute_uv=False) if values is None else values
     rounding = values[0] * max(rows.shape) * np.finfo(np.float64).eps
     shares = np.maximum(values[drop:], rounding)
     shares /= shares.sum()

@@ -1,0 +1,69 @@
+"""The GPU that measuring uses where torch is loaded anyway and sees one, and how float32 rows get there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ON_GPU = 2**10
+"""From how many rows on a GPU is worth what it takes to send them."""
+
+_SENT = 2**24
+"""How many numbers are sent at a time."""
+
+_ONE = threading.Lock()
+"""Who changes the precision of products, which is the whole process's."""
+
+T = TypeVar("T")
+
+
+def device() -> str | None:
+    """The device of torch to compute on, where torch is loaded already and sees a GPU."""
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_available() else None
+
+
+def where_it_fits(make: Callable[[str], T]) -> T | None:
+    """What `make` makes on the GPU; None where there is none, or one on which there is no room for it."""
+    place = device()
+    if place is None:
+        return None
+    import torch
+
+    try:
+        return make(place)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def sent(rows: np.ndarray, place: str) -> Tensor:
+    """The rows on the device, piece by piece: they may be a memory-mapped file that cannot be written."""
+    import torch
+
+    there = torch.empty(rows.shape, dtype=torch.float32, device=place)
+    step = max(1, _SENT // rows.shape[1])
+    for start in range(0, len(rows), step):
+        there[start : start + step] = torch.from_numpy(np.array(rows[start : start + step]))
+    return there
+
+
+@contextmanager
+def full_precision() -> Iterator[Any]:
+    """TF32, which some programs switch on, keeps ten bits of a number; and no autocast."""
+    import torch
+
+    with _ONE:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)

@@ -1,0 +1,47 @@
+"""The nearest centres of k-means' points on a GPU; the rest of an iteration, which is little, stays with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zoo.evaluation import gpu
+
+_PRODUCTS = 2**27
+"""How many products a chunk of points has: half a gigabyte."""
+
+
+def on_gpu(points: np.ndarray) -> GpuPoints | None:
+    """None where there is no GPU, or one on which the points do not fit."""
+    return gpu.where_it_fits(lambda place: GpuPoints(points, place))
+
+
+class GpuPoints:
+    """Points float32 [n, d] that lie on a device as a whole."""
+
+    def __init__(self, points: np.ndarray, place: str) -> None:
+        """Raises `torch.OutOfMemoryError`."""
+        self._points, self._place = gpu.sent(points, place), place
+
+    def nearest(self, centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """As `zoo.evaluation.kmeans.Nearest`. Raises `torch.OutOfMemoryError` where not even one point has room."""
+        import torch
+
+        number = len(self._points) if chosen is None else len(chosen)
+        labels, nearest = np.empty(number, np.int64), np.empty(number, np.float32)
+        there = gpu.sent(centres, self._place)
+        halves = (there * there).sum(dim=1) / 2
+        size, start = max(1, min(number, _PRODUCTS // len(centres))), 0
+        while start < number:
+            part = slice(start, min(start + size, number))
+            try:
+                rows = self._points[part if chosen is None else torch.from_numpy(chosen[part]).to(self._place)]
+                with torch.autocast(there.device.type, enabled=False), gpu.full_precision():
+                    best = (rows @ there.T).sub_(halves).max(dim=1)
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+                size //= 2
+                continue
+            labels[part], nearest[part] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+            start = part.stop
+        return labels, nearest
