@@ -189,17 +189,21 @@ def test_ink_stands_out_in_grey(test_split: Dataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def recomputed() -> tuple[list[Candidate], np.ndarray]:
-    found = glyphs_alphabet.candidates()
-    return found, glyphs_alphabet.similarities(found)
+def found() -> list[Candidate]:
+    return glyphs_alphabet.candidates()
+
+
+@pytest.fixture(scope="module")
+def similarity(found: list[Candidate]) -> np.ndarray:
+    return glyphs_alphabet.similarities(found)
 
 
 def frozen() -> set[tuple[str, str]]:
     return {(split, character.text) for split in ("train", "test") for character in glyphs.characters(split)}
 
 
-def test_the_frozen_alphabet_is_what_its_rule_gives(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
-    found, similarity = recomputed
+@pytest.mark.slow
+def test_the_frozen_alphabet_is_what_its_rule_gives(found: list[Candidate], similarity: np.ndarray) -> None:
     assert glyphs.alphabet()["threshold"] == THRESHOLD
     kept = glyphs_alphabet.choose(similarity)
     if features.version("freetype2") == glyphs.alphabet()["freetype"]:
@@ -214,8 +218,8 @@ def test_the_frozen_alphabet_is_what_its_rule_gives(recomputed: tuple[list[Candi
     assert similarity[np.ix_(rest, chosen)].max(axis=1).min() >= THRESHOLD - 0.005
 
 
-def test_known_look_alikes_are_found(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
-    found, similarity = recomputed
+@pytest.mark.slow
+def test_known_look_alikes_are_found(found: list[Candidate], similarity: np.ndarray) -> None:
     at = {candidate.text: i for i, candidate in enumerate(found)}
     # A of three scripts; small and capital letters; a letter that is another one turned; italics; ancestors.
     for a, b in ["AА", "AΑ", "АΑ", "cC", "oO", "sS", "vV", "ǀᐟ", "ǀᐠ", "тm", "Vν", "aα", "TͲ", "un", "ßβ"]:
@@ -247,12 +251,12 @@ def test_normalised_glyphs_have_the_same_place_and_size() -> None:
         assert radius == pytest.approx(16 / 2.2, rel=0.05)
 
 
-def test_candidates_are_plain_letters_and_digits(recomputed: tuple[list[Candidate], np.ndarray]) -> None:
-    for candidate in recomputed[0]:
+def test_candidates_are_plain_letters_and_digits(found: list[Candidate]) -> None:
+    for candidate in found:
         assert not unicodedata.decomposition(candidate.text)
         assert candidate.text.isalnum()
         assert len(candidate.faces) >= 4
-    texts = {candidate.text for candidate in recomputed[0]}
+    texts = {candidate.text for candidate in found}
     assert {"A", "я", "Ω", "Ա", "ა", "ກ", "א", "7"} <= texts
     assert not {"Ä", "ё", "ά", "²", "½", "(", "ﬁ"} & texts
 
