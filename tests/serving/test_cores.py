@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -137,49 +138,49 @@ def test_who_waits_is_counted_and_for_how_long() -> None:
     assert told("zoo_stage_seconds_sum", **queue) - seconds > 0.3
 
 
-def test_it_is_behind_while_a_long_line_waits_for_long() -> None:
-    running: set[int] = set()
-    release = threading.Event()
+@asynccontextmanager
+async def with_its_core_taken(cores: Cores) -> AsyncIterator[None]:
+    running, release = set[int](), threading.Event()
+    taken = asyncio.create_task(cores.run(counted(running, [], release), 0))
+    await started(running, 1)
+    yield
+    release.set()
+    await taken
 
+
+def test_it_is_behind_while_a_long_line_waits_for_long() -> None:
     async def scenario() -> None:
         cores = Cores(1, patience=NEVER)
-        tasks = [asyncio.create_task(cores.run(counted(running, [], release), 0))]
-        await started(running, 1)
-        tasks += [asyncio.create_task(cores.run(int)) for _ in range(SHORT)]
-        await asyncio.sleep(SOON)
-        assert not cores.is_behind(SOON)  # for long, but a short line
-        tasks.append(asyncio.create_task(cores.run(int)))
-        await asyncio.sleep(SOON)
-        assert cores.is_behind(2 * SOON)
-        assert not cores.is_behind(NEVER)
-        tasks[1].cancel()  # who goes away is not in line
-        await asyncio.sleep(SOON)
-        assert not cores.is_behind(SOON)
-        release.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with with_its_core_taken(cores):
+            line = [asyncio.create_task(cores.run(int)) for _ in range(SHORT)]
+            await asyncio.sleep(SOON)
+            assert not cores.is_behind(SOON)  # for long, but a short line
+            line.append(asyncio.create_task(cores.run(int)))
+            await asyncio.sleep(SOON)
+            assert cores.is_behind(2 * SOON)
+            assert not cores.is_behind(NEVER)
+            line[0].cancel()  # who goes away is not in line
+            await asyncio.sleep(SOON)
+            assert not cores.is_behind(SOON)
+        await asyncio.gather(*line[1:])
         assert not cores.is_behind(0)
 
     run(scenario)
 
 
 def test_how_long_is_that_of_the_first_in_line() -> None:
-    running: set[int] = set()
-    release = threading.Event()
-
     async def scenario() -> None:
         cores = Cores(1, patience=NEVER)
-        tasks = [asyncio.create_task(cores.run(counted(running, [], release), 0))]
-        await started(running, 1)
-        first = asyncio.create_task(cores.run(int))
-        await asyncio.sleep(0.3)
-        later = time.monotonic()
-        tasks += [asyncio.create_task(cores.run(int)) for _ in range(SHORT + 1)]
-        await asyncio.sleep(0)
-        assert cores.is_behind(0.3)
-        first.cancel()
-        await asyncio.sleep(SOON)
-        assert not cores.is_behind(time.monotonic() - later)
-        release.set()
-        await asyncio.gather(*tasks)
+        async with with_its_core_taken(cores):
+            first = asyncio.create_task(cores.run(int))
+            await asyncio.sleep(0.3)
+            later = time.monotonic()
+            others = [asyncio.create_task(cores.run(int)) for _ in range(SHORT + 1)]
+            await asyncio.sleep(0)
+            assert cores.is_behind(0.3)
+            first.cancel()
+            await asyncio.sleep(SOON)
+            assert not cores.is_behind(time.monotonic() - later)
+        await asyncio.gather(*others)
 
     run(scenario)

@@ -108,14 +108,15 @@ def test_a_public_backbone_has_its_scores_by_data_set(capsys: pytest.CaptureFixt
     assert main(["list", "--status", "hub"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
     assert lines["r50-tv"][-3:] == ["cub", "0.4377", "-"]
-    assert lines["dinov2-s14"][-2:] == ["-", "-"]  # of which a paper prints mAP alone
+    assert lines["dinov2-s14"][-5:] == ["CUB", "(200", "classes)", "0.8354", "-"]  # beside mAP of another paper
+    assert lines["convnext-t"][-2:] == ["-", "-"]
 
 
 def test_a_public_backbone_says_where_scores_were_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
     for name, baseline in baselines().items():
         assert ("published scores" in zoo.info(name).facts) == (not baseline.scores)
-    assert main(["info", "clip-b32"]) == 0
-    assert "none in the papers of our recipes and DINOv2's; others may print some" in capsys.readouterr().out
+    assert main(["info", "dinov3-s16"]) == 0
+    assert "none in the papers of our recipes, DINOv2's and MIEB's results; others" in capsys.readouterr().out
 
 
 def test_the_table_names_status_size_and_scores(capsys: pytest.CaptureFixture[str]) -> None:

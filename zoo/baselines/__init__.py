@@ -21,7 +21,7 @@ METHOD = "pretrained"
 """The method of every baseline, in cards and lists."""
 
 
-SEARCHED = "the papers of our recipes and DINOv2's; others may print some"
+SEARCHED = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
 """Where published retrieval scores of public backbones were looked for."""
 
 
