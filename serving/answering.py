@@ -8,10 +8,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from serving.turns import Acceptor, Turns
-
-LAST_CALL = 0.2
-"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
+from serving.turns import LAST_CALL, Acceptor, Turns
 
 
 class Server(uvicorn.Server):

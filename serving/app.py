@@ -26,7 +26,7 @@ from serving.keys import KeyGuard, Keys, client_of, reading_key
 from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
-from serving.paths import looks_at_every_item, takes_minutes, within
+from serving.paths import looks_at_every_item, needs_a_core, takes_minutes, within
 from serving.refusals import HANDLERS
 from serving.uploads import BodyLimit
 
@@ -66,7 +66,10 @@ def create_app(
     in_time = BodyDeadline(either, configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
     answered = AnswerDeadline(inside, configuration.answer_seconds, takes_minutes)
-    is_behind = partial(cores.is_behind, configuration.queue_seconds)
+
+    def is_behind(scope: Scope) -> bool:
+        return needs_a_core(scope) and cores.is_behind(configuration.queue_seconds)
+
     limited = ConcurrencyLimit(answered, share.concurrency, looks_at_every_item, is_behind)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too

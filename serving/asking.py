@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -91,16 +90,17 @@ def read_crop(text: str | None) -> Box | None:
 
 
 def _ask(upload: Upload, max_k: int) -> Ask:
-    last: Mapping[str, str] = {name: values[-1] for name, values in upload.values.items()}
-    rerank = last.get("rerank", NONE)
+    several = ("label", "text")
+    given = {name: upload.one(name) or "" for name in upload.values if name not in several}
+    rerank = given.get("rerank", NONE)
     if rerank not in KINDS:
         raise invalid("rerank", f"one of {', '.join(KINDS)}")
     return Ask(
-        whole_number(last, "k", min(DEFAULT_K, max_k), 1, max_k),
-        whole_number(last, "offset", 0, 0, MAX_OFFSET),
-        real_number(last.get("min_similarity"), "min_similarity", -1, 1),
-        real_number(last.get("min_p"), "min_p", 0, 1),
-        Filter(upload.values.get("label", ()), json_object(last.get("where"), "where")),
-        read_crop(last.get("crop")),
+        whole_number(given, "k", min(DEFAULT_K, max_k), 1, max_k),
+        whole_number(given, "offset", 0, 0, MAX_OFFSET),
+        real_number(given.get("min_similarity"), "min_similarity", -1, 1),
+        real_number(given.get("min_p"), "min_p", 0, 1),
+        Filter(upload.values.get("label", ()), json_object(given.get("where"), "where")),
+        read_crop(given.get("crop")),
         rerank,
     )

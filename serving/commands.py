@@ -104,9 +104,11 @@ def _told(report: Report) -> str:
         lines.append(f"{report.moved:,} lie elsewhere now: their source and label were updated")
     if report.labels_unused or report.unlabelled:
         lines.append(
-            f"{report.unlabelled:,} images have no label in the file; "
+            f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
             f"{len(report.labels_unused):,} of its rows name no image here"
         )
+    for source, known, label in report.differing:
+        lines.append(f"{source} is the image of item {known} with another label, which stays: {label or 'none'}")
     if report.not_in_folder:
         lines.append(f"{len(report.not_in_folder):,} are not in the folder indexed now: they stay in the gallery")
     return "\n".join(lines)

@@ -74,10 +74,10 @@ class Configuration:
     max_pixels: int = _number(24_000_000, 1, "pixels of one image")
     max_k: int = _number(1000, 1, "results of one search")
     max_images: int = _number(32, 1, "images of one request")
-    max_body: int = _number(32 * 2**20, 1024, "bytes of one request")
+    max_body: int = _number(32 * 2**20, 1024, "bytes of one request; a form may have 64 KiB beside")
     concurrency: int = _number(128, 1, "requests under way at once that have to be worked on; more get 429")
     queue_seconds: float = _number(
-        0.75, 0.01, "seconds that an image may wait for a core; while one waits longer, and 8 a core, more get 429"
+        0.75, 0.01, "seconds that an image may have to wait for a core; what would wait longer, behind over 8, gets 429"
     )
     rate: float = _number(
         0.0, 0, "requests a second of one client (its key where it is a right one, else its address); 0: any number"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -16,7 +16,9 @@ from serving.metrics import WAITING, stage
 PATIENCE = 0.25
 """Seconds: far more than a photograph takes, far less than a file that was built to keep a decoder busy."""
 SHORT = 8
-"""Calls a core, which a slow network has done within a second."""
+"""So many calls may always wait: a few are no rush, and wait where a model is loaded, too."""
+RECENT = 31
+"""Of how many calls it is known how long they took."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,23 +33,46 @@ class Cores:
 
     def __init__(self, count: int, patience: float = PATIENCE) -> None:
         self._calls, self._patience, self._left = CapacityLimiter(count), patience, max(2, count)
-        self._waiting, self._short = OrderedDict[object, float](), SHORT * count
+        self._count, self._waiting, self._took = count, OrderedDict[object, float](), deque[float](maxlen=RECENT)
 
     def is_behind(self, seconds: float) -> bool:
-        """Whether the call that waits longest has waited for more than `seconds`, as would the next one.
-
-        A line of `SHORT` calls a core is not: it is as long where all wait for a model that is loaded.
+        """Whether the next call would wait for more than `seconds`, by those that wait: more than `SHORT`, and either
+        the first of them has, or they take so long themselves, as most calls of late.
         """
-        return len(self._waiting) > self._short and time.monotonic() - next(iter(self._waiting.values())) > seconds
+        if len(self._waiting) <= SHORT:
+            return False
+        waited = time.monotonic() - next(iter(self._waiting.values()))
+        usual = sorted(self._took)[len(self._took) // 2] if self._took else 0.0
+        return max(waited, len(self._waiting) * usual / self._count) > seconds
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with stage("queue"), WAITING.track_inprogress(), self._in_line():
+        with self._in_line():
+            await self._acquire()
+        return await self._run(call, *args, **kwargs)
+
+    async def run_aside(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """As `run`, but it does not count as one that waits: what nobody is to be refused for, as the further images of
+        a request that has had a core already, and lets others in between.
+        """
+        await self._acquire()
+        return await self._run(call, *args, **kwargs)
+
+    async def _acquire(self) -> None:
+        with stage("queue"), WAITING.track_inprogress():
             await self._calls.acquire()
+
+    async def _run(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        begun = time.monotonic()
         try:
             with self._patiently():
                 return await to_thread.run_sync(lambda: call(*args, **kwargs))
         finally:
             self._calls.release()
+            self._took.append(time.monotonic() - begun)
 
     @contextmanager
     def _in_line(self) -> Iterator[None]:

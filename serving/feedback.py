@@ -87,7 +87,7 @@ async def show(request: Request) -> Response:
 
 
 async def undo(request: Request) -> Response:
-    wanted = item_id(request.path_params["id"])
+    wanted = item_id(request.path_params["id"], "mark")
 
     def remove(searcher: Searcher) -> bool:
         return searcher.gallery.marks.remove(wanted)

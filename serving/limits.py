@@ -26,8 +26,8 @@ CLIENTS = 10_000
 class ConcurrencyLimit:
     """ASGI middleware: more requests that have to be worked on than can be soon get 429.
 
-    That is where `most` are inside, and where those inside wait for too long, which `is_behind` says: how many can be
-    worked on in a second is the model's and the machine's matter.
+    That is where `most` are inside, and where `is_behind` says of a request that it would wait for too long: how many
+    can be worked on in a second is the model's and the machine's matter.
 
     POST, PUT, PATCH and DELETE count, and of those that only read which `also` says so: the page's own files and
     thumbnails take next to nothing.
@@ -38,7 +38,7 @@ class ConcurrencyLimit:
         app: ASGIApp,
         most: int,
         also: Callable[[Scope], bool] = lambda scope: False,
-        is_behind: Callable[[], bool] = lambda: False,
+        is_behind: Callable[[Scope], bool] = lambda scope: False,
     ) -> None:
         self.app, self.most, self.also, self.is_behind, self.inside = app, most, also, is_behind, 0
 
@@ -46,9 +46,9 @@ class ConcurrencyLimit:
         if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD", "OPTIONS") and not self.also(scope)):
             await self.app(scope, receive, send)
             return
-        if self.inside >= self.most or self.is_behind():
-            message = f"{self.inside} requests are under way. Try again in a second."
-            await respond(_too_many("busy", message, 1))(scope, receive, send)
+        if self.inside >= self.most or self.is_behind(scope):
+            what = f"{self.most} requests are under way" if self.inside >= self.most else "Too many images wait"
+            await respond(_too_many("busy", f"{what}. Try again in a second.", 1))(scope, receive, send)
             return
         self.inside += 1
         try:

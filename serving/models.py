@@ -11,7 +11,7 @@ from serving.gallery import Gallery
 from serving.gallery.gallery import model_at
 from zoo.cards import read_card
 from zoo.embedder import Embedder
-from zoo.errors import VariantNotFoundError
+from zoo.errors import ModelNotFoundError, VariantNotFoundError
 from zoo.loading import load
 from zoo.onnx_runtime import graph_file
 from zoo.registry import find
@@ -41,7 +41,14 @@ class Models:
 
     def of(self, gallery: Gallery, ref: str | None = None) -> Embedder:
         """The gallery's model; `ref`: its name or folder now, if it has moved."""
-        return self.get(gallery.card.fingerprint, ref or gallery.model_ref)
+        try:
+            return self.get(gallery.card.fingerprint, ref or gallery.model_ref)
+        except ModelNotFoundError as error:
+            if ref is not None:
+                raise
+            raise ModelNotFoundError(
+                f"{error} It is the model of {gallery.path}; if it lies elsewhere now, name it: --model MODEL."
+            ) from None
 
     def get(self, fingerprint: str, ref: str) -> Embedder:
         """The model of that fingerprint, where it is loaded; else what `ref` names."""

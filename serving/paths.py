@@ -24,6 +24,11 @@ def looks_at_every_item(scope: Scope) -> bool:
     return within(scope) in ("/map", "/metadata", "/labels", "/items", "/stats")
 
 
+def needs_a_core(scope: Scope) -> bool:
+    """Whether a request waits for a core, to have images or texts embedded or the index searched."""
+    return bool(scope["method"] == "POST" and within(scope) in ("/search", "/embed", "/items"))
+
+
 class OneLine:
     """ASGI middleware: a path with a line break, which the mount at / does not match, is not found, as any other."""
 

@@ -18,7 +18,7 @@ def check_ready(collections: Collections) -> bool:
         return True
     names = [one.name for one in collections.each if one.name and not _is_ready(Collections([one]))]
     where = f" Collections: {', '.join(names)}." if names else ""
-    message = f"A golden image has not the embedding that it should have, or cannot be searched with.{where}"
+    message = f"The gallery cannot be searched, or a golden image has not the embedding that it should have.{where}"
     refusal = RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
     headers = {"content-type": "application/json", "cache-control": "no-store"}
     raise HTTPException(refusal.status, json.dumps(as_json(refusal)), headers)

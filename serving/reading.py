@@ -21,25 +21,28 @@ from serving.openapi import MAX_LIMIT
 from serving.projection import Atlas
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
-from serving.uploads import item_id, json_object, whole_number
+from serving.uploads import check_given_once, invalid, item_id, json_object, whole_number
 from zoo.onnx_runtime import threads
 
 
 async def items(request: Request) -> Response:
     values, collection = request.query_params, collection_of(request)
     gallery, path = collection.gallery, collection.path
+    check_given_once(values, {"label"})
     limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
-    offset, label = whole_number(values, "offset", 0, 0, 10**15 - 1), values.get("label")
+    offset, labels = whole_number(values, "offset", 0, 0, 10**15 - 1), tuple(values.getlist("label"))
     if "sample" in values:
+        if len(values) > 1:
+            raise invalid("sample", "given alone: it is of all items")
         size = whole_number(values, "sample", 24, 1, MAX_LIMIT)
         sample = await to_thread.run_sync(gallery.sample, size)
         total = await to_thread.run_sync(gallery.count)
         return JSONResponse({"total": total, "items": [item_json(one, path) for one in sample]})
-    chosen = Filter(where=json_object(values.get("where"), "where"))
-    page = await to_thread.run_sync(gallery.items, offset, limit, label, chosen)
-    total = await to_thread.run_sync(gallery.count, label, chosen)
+    chosen = Filter(labels, json_object(values.get("where"), "where"))
+    page = await to_thread.run_sync(gallery.items, offset, limit, None, chosen)
+    total = await to_thread.run_sync(gallery.count, None, chosen)
     rows = [item_json(one, path) for one in page]
-    notes = await to_thread.run_sync(unknown_labels, gallery, [label]) if label is not None else []
+    notes = await to_thread.run_sync(unknown_labels, gallery, labels) if labels else []
     return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": notes})
 
 
@@ -116,7 +119,7 @@ def _service(configuration: Configuration) -> dict[str, Any]:
 async def ready(request: Request) -> Response:
     """Of this collection alone; at the service's root BentoML answers, for all."""
     collection = collection_of(request)
-    if not await request.app.state.cores.run(collection.steadily, Searcher.is_ready):
+    if not await request.app.state.cores.run_aside(collection.steadily, Searcher.is_ready):
         message = "The golden image has not the embedding that it should have."
         raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
     return JSONResponse({"ready": True})

@@ -18,6 +18,7 @@ from serving.storage import storage_refusal
 from zoo.errors import (
     EvaluationError,
     GalleryError,
+    GalleryMovedError,
     ImageError,
     ImageTooLargeError,
     ItemConflictError,
@@ -110,6 +111,7 @@ _ERRORS: dict[type[Exception], tuple[HTTPStatus, str]] = {
     ItemNotFoundError: (HTTPStatus.NOT_FOUND, "no_such_item"),
     ItemConflictError: (HTTPStatus.CONFLICT, "key_taken"),
     ModelChangedError: (HTTPStatus.SERVICE_UNAVAILABLE, "model_changed"),
+    GalleryMovedError: (HTTPStatus.SERVICE_UNAVAILABLE, "gallery_moved"),
     EvaluationError: (HTTPStatus.UNPROCESSABLE_ENTITY, "cannot_measure"),
     UsageError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_value"),
     # Nobody is there to read this; but it is no failure of the service, which would be logged.

@@ -4,7 +4,8 @@ A searcher holds one model and that model's view of the gallery, and never chang
 the image to the similarity. Where the gallery was given another model, the old view refuses (`ModelChangedError`), the
 new searcher is opened by the first request that finds out, and all begin anew with it. They wait for so long; none is
 refused. A rebuild announces a swap some seconds before, so that the model is loaded by then and they wait for next to
-nothing.
+nothing. So it goes too where the gallery's folder was exchanged for another one (`GalleryMovedError`); while there is
+none in its place, all are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from serving.models import Models
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
 from zoo.embedder import Embedder
-from zoo.errors import ModelChangedError, ZooError
+from zoo.errors import GalleryMovedError, ModelChangedError, ZooError
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +60,17 @@ class Renewing:
             return self._searcher
 
     def steadily(self, work: Callable[[Searcher], T]) -> T:
-        """What `work` makes of the searcher; it is begun anew where the gallery was given another model meanwhile.
+        """What `work` makes of the searcher; it is begun anew where the gallery was given another model meanwhile, or
+        was exchanged for another one.
 
-        Raises `RefusedError` (503) where that one cannot be loaded.
+        Raises `RefusedError` (503) where that model cannot be loaded, `GalleryMovedError` where no gallery is there.
         """
         searcher = self.current
         while True:
             try:
                 return work(searcher)
-            except ModelChangedError:
-                searcher = self._renewed(searcher)
+            except (ModelChangedError, GalleryMovedError) as error:
+                searcher = self._renewed(searcher, error)
 
     def present(self) -> Searcher:
         """The searcher of the model that the gallery has now."""
@@ -104,28 +106,30 @@ class Renewing:
                 self._searcher.close()
                 self._searcher = None
 
-    def _renewed(self, stale: Searcher) -> Searcher:
+    def _renewed(self, stale: Searcher, why: ModelChangedError | GalleryMovedError) -> Searcher:
         with self._renewing:  # one opens it, the others wait
             if self.current is not stale:
                 return self.current
             if time.monotonic() < self._not_before:
-                raise _cannot()
-            new = self._opened(stale)
+                raise _cannot(why)
+            new = self._opened(stale, why)
             with self._lock:
                 self._searcher = new
         # Requests may be under way with the old one; its store is closed when the last of them lets go of it.
         weakref.finalize(stale.gallery, stale.gallery.closer())
-        logger.info("%s has another model now: %s.", new.gallery.path, new.embedder.card.name)
+        what = "another model" if isinstance(why, ModelChangedError) else "been exchanged; its model"
+        logger.info("%s has %s now: %s.", new.gallery.path, what, new.embedder.card.name)
         return new
 
-    def _opened(self, stale: Searcher) -> Searcher:
+    def _opened(self, stale: Searcher, why: ModelChangedError | GalleryMovedError) -> Searcher:
         try:
             new = self._open_renewed()
             new.check_texts()
         except ZooError as error:
-            logger.warning("%s was given another model, which cannot be served: %s", stale.gallery.path, str(error))
+            what = "given another model" if isinstance(why, ModelChangedError) else "moved, removed or exchanged"
+            logger.warning("%s was %s, and cannot be served now: %s", stale.gallery.path, what, str(error))
             self._not_before = time.monotonic() + PAUSE
-            raise _cannot() from None
+            raise _cannot(why) from None
         new.gallery.compact_in_background()
         return new
 
@@ -135,6 +139,8 @@ def _checked(searcher: Searcher) -> Searcher:
     return searcher
 
 
-def _cannot() -> RefusedError:
+def _cannot(why: ModelChangedError | GalleryMovedError) -> Exception:
+    if isinstance(why, GalleryMovedError):
+        return why
     message = "The gallery was given another model, which the service cannot load; its log says why."
     return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "model_changed", message, {"Retry-After": str(int(PAUSE))})

@@ -53,8 +53,10 @@ async def search(request: Request) -> Response:
     else:
         # One by one, so that others' requests come in between, and a bad image is no matter of the good ones.
         body = {"searches": []}
-        for one in singly:
-            body["searches"].append(await request.app.state.cores.run(_tried, collection, one))
+        cores = request.app.state.cores
+        for number, one in enumerate(singly):
+            run = cores.run_aside if number else cores.run
+            body["searches"].append(await run(_tried, collection, one))
     labels = asked.ask.chosen.labels
     notes = await to_thread.run_sync(unknown_labels, collection.gallery, labels) if labels else []
     told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": notes}
@@ -69,10 +71,11 @@ async def embed(request: Request) -> Response:
         raise invalid("format", f"one of {', '.join(FORMATS)}")
     files = checked_images(upload)
     searcher = await to_thread.run_sync(collection_of(request).present)
-    rows = []
+    cores, rows = request.app.state.cores, []
     for number, file in enumerate(files):
         try:
-            rows.append(await request.app.state.cores.run(searcher.embed, file.data, crop))
+            run = cores.run_aside if number else cores.run
+            rows.append(await run(searcher.embed, file.data, crop))
         except ImageError as error:
             raise _named(error, number, file) from None
     return _embeddings(np.concatenate(rows), [_content(file, crop) for file in files], form, searcher)

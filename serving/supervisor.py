@@ -20,7 +20,7 @@ from pathlib import Path
 
 from serving.configuration import Configuration, core_share
 from serving.pulse import Pulse
-from serving.turns import Counts
+from serving.turns import LAST_CALL, Counts
 from zoo import errors
 from zoo.errors import GalleryError
 from zoo.onnx_runtime import threads
@@ -71,10 +71,9 @@ def supervise(
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # they are on their way, and are waited for
-        listening.close()
         for place in places:
             place.pulse.close()
-        _drain([place.process for place in places if place.process], configuration.drain_seconds)
+        _drain(listening, [place.process for place in places if place.process], configuration.drain_seconds)
 
 
 def environment(workers: int, counts: str) -> dict[str, str]:
@@ -159,9 +158,14 @@ def _forget(pid: int) -> None:
     mark_process_dead(pid)
 
 
-def _drain(processes: list[subprocess.Popen[str]], seconds: float) -> None:
+def _drain(listening: socket.socket, processes: list[subprocess.Popen[str]], seconds: float) -> None:
     for process in processes:
         process.terminate()
+    # Workers accept for a little longer. Who comes after this is refused and may go elsewhere; once they accept no
+    # more, it would be reset with what it had sent. Closing would not do: the socket is theirs as well.
+    time.sleep(LAST_CALL / 2)
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
     ends = time.monotonic() + seconds + KILLED_AFTER
     for process in processes:
         try:

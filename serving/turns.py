@@ -7,6 +7,7 @@ all connections that come together, and clients keep their connections: one core
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import select
 import socket
@@ -26,6 +27,8 @@ PATIENCE = 0.02
 other one to that worker until its count or its beat says that it goes on."""
 STEP = 0.001
 """Seconds after which whoever left a connection looks for it again: meanwhile the turn may have come to it."""
+LAST_CALL = 0.2
+"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
 PAUSE = 1.0
 """Seconds without accepting after the system refused to, as where too many files are open."""
 
@@ -156,6 +159,9 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return False  # another worker was quicker, or the client has given up
         except OSError as error:
+            if error.errno == errno.EINVAL:  # the supervisor has shut it down: there will be no more
+                self.close()
+                return False
             logger.warning("no connection can be accepted: %s; again in %g s.", error.strerror, PAUSE)
             self._able = False  # so that nobody leaves a connection to it
             self._tell()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,8 +38,11 @@ class Upload:
     values: Mapping[str, tuple[str, ...]]
 
     def one(self, name: str) -> str | None:
-        """The last value of a parameter."""
-        return self.values[name][-1] if name in self.values else None
+        """The value of a parameter; None where it is not given. Raises `RefusedError` where it is given twice."""
+        given = self.values.get(name, ())
+        if len(given) > 1:
+            raise invalid(name, "given once")
+        return given[0] if given else None
 
     def check_names(self, known: frozenset[str]) -> None:
         """Raise `RefusedError` for a parameter that there is not: a misspelt filter must not let everything through."""
@@ -102,6 +105,13 @@ def parameters_of(request: Request) -> dict[str, tuple[str, ...]]:
     return {name: tuple(request.query_params.getlist(name)) for name in request.query_params}
 
 
+def check_given_once(values: QueryParams, several: Collection[str] = ()) -> None:
+    """Raise `RefusedError` for a parameter in the address that is given twice, unless it is one of `several`."""
+    for name in values:
+        if name not in several and len(values.getlist(name)) > 1:
+            raise invalid(name, "given once")
+
+
 def whole_number(values: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     """A parameter as a whole number between `low` and `high`; `default` where it is not given."""
     text = values.get(name, str(default))
@@ -158,10 +168,12 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def item_id(text: str) -> int:
-    """An item's id; what cannot be one is not found, like one that is not there."""
+def item_id(text: str, what: str = "item") -> int:
+    """An item's id, or a mark's; what cannot be one is not found, like one that is not there."""
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
-        raise RefusedError(HTTPStatus.NOT_FOUND, "no_such_item", "There is no item of this id; ids are whole numbers.")
+        raise RefusedError(
+            HTTPStatus.NOT_FOUND, f"no_such_{what}", f"There is no {what} of this id; ids are whole numbers."
+        )
     return int(text)
 
 

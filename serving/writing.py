@@ -75,10 +75,11 @@ async def add(request: Request) -> Response:
     searcher = collection.searcher
     made: dict[int, NewItem] = {}
     refused = []
-    files = checked_images(upload)
+    files, cores = checked_images(upload), request.app.state.cores
     for number, file in enumerate(files):
         try:
-            made[number] = await request.app.state.cores.run(_new_item, searcher, file, described)
+            run = cores.run_aside if number else cores.run
+            made[number] = await run(_new_item, searcher, file, described)
         except ImageError as error:
             refused.append({"number": number, "name": file.name[:MAX_TEXT], **as_json(error)})
             if len(upload.files) == 1:

@@ -20,6 +20,7 @@
     ├── ExportError                a model cannot be exported, or the export is not equal to it
     └── GalleryError               a gallery folder is damaged or unusable
         ├── GalleryNotFoundError   there is no gallery in that folder, or no copy of one
+        ├── GalleryMovedError      its folder was moved, removed or exchanged while it was open
         ├── GalleryExistsError     something is there already
         ├── ItemNotFoundError      no item of that id
         ├── ItemConflictError      a key is another item's
@@ -144,6 +145,10 @@ class ItemConflictError(GalleryError):
 
 
 class BackendError(GalleryError):
+    pass
+
+
+class GalleryMovedError(GalleryError):
     pass
 
 

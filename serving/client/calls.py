@@ -265,6 +265,8 @@ def _bytes(image: Image) -> bytes:
         return image
     try:
         return Path(image).read_bytes()
+    except TypeError:
+        raise UsageError(f"an image is a path or the bytes of an image file, not a {type(image).__name__}.") from None
     except OSError as error:
         reason = error.strerror
     raise GalleryError(f"{image} cannot be read: {reason}.")

@@ -131,14 +131,14 @@ class Follower:
         seconds = CHECK_SECONDS if self._fresh else READ_SECONDS  # queries wait for it only where all is here so far
         head, _ = self.primary.changes(known.number, known.history, 1, seconds)
         check_same(head, known, fingerprint)
-        follow(self.folder, head.backend)
-        if head.last == known.number:
-            return
-        with locked(self.folder / FOLLOWED):
-            # Another process may have taken it over meanwhile.
-            known, fingerprint = _known(replica), replica.fingerprint()
-            with fetched(self.primary, self.folder, known, fingerprint) as what:
-                take(replica, what)
+        if head.last != known.number:
+            with locked(self.folder / FOLLOWED):
+                # Another process may have taken it over meanwhile.
+                known, fingerprint = _known(replica), replica.fingerprint()
+                with fetched(self.primary, self.folder, known, fingerprint) as what:
+                    take(replica, what)
+        with suppress(OSError):  # of a full disk: the next look tries again, and the items are here
+            follow(self.folder, head.backend)
 
     def _renew(self) -> None:
         """Copy all anew, and let it take the place of what is here, from which queries are answered meanwhile."""

@@ -158,7 +158,7 @@ def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: i
 
 
 def _take(run: Run, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
-    if not run.is_first(image.content_sha256):
+    if not run.is_first(file, image.content_sha256):
         return
     if isinstance(image, _Known):
         run.recognise(file, image.item)

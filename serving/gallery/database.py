@@ -2,6 +2,9 @@
 
 One connection writes, and whoever writes waits for whoever does. Reading takes connections of its own, which in WAL
 mode wait for nobody: a search goes on while something is written, here or in another process, however long that takes.
+
+A folder may be moved, removed or exchanged while its file is open. The file would be read and written all the same, by
+those alone who had it open; so nothing of it is once another file, or none, is in its place.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 from serving.gallery import schema
 from serving.gallery.connection import connect, explained
 from serving.gallery.shadow import SEEN_AS_THE_STORE
-from zoo.errors import GalleryNotFoundError
+from zoo.errors import GalleryMovedError, GalleryNotFoundError
 
 
 class Database:
@@ -26,13 +29,15 @@ class Database:
     def __init__(self, path: Path, other: bool = False) -> None:
         """other: with the tables of its other model in place of the present ones, to be read.
 
-        Raises `GalleryError` for a file that is missing, damaged or of a newer version.
+        Raises `GalleryError` for a file that is missing, damaged or of a newer version. Later whatever reads or writes
+        raises `GalleryMovedError` once the file is not there any more.
         """
-        self.path, self._other = path, other
+        self.path, self._other = path.absolute(), other
         self._lock, self._held, self._closed = threading.RLock(), threading.local(), False
         self._idle = deque[sqlite3.Connection]()
         if not path.is_file():
             raise GalleryNotFoundError(f"{path} does not exist.")
+        self._file = _identity(path)
         with self._explained():
             self._writer = self._open()
         try:
@@ -87,6 +92,7 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """What is written inside is there at its end, all of it; nothing is where it raises."""
         with self._lock, self._explained():
+            self._check_there()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 with self._holding(self._writer):
@@ -126,6 +132,7 @@ class Database:
             return
         if self._closed:
             raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+        self._check_there()
         try:
             db = self._idle.pop()
         except IndexError:
@@ -137,6 +144,12 @@ class Database:
             self._idle.append(db)
             if self._closed:
                 self._close_idle()
+
+    def _check_there(self) -> None:
+        if _identity(self.path) != self._file:
+            raise GalleryMovedError(
+                f"the gallery {self.path.parent.name} was moved, removed or exchanged for another while it was open."
+            )
 
     def _open(self) -> sqlite3.Connection:
         db = connect(self.path)
@@ -159,3 +172,12 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that is there: device and inode; None of none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -102,7 +102,7 @@ def _new_item(run: Run, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
         run.leave_out(file, row["reason"])
         return None
     content = row["content_sha256"]
-    if not run.is_first(content):
+    if not run.is_first(file, content):
         return None
     if row["embedding"] is None:
         run.recognise(file, run.gallery.item_of_content(content))

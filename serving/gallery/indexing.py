@@ -16,11 +16,11 @@ class Report:
     """What indexing a folder did.
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source or label; `differing`: of single files that were there already, source, id and label of the item, where
-    another label or other metadata was asked for, and `updated`, how many got it; `unreadable`: source and reason of
-    every image that was left out; `not_in_folder`: sources of the gallery's items whose content the folder does not
-    hold. Of labels from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names
-    and the folder does not hold.
+    source or label; `differing`: of files that were there already, source, id and label of the item, where another
+    label or other metadata was asked for, also of one image in two folders; and `updated`, how many got it;
+    `unreadable`: source and reason of every image that was left out; `not_in_folder`: sources of the gallery's items
+    whose content the folder does not hold. Of labels from a file: `unlabelled`: images that it does not name;
+    `labels_unused`: the paths that it names and the folder does not hold.
     """
 
     gallery: str
@@ -47,19 +47,22 @@ class Run:
         self.gallery, self.report = gallery, report
         self.differing: list[tuple[ImageFile, Item]] = []
         self._places: list[tuple[int, str, str | None]] = []
-        self._seen: set[str] = set()
+        self._seen: dict[str, ImageFile] = {}
+        self._contested: list[tuple[ImageFile, str]] = []
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
         """The file cannot be read."""
         self.report.unreadable.append((file.source, reason))
 
-    def is_first(self, content_sha256: str) -> bool:
+    def is_first(self, file: ImageFile, content_sha256: str) -> bool:
         """Whether no earlier file had this content; one that had counts, and this one does not."""
-        if content_sha256 in self._seen:
-            self.report.already_there += 1
-            return False
-        self._seen.add(content_sha256)
-        return True
+        first = self._seen.setdefault(content_sha256, file)
+        if first is file:
+            return True
+        self.report.already_there += 1
+        if file.label is not None and file.label != first.label:
+            self._contested.append((file, content_sha256))
+        return False
 
     def recognise(self, file: ImageFile, item: Item | None) -> None:
         """The file is the first with the content of this item of the gallery; None: it was, and is removed by now."""
@@ -82,5 +85,8 @@ class Run:
         if self._places:
             self.gallery.move(self._places)
         self.report.moved = len(self._places)
+        for file, content in self._contested:
+            if item := self.gallery.item_of_content(content):
+                self.report.differing.append((file.source, item.id, item.label))
         contents = self.gallery.sources_by_content()
         self.report.not_in_folder = [source for content, source in contents.items() if content not in self._seen]

@@ -15,6 +15,7 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import READ_KEYS, WRITE_KEYS, Configuration
+from serving.cores import Cores
 from serving.keys import Keys
 from serving.searcher import Searcher
 from tests.serving.running import answering
@@ -103,3 +104,15 @@ def test_what_counts_is_the_address_and_not_the_name_asked_for(server: tuple[str
         await app({**scope, "server": server}, receive, send)
 
     assert TestClient(at_server, "http://localhost").get("/docs").status_code == status
+
+
+def test_what_needs_a_core_is_refused_while_images_wait_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(Cores, "is_behind", lambda self, seconds: asked.append(seconds) or True)
+    app = create_app(collections(**{WRITE_KEYS: WRITER}), Configuration(queue_seconds=0.5))
+    client = TestClient(app, "http://localhost", headers={"x-api-key": WRITER}, raise_server_exceptions=False)
+    for path in ("/search", "/embed", "/items"):
+        assert client.post(path).json()["error"]["message"] == "Too many images wait. Try again in a second."
+    for method, path in (("DELETE", "/items/1"), ("PATCH", "/items/1"), ("POST", "/feedback"), ("GET", "/items")):
+        assert client.request(method, path).status_code != 429
+    assert asked == [0.5] * 3

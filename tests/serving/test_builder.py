@@ -246,3 +246,16 @@ def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_fold
         write_golden(model.folder, model.card, [image], lambda pixels: -model.run(pixels))
         with pytest.raises(ModelFolderError, match="golden"):
             Searcher(gallery, model)
+
+
+def test_of_one_image_in_two_folders_the_other_label_is_named(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    first = sorted(folder.rglob("*.png"))[0]
+    (folder / "zebra").mkdir()
+    shutil.copy(first, folder / "zebra" / "copy.png")
+    shutil.copy(first, first.with_name("twin.png"))  # of the same folder: nothing differs
+    for _ in range(2):
+        report = index_folder(model, "toy", folder, tmp_path / "g")
+        ((source, known, label),) = report.differing
+        assert (source, label) == ("zebra/copy.png", first.parent.relative_to(folder).as_posix())
+        with Gallery.open(tmp_path / "g") as gallery:
+            assert gallery.item(known).label == label

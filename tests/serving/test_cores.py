@@ -153,8 +153,9 @@ def test_it_is_behind_while_a_long_line_waits_for_long() -> None:
         cores = Cores(1, patience=NEVER)
         async with with_its_core_taken(cores):
             line = [asyncio.create_task(cores.run(int)) for _ in range(SHORT)]
+            aside = [asyncio.create_task(cores.run_aside(int)) for _ in range(5)]
             await asyncio.sleep(SOON)
-            assert not cores.is_behind(SOON)  # for long, but a short line
+            assert not cores.is_behind(SOON)  # for long, but a short line, and others that do not count
             line.append(asyncio.create_task(cores.run(int)))
             await asyncio.sleep(SOON)
             assert cores.is_behind(2 * SOON)
@@ -162,8 +163,24 @@ def test_it_is_behind_while_a_long_line_waits_for_long() -> None:
             line[0].cancel()  # who goes away is not in line
             await asyncio.sleep(SOON)
             assert not cores.is_behind(SOON)
-        await asyncio.gather(*line[1:])
+        await asyncio.gather(*line[1:], *aside)
         assert not cores.is_behind(0)
+
+    run(scenario)
+
+
+def test_it_is_behind_at_once_where_as_many_have_come_as_take_so_long() -> None:
+    """Twelve calls of a twentieth of a second that wait for two cores are .3 s of work."""
+
+    async def scenario() -> None:
+        cores = Cores(2, patience=NEVER)
+        await asyncio.gather(*(cores.run(time.sleep, 0.05) for _ in range(3)))
+        tasks = [asyncio.create_task(cores.run(time.sleep, 0.05)) for _ in range(14)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert cores.is_behind(0.25)
+        assert not cores.is_behind(1)
+        await asyncio.gather(*tasks)
 
     run(scenario)
 

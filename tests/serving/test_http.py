@@ -199,6 +199,9 @@ def test_an_image_just_over_its_own_limit_is_refused(http: httpx.Client) -> None
         ({"url": "/items?limit=201", "method": "GET"}, 422, "invalid_limit"),
         ({"url": "/items?offset=-1", "method": "GET"}, 422, "invalid_offset"),
         ({"url": "/items?sample=0", "method": "GET"}, 422, "invalid_sample"),
+        ({"url": "/items?sample=3&label=x", "method": "GET"}, 422, "invalid_sample"),
+        ({"url": "/items?limit=3&limit=4", "method": "GET"}, 422, "invalid_limit"),
+        ({"url": "/search?id=1&k=3&k=4"}, 422, "invalid_k"),
         ({"url": "/items/9999", "method": "GET"}, 404, "no_such_item"),
         ({"url": "/items/0", "method": "GET"}, 404, "no_such_item"),
         ({"url": "/items/one", "method": "GET"}, 404, "no_such_item"),
@@ -245,6 +248,8 @@ def test_items_page_by_page(http: httpx.Client) -> None:
     assert [item["id"] for item in first["items"] + rest["items"]] == list(range(1, 25))
     stripes = http.get("/items", params={"label": toys.HTML_LABEL}).json()
     assert (stripes["total"], {item["label"] for item in stripes["items"]}) == (6, {toys.HTML_LABEL})
+    both = http.get("/items", params={"label": [toys.HTML_LABEL, "green disc"]}).json()
+    assert (both["total"], len({item["label"] for item in both["items"]})) == (12, 2)
     assert len({item["id"] for item in http.get("/items?sample=10").json()["items"]}) == 10
     item = first["items"][3]
     assert http.get(f"/items/{item['id']}").json() == item

@@ -56,7 +56,7 @@ def test_more_requests_than_may_be_inside_are_sent_away_and_the_place_is_free_ag
 def test_while_those_inside_wait_for_too_long_nobody_else_comes_in():
     async def main() -> None:
         behind = [False]
-        async with client(ConcurrencyLimit(app(_at_once), 9, is_behind=lambda: behind[0])) as http:
+        async with client(ConcurrencyLimit(app(_at_once), 9, is_behind=lambda scope: behind[0])) as http:
             assert (await http.post("/")).status_code == 200
             behind[0] = True
             busy = await http.post("/")

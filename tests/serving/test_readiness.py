@@ -37,7 +37,7 @@ def test_the_reason_is_json(gallery_folder: Path, monkeypatch: pytest.MonkeyPatc
         assert (answer.status_code, answer.headers["content-type"]) == (503, "application/json")
         assert answer.json()["error"]["code"] == "not_ready"
         assert answer.json()["error"]["message"].endswith(
-            " Collections: cars." if named else "cannot be searched with."
+            " Collections: cars." if named else "the embedding that it should have."
         )
 
         def damaged() -> bool:

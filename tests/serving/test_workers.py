@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -156,6 +158,29 @@ def test_all_end_with_the_command(service: Running) -> None:
     )
     with pytest.raises(httpx.ConnectError):
         httpx.get(service.url)
+
+
+def test_who_comes_as_it_ends_is_answered_or_refused_but_never_cut_off(gallery_folder: Path) -> None:
+    """A request that was sent and is cut off may have been done, and a proxy may not send it again."""
+    outcomes: Counter[str] = Counter()
+
+    def ask(url: str) -> None:
+        while not outcomes["refused"]:
+            try:
+                httpx.post(f"{url}/search?id=1").raise_for_status()
+                outcomes["answered"] += 1
+            except httpx.ConnectError:
+                outcomes["refused"] += 1
+            except httpx.HTTPError as error:
+                outcomes[repr(error)] += 1
+
+    with serving(gallery_folder, "--workers", 2) as running, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, running.url) for _ in range(4)]
+        until(lambda: outcomes["answered"] > 20)
+        running.process.terminate()
+        for one in asked:
+            one.result(60)
+    assert set(outcomes) == {"answered", "refused"}
 
 
 def test_workers_end_when_the_command_is_killed(gallery_folder: Path) -> None:

@@ -144,8 +144,13 @@ def _structure() -> None:
         return k_means(rows, 100, restarts=1).inertia, uniformity(rows), spectral_decay(rows)
 
     expected = measured()
-    with other_device() as device, mock.patch.object(gpu, "device", return_value=str(device)):
+    with (
+        other_device() as device,
+        mock.patch.object(gpu, "device", return_value=str(device)),
+        mock.patch.object(gpu, "sent", wraps=gpu.sent) as sent,
+    ):
         np.testing.assert_allclose(measured(), expected, rtol=1e-5)
+    assert sent.call_count > 4
 
 
 def _features() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import (
     clustering_metrics,
     evaluate,
+    inputs,
     ranking_metrics,
     retrieval_metrics,
     structure_metrics,
@@ -24,6 +25,7 @@ from zoo.evaluation import (
 )
 from zoo.evaluation.groups import GROUPS, groups_of
 from zoo.evaluation.inputs import unit_rows
+from zoo.evaluation.neighbours import is_mapped
 
 MEASURES = {
     "retrieval": lambda rows, labels: retrieval_metrics(rows, labels, (1, 2)),
@@ -116,18 +118,36 @@ def own_memory() -> int:
     return 1024 * int(line.split()[1])
 
 
-def test_unit_rows_of_mapped_ones_are_mapped_too(tmp_path, monkeypatch):
+@pytest.fixture
+def mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "IN_MEMORY", 2**20)
     shape = 50_000, 128
     np.lib.format.open_memmap(tmp_path / "rows.npy", "w+", np.float32, shape)[:] = np.arange(1, 129)
-    mapped, before = np.load(tmp_path / "rows.npy", mmap_mode="r"), own_memory()
+    return np.load(tmp_path / "rows.npy", mmap_mode="r")
+
+
+def test_unit_rows_of_mapped_ones_are_mapped_too(mapped):
+    before = own_memory()
     unit = unit_rows(mapped)
     assert own_memory() - before < unit.nbytes / 10
     np.testing.assert_allclose(unit[-1], mapped[0] / np.linalg.norm(mapped[0].astype(np.float64)), rtol=1e-7)
-    assert unit_rows(mapped[:0]).shape == (0, 128)
+    for others in (mapped[:0], mapped[:9], mapped.astype(np.float32), np.asarray(mapped[:9])):
+        assert not is_mapped(unit_rows(others)), "few, or in memory as they are"
 
+
+def test_mapped_embeddings_stay_so_however_they_are_measured(mapped, monkeypatch):
+    made = mock.Mock(wraps=inputs._on_disk)
+    monkeypatch.setattr(inputs, "_on_disk", made)
+    with pytest.raises(EvaluationError, match="no query has a relative"):
+        evaluate(mapped, labels=np.arange(len(mapped)))
+    assert made.called
+
+
+def test_without_room_on_the_disk_it_is_said(mapped, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(EvaluationError, match=r"no room for 25,600,000 bytes.*TMPDIR"):
-        unit_rows(mapped)
+    for name in ("os.posix_fallocate", "tempfile.TemporaryFile"):
+        with monkeypatch.context() as patched, pytest.raises(EvaluationError, match=r"room for 25,600,000 b.*TMPDIR"):
+            patched.setattr(name, full)
+            unit_rows(mapped)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -91,10 +93,24 @@ def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
     points, _ = blobs(8, 90, 15, noise=0.6)
     expected = k_means(points, 90)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
+    monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
     monkeypatch.setattr(gpu_kmeans, "_PRODUCTS", products)
     found = k_means(points, 90)
     np.testing.assert_array_equal(found.labels, expected.labels)
     np.testing.assert_allclose(found.centres, expected.centres, atol=1e-6)
+    assert sent.call_count > 3, "the points once, and centres again and again"
+
+
+def test_without_room_for_the_centres_they_are_found_by_numpy(monkeypatch):
+    points, _ = blobs(8, 90, 15, noise=0.6)
+    expected = k_means(points, 90)
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
+
+    def full(self, *args):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gpu_kmeans.GpuPoints, "nearest", full)
+    np.testing.assert_array_equal(k_means(points, 90).labels, expected.labels)
 
 
 def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):

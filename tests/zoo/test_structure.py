@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -126,11 +127,9 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
     rows = np.random.default_rng(4).normal(size=(1100, 12)) * np.arange(1, 13)
     expected = spectral_decay(rows), uniformity(rows)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
+    monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
     monkeypatch.setattr(gpu_structure, "_PRODUCTS", 400 * 1100)
     assert (spectral_decay(rows), uniformity(rows)) == pytest.approx(expected, rel=1e-5)
-
-    def full(*args):
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(gpu, "sent", full)
+    assert sent.call_count == 2
+    sent.side_effect = torch.OutOfMemoryError
     assert (spectral_decay(rows), uniformity(rows)) == expected

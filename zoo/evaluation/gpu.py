@@ -57,13 +57,20 @@ def sent(rows: np.ndarray, place: str) -> Tensor:
 
 @contextmanager
 def full_precision() -> Iterator[Any]:
-    """TF32, which some programs switch on, keeps ten bits of a number; and no autocast."""
+    """TF32, which some programs switch on, keeps ten bits of a number: bounds on rounding would not hold."""
     import torch
 
+    products = torch.backends.cuda.matmul
     with _ONE:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
+        if not hasattr(products, "fp32_precision"):  # torch below 2.9; what sets it there cannot be read of a newer one
+            before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")
+        else:
+            before, products.fp32_precision = products.fp32_precision, "ieee"
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
+            if hasattr(products, "fp32_precision"):
+                products.fp32_precision = before
+            else:
+                torch.set_float32_matmul_precision(before)

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.neighbours import as_rows
+from zoo.evaluation.neighbours import as_rows, is_mapped
 from zoo.evaluation.products import row_norms
+
+IN_MEMORY = 256 * 2**20
+"""How many bytes of unit rows are held in memory though the embeddings are mapped."""
 
 
 class Search(NamedTuple):
@@ -43,8 +46,8 @@ def search_of(embeddings: Any, labels: Any, queries: Any = None, query_labels: A
 
 
 def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
-    """`values` [n, d] scaled to unit length: a float32 copy. That of a memory-mapped array (`np.memmap`) is one too, of
-    a file without a name in the folder for temporary files, as the rows may be more than the memory holds.
+    """`values` [n, d] scaled to unit length: a float32 copy. Of a large memory-mapped array (`np.memmap`) it is mapped
+    too, to a file without a name in the folder for temporary files, as float32 rows may be more than the memory holds.
 
     Raises `EvaluationError` for what `as_rows` refuses, for a row that is all zero, which has no direction, and where
     the disk has no room for that file.
@@ -53,22 +56,22 @@ def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
     norms = row_norms(rows)
     if not norms.all():
         raise EvaluationError(f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.")
-    room = _on_disk(rows.shape) if isinstance(values, np.memmap) and rows.size else np.empty_like(rows)
+    room = _on_disk(rows.shape) if is_mapped(values) and rows.nbytes > IN_MEMORY else np.empty_like(rows, subok=False)
     unit: np.ndarray = np.divide(rows, norms[:, None], out=room, dtype=np.float64, casting="same_kind")
     return unit
 
 
 def _on_disk(shape: tuple[int, ...]) -> np.ndarray:
     size = 4 * math.prod(shape)
-    with tempfile.TemporaryFile() as file:
-        try:
+    try:
+        with tempfile.TemporaryFile() as file:
             os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process later
-        except OSError as error:
-            raise EvaluationError(
-                f"{tempfile.gettempdir()} has no room for {size:,} bytes ({error.strerror}), the unit rows of mapped "
-                "embeddings; set TMPDIR to a folder that has."
-            ) from None
-        return np.memmap(file, np.float32, "r+", shape=shape)
+            return np.memmap(file, np.float32, "r+", shape=shape)
+    except OSError as error:
+        raise EvaluationError(
+            f"the folder for temporary files has no room for {size:,} bytes ({error.strerror}), the unit rows of "
+            "mapped embeddings; set TMPDIR to a folder that has."
+        ) from None
 
 
 def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu import ON_GPU
+from zoo.evaluation.gpu import ON_GPU, where_it_fits
 from zoo.evaluation.gpu_kmeans import on_gpu
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.products import Buffer
@@ -137,8 +137,17 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, near
 
 
 def nearest_to(points: np.ndarray) -> Nearest:
+    """How the nearest centres of points float32 [n, d] are found: on a GPU where there is one with room for it."""
+    here = partial(_nearest, points)
     there = on_gpu(points) if len(points) >= ON_GPU else None
-    return there.nearest if there else partial(_nearest, points)
+    if there is None:
+        return here
+
+    def either(centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        found = where_it_fits(lambda _: there.nearest(centres, chosen))
+        return here(centres, chosen) if found is None else found
+
+    return either
 
 
 def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: Nearest) -> tuple[np.ndarray, np.ndarray]:

@@ -177,7 +177,10 @@ def _settle(
 
 
 def as_rows(values: Any, name: str) -> np.ndarray:
-    """`values` as float32 [n, d]. Raises `EvaluationError` unless they are finite numbers of two dimensions."""
+    """`values` as float32 [n, d]; mapped ones (`np.memmap`) that are so already as they are.
+
+    Raises `EvaluationError` unless they are finite numbers of two dimensions.
+    """
     try:
         rows = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors on a GPU or with gradients
@@ -197,7 +200,12 @@ def as_rows(values: Any, name: str) -> np.ndarray:
             f"row {int(finite.argmin())} of {name} holds NaN or infinite values "
             f"({int((~finite).sum())} of {len(rows)} rows do); embed again or drop those rows."
         )
-    return rows
+    return values if is_mapped(values) and np.shares_memory(values, rows) else rows
+
+
+def is_mapped(values: Any) -> bool:
+    """Whether they lie in a mapped file; what NumPy computes of such is an `np.memmap` as well, but in memory."""
+    return isinstance(values, np.memmap) and getattr(values, "_mmap", None) is not None
 
 
 def as_depth(k: Any, name: str) -> int:
