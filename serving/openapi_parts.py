@@ -92,7 +92,7 @@ WRITING = {
     **BUSY,
     "503": refusal(
         "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
-        "else as for searches (model_changed, gallery_moved, index_unavailable); of a service that follows another one, "
+        "else as for searches (model_changed, gallery_moved, index_unavailable); of a service that follows another, "
         "where that one cannot be reached (primary_unreachable), or did not say whether the change was made "
         "(primary_cut_off)"
     ),
