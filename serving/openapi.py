@@ -27,6 +27,11 @@ from serving.reranking import KINDS, NONE
 
 MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
+WHERE = (
+    'Only whose metadata is so: {"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}. A value, one of a '
+    "list, or a range (gt, gte, lt, lte) of numbers or of texts. Of a list in the metadata one member is enough; a "
+    "key that is not there is null."
+)
 
 
 def document(max_k: int, path: str | None = "") -> Json:
@@ -122,7 +127,7 @@ def _search(max_k: int) -> Json:
             number("min_similarity", "Only of at least this similarity", -1, 1),
             number("min_p", "Only of at least this p_same; needs a calibrated gallery", 0, 1),
             text("label", "Only of this label; may be given again"),
-            text("where", 'Only whose metadata is so: {"colour": "red", "year": [1908, 1909]}'),
+            text("where", WHERE),
             text("crop", "Part of the image to search by: left,top,right,bottom as fractions of its sides"),
             {
                 "name": "rerank",
@@ -236,7 +241,7 @@ def _items() -> Json:
             parameter("offset", "How many to pass over", 0, None, 0),
             parameter("limit", "How many to give", 1, MAX_LIMIT, 50),
             {"name": "label", "in": "query", "description": "Only of this label", "schema": {"type": "string"}},
-            text("where", 'Only whose metadata is so: {"colour": "red", "year": [1908, 1909]}'),
+            text("where", WHERE),
             parameter("sample", "So many at random, instead of a page", 1, MAX_LIMIT, None),
         ],
         "responses": {"200": answer("Items", ref("ItemPage")), "422": refusal("a parameter out of range"), **BUSY},

@@ -77,6 +77,15 @@ class Items:
 
 
 @dataclass(frozen=True)
+class MetadataValue(_Read):
+    """How many items have this value of a key of their metadata."""
+
+    key: str
+    value: str | int | float | bool
+    items: int
+
+
+@dataclass(frozen=True)
 class Point(_Read):
     """An item on the gallery's map, x and y from -1 to 1."""
 

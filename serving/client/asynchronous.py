@@ -22,13 +22,15 @@ from serving.client.answers import (
     Mark,
     Marks,
     Match,
+    MetadataValue,
     Model,
     Point,
     ServiceStats,
     Thumbnail,
 )
-from serving.client.calls import Box, Call, Image
+from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
+from serving.client.images import Image, groups
 from serving.client.options import SearchOptions
 from zoo.errors import GalleryError
 
@@ -70,10 +72,11 @@ class AsyncClient:
         return await self._do(calls.search(image, item=item, text=text, **options))
 
     async def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
-        return await self._do(calls.search_many(images, **options))
+        answers = [await self._do(calls.search_many(part, **options)) for part in groups(images)]
+        return [one for part in answers for one in part]
 
     async def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
-        return await self._do(calls.embed(images, crop))
+        return np.concatenate([await self._do(calls.embed(part, crop)) for part in groups(images)])
 
     async def add(
         self,
@@ -84,7 +87,8 @@ class AsyncClient:
         update: bool = False,
         key: str | None = None,
     ) -> Added:
-        return await self._do(calls.add(images, label, source, metadata, update, key))
+        given = (label, source, metadata, update, key)
+        return calls.joined([(part, await self._do(calls.add(part, *given))) for part in groups(images)])
 
     async def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
@@ -117,14 +121,26 @@ class AsyncClient:
     async def item(self, item: int) -> Item:
         return await self._do(calls.one_item(item))
 
-    async def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> Items:
-        return await self._do(calls.items(offset, limit, label))
+    async def items(
+        self,
+        offset: int = 0,
+        limit: int = 50,
+        label: str | Sequence[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> Items:
+        return await self._do(calls.items(offset, limit, label, where))
+
+    async def sample(self, size: int = 24) -> tuple[Item, ...]:
+        return await self._do(calls.sample(size))
 
     async def thumbnail(self, item: int) -> Thumbnail:
         return await self._do(calls.thumbnail(item))
 
     async def labels(self, limit: int = 1000) -> dict[str, int]:
         return await self._do(calls.labels(limit))
+
+    async def metadata(self, limit: int = 1000) -> list[MetadataValue]:
+        return await self._do(calls.metadata(limit))
 
     async def map(self) -> list[Point]:
         return await self._do(calls.map_of_items())

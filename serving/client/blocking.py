@@ -22,13 +22,15 @@ from serving.client.answers import (
     Mark,
     Marks,
     Match,
+    MetadataValue,
     Model,
     Point,
     ServiceStats,
     Thumbnail,
 )
-from serving.client.calls import Box, Call, Image
+from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
+from serving.client.images import Image, groups
 from serving.client.options import SearchOptions
 from zoo.errors import GalleryError
 
@@ -79,12 +81,12 @@ class Client:
         return self._do(calls.search(image, item=item, text=text, **options))
 
     def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
-        """The nearest to each of several images, in one request; one that is no image does the others no harm."""
-        return self._do(calls.search_many(images, **options))
+        """The nearest to each of several images, up to 32 in a request; one that is none does the others no harm."""
+        return [one for part in groups(images) for one in self._do(calls.search_many(part, **options))]
 
     def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
-        """Unit embeddings, float32 [n, dim]; of the part `crop` of each."""
-        return self._do(calls.embed(images, crop))
+        """Unit embeddings, float32 [n, dim]; of the part `crop` of each. Any number, up to 32 in a request."""
+        return np.concatenate([self._do(calls.embed(part, crop)) for part in groups(images)])
 
     def add(
         self,
@@ -95,13 +97,14 @@ class Client:
         update: bool = False,
         key: str | None = None,
     ) -> Added:
-        """Add images; what is there already, by its content, stays as it is, and is named where its label or metadata
-        differ; with `update` it gets those that are given. Needs a write key.
+        """Add images, up to 32 in a request; what is there already, by its content, stays as it is, and is named where
+        its label or metadata differ; with `update` it gets those that are given. Needs a write key.
 
         One image that is refused raises `ServiceError`; of several the refused ones are named. source: by default the
         name of the file. key: what you call a single image, up to 200 characters; no other can be added under it.
         """
-        return self._do(calls.add(images, label, source, metadata, update, key))
+        given = (label, source, metadata, update, key)
+        return calls.joined([(part, self._do(calls.add(part, *given))) for part in groups(images)])
 
     def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False
@@ -145,9 +148,19 @@ class Client:
         """Raises `ItemNotFoundError`."""
         return self._do(calls.one_item(item))
 
-    def items(self, offset: int = 0, limit: int = 50, label: str | None = None) -> Items:
-        """Items in the order of their ids; with `label`, those of that label alone."""
-        return self._do(calls.items(offset, limit, label))
+    def items(
+        self,
+        offset: int = 0,
+        limit: int = 50,
+        label: str | Sequence[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> Items:
+        """Items in the order of their ids; of this label, or one of these, and with these metadata (as in a search)."""
+        return self._do(calls.items(offset, limit, label, where))
+
+    def sample(self, size: int = 24) -> tuple[Item, ...]:
+        """Items from all over the gallery, at random; all of them where there are fewer."""
+        return self._do(calls.sample(size))
 
     def thumbnail(self, item: int) -> Thumbnail:
         """Raises `ItemNotFoundError`."""
@@ -156,6 +169,10 @@ class Client:
     def labels(self, limit: int = 1000) -> dict[str, int]:
         """How many items have each label; the most frequent first."""
         return self._do(calls.labels(limit))
+
+    def metadata(self, limit: int = 1000) -> list[MetadataValue]:
+        """What the metadata of items say, and of how many; the most frequent first."""
+        return self._do(calls.metadata(limit))
 
     def map(self) -> list[Point]:
         """Items on a plane, near one another where their embeddings are."""

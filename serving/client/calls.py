@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,19 +26,19 @@ from serving.client.answers import (
     MarkedImage,
     Marks,
     Match,
+    MetadataValue,
     Model,
     Point,
     Refused,
     ServiceStats,
     Thumbnail,
 )
-from zoo.errors import GalleryError, UsageError
+from serving.client.images import Files, Image, several
+from serving.client.images import files as files_of
+from zoo.errors import UsageError
 
-Image = bytes | str | Path
-"""An image file: its bytes, or where it lies."""
 Box = tuple[float, float, float, float]
 T = TypeVar("T")
-_Files = list[tuple[str, tuple[str, bytes, str]]]
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 LONG = 600.0
 
@@ -57,7 +57,7 @@ class Call(Generic[T]):
     path: str
     read: Callable[[httpx.Response], T]
     values: Sequence[tuple[str, str]] = ()
-    files: _Files = field(default_factory=list, repr=False)
+    files: Files = field(default_factory=list, repr=False)
     form: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     repeatable: bool = True
@@ -74,10 +74,11 @@ def search(
         raise UsageError("search by an image, by an item of the gallery or by a text, one of the three.")
     values = _search_values(**options) + ([] if item is None else [("id", str(item))])
     words = None if text is None else {"text": text}
-    return Call("POST", "/search", _matches, values, [] if image is None else _files([image]), json=words)
+    return Call("POST", "/search", _matches, values, [] if image is None else files_of([image]), json=words)
 
 
-def search_many(images: Sequence[Image], **options: Any) -> Call[list[Answer]]:
+def search_many(images: Image | Sequence[Image], **options: Any) -> Call[list[Answer]]:
+    images = several(images)
     names = ["" if isinstance(image, bytes) else Path(image).name for image in images]
 
     def read(response: httpx.Response) -> list[Answer]:
@@ -86,12 +87,12 @@ def search_many(images: Sequence[Image], **options: Any) -> Call[list[Answer]]:
         found = body.get("searches", [body])
         return [_answer(name, one) for name, one in zip(names, found, strict=True)]
 
-    return Call("POST", "/search", read, _search_values(**options), _files(images), codes=_BAD_IMAGE)
+    return Call("POST", "/search", read, _search_values(**options), files_of(images), codes=_BAD_IMAGE)
 
 
 def embed(images: Image | Sequence[Image], crop: Box | None = None) -> Call[np.ndarray]:
     values = [("format", "npy"), *_crop(crop)]
-    return Call("POST", "/embed", _array, values, _files(_several(images)))
+    return Call("POST", "/embed", _array, values, files_of(several(images)))
 
 
 def add(
@@ -106,7 +107,19 @@ def add(
     given = {"label": label, "source": source, "metadata": text, "key": key}
     form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
     codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
-    return Call("POST", "/items", _added, (), _files(_several(images)), form, codes=codes)
+    return Call("POST", "/items", _added, (), files_of(several(images)), form, codes=codes)
+
+
+def joined(parts: Sequence[tuple[Image | Sequence[Image], Added]]) -> Added:
+    """The answers to several parts as one to all of their images."""
+    before = accumulate((len(several(images)) for images, _ in parts), initial=0)
+    numbered = [(start, added) for start, (_, added) in zip(before, parts, strict=False)]
+    return Added(
+        sum(added.new for _, added in numbered),
+        tuple(item for _, added in numbered for item in added.items),
+        {start + number: why for start, added in numbered for number, why in added.refused.items()},
+        tuple(replace(one, number=start + one.number) for start, added in numbered for one in added.differing),
+    )
 
 
 def describe(
@@ -123,7 +136,7 @@ def describe(
 
 def sent_query(image: Image, crop: Box | None) -> Call[dict[str, Any]]:
     """What `mark` takes of an image that was searched by."""
-    ((_, (name, _, _)),) = files = _files([image])
+    ((_, (name, _, _)),) = files = files_of([image])
 
     def read(response: httpx.Response) -> dict[str, Any]:
         body = response.json()
@@ -172,9 +185,17 @@ def one_item(item: int) -> Call[Item]:
     return Call("GET", f"/items/{item}", _item)
 
 
-def items(offset: int = 0, limit: int = 50, label: str | None = None) -> Call[Items]:
-    values = [("offset", str(offset)), ("limit", str(limit)), *([] if label is None else [("label", label)])]
-    return Call("GET", "/items", _items, values)
+def items(
+    offset: int = 0,
+    limit: int = 50,
+    label: str | Sequence[str] | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> Call[Items]:
+    return Call("GET", "/items", _items, [("offset", str(offset)), ("limit", str(limit)), *_chosen(label or (), where)])
+
+
+def sample(size: int) -> Call[tuple[Item, ...]]:
+    return Call("GET", "/items", lambda response: _items(response).items, [("sample", str(size))])
 
 
 def thumbnail(item: int) -> Call[Thumbnail]:
@@ -186,6 +207,13 @@ def labels(limit: int = 1000) -> Call[dict[str, int]]:
         return {one["label"]: one["items"] for one in response.json()["labels"]}
 
     return Call("GET", "/labels", read, [("limit", str(limit))])
+
+
+def metadata(limit: int = 1000) -> Call[list[MetadataValue]]:
+    def read(response: httpx.Response) -> list[MetadataValue]:
+        return [MetadataValue.of(one) for one in response.json()["values"]]
+
+    return Call("GET", "/metadata", read, [("limit", str(limit))])
 
 
 def map_of_items() -> Call[list[Point]]:
@@ -228,7 +256,7 @@ def _search_values(
     offset: int = 0,
     min_similarity: float | None = None,
     min_p: float | None = None,
-    labels: Sequence[str] = (),
+    labels: str | Sequence[str] = (),
     where: Mapping[str, Any] | None = None,
     crop: Box | None = None,
     rerank: str = "none",
@@ -237,39 +265,16 @@ def _search_values(
     values += [
         (name, f"{x:.9g}") for name, x in (("min_similarity", min_similarity), ("min_p", min_p)) if x is not None
     ]
-    values += [("label", label) for label in ([labels] if isinstance(labels, str) else labels)]
-    return values + ([("where", json.dumps(dict(where)))] if where else []) + _crop(crop)
+    return values + _chosen(labels, where) + _crop(crop)
+
+
+def _chosen(labels: str | Sequence[str], where: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    values = [("label", label) for label in ([labels] if isinstance(labels, str) else labels)]
+    return values + ([("where", json.dumps(dict(where)))] if where else [])
 
 
 def _crop(crop: Box | None) -> list[tuple[str, str]]:
     return [] if crop is None else [("crop", ",".join(f"{side:.9f}" for side in crop))]
-
-
-def _several(images: Image | Sequence[Image]) -> Sequence[Image]:
-    return [images] if isinstance(images, Image) else images
-
-
-def _files(images: Sequence[Image]) -> _Files:
-    return [_file(image) for image in images]
-
-
-def _file(image: Image) -> tuple[str, tuple[str, bytes, str]]:
-    data = _bytes(image)
-    # A file without a name is no file in a form; the service calls one that came alone by its content, too.
-    name = hashlib.sha256(data).hexdigest()[:16] if isinstance(image, bytes) else Path(image).name
-    return "image", (name, data, "application/octet-stream")
-
-
-def _bytes(image: Image) -> bytes:
-    if isinstance(image, bytes):
-        return image
-    try:
-        return Path(image).read_bytes()
-    except TypeError:
-        raise UsageError(f"an image is a path or the bytes of an image file, not a {type(image).__name__}.") from None
-    except OSError as error:
-        reason = error.strerror
-    raise GalleryError(f"{image} cannot be read: {reason}.")
 
 
 def _matches(response: httpx.Response) -> list[Match]:

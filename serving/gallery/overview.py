@@ -11,10 +11,18 @@ SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT 
 GROUP BY label ORDER BY items DESC, label LIMIT ?
 """
 _METADATA = """
-SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM items, json_each(items.metadata)
-WHERE atom IS NOT NULL GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
+SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
+  SELECT one.key, one.atom, one.type FROM items, json_each(items.metadata) AS one WHERE one.atom IS NOT NULL
+  UNION ALL
+  SELECT key, atom, type FROM (
+    SELECT DISTINCT items.id, list.key, one.atom, one.type
+    FROM items, json_each(items.metadata) AS list, json_each(list.value) AS one
+    WHERE list.type = 'array' AND one.atom IS NOT NULL
+  )
+)
+GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
 """
-"""Lists, objects and nulls have no atom."""
+"""Objects and nulls have no atom; of a list each member counts, once an item, as a filter finds it."""
 
 
 class Overview:

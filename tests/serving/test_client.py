@@ -21,6 +21,7 @@ import pytest
 import serving
 from serving import AsyncClient, Client
 from serving.client import calls, core
+from serving.client import images as client_images
 from serving.client.core import Core
 from serving.gallery import Gallery
 from tests.serving import toys
@@ -109,6 +110,53 @@ def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedd
     assert client.labels() == dict.fromkeys(sorted(toys.CLASSES), toys.PER_CLASS)
     assert {(point.id, point.label) for point in client.map()} == {(one.id, one.label) for one in client.items().items}
     assert (client.stats().items, client.model().dim, client.last_evaluation()) == (24, toys.DIM, None)
+
+
+def test_more_images_than_one_request_holds_are_sent_in_parts(
+    kind: Any, writable: Running, model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, rng = kind(writable.url, key=KEY), np.random.default_rng(7 if kind.name == "Client" else 8)
+    pictures = [toys.encoded(toys.picture(n % 3, rng)) for n in range(70)]
+    np.testing.assert_allclose(client.embed(pictures), model.embed(pictures), atol=1e-6)
+    pictures[50] = b"no image"
+    found = client.search_many(pictures, k=1)
+    assert [n for n, one in enumerate(found) if one.refused] == [50]
+    assert [one.matches for one in found[33:35]] == [tuple(client.search(one, k=1)) for one in pictures[33:35]]
+    monkeypatch.setattr(client_images, "MOST_BYTES", 8 * len(pictures[0]))
+    client.add(pictures[40], label="old")
+    added = client.add(pictures, label="new", metadata={"lot": 1})
+    assert (added.new, list(added.refused), len(added.items)) == (68, [50], 69)
+    assert [one.number for one in added.differing] == [40]
+    ids = [item.id for item in added.items]
+    assert [item.id for item in client.items(label=["old", "new"], limit=200).items] == sorted(ids)
+    for one in ids:
+        client.remove(one)
+
+
+def test_items_are_chosen_by_their_metadata(kind: Any, writable: Running) -> None:
+    client = kind(writable.url, key=KEY)
+    for item, metadata in ((1, {"year": 1908, "tags": ["a", "b"]}), (2, {"year": 1950.5}), (3, {"year": "1908"})):
+        client.describe(item, metadata=metadata)
+    for where, ids in (
+        ({"year": {"gte": 1908, "lt": 1950}}, [1]),
+        ({"year": {"gt": 1908}}, [2]),
+        ({"year": {"lte": "2"}}, [3]),
+        ({"tags": ["b", "c"]}, [1]),
+    ):
+        assert [item.id for item in client.items(where=where).items] == ids
+        assert sorted(one.id for one in client.search(item=24, k=23, where=where)) == ids
+    values = client.metadata()
+    assert {(one.key, one.value): one.items for one in values} == dict.fromkeys(
+        [("year", 1908), ("tags", "a"), ("tags", "b"), ("year", 1950.5), ("year", "1908")], 1
+    )
+    for bad in ({"gte": 1, "gt": 2}, {"above": 1}):
+        with pytest.raises(ServiceError, match=r"gt, gte, lt, lte") as refused:
+            client.items(where={"year": bad})
+        assert refused.value.status == 422
+    for item in (1, 2, 3):
+        client.describe(item, metadata={})
+    some = client.sample(5)
+    assert len({one.id for one in some} & {one.id for one in client.items().items}) == len(some) == 5
 
 
 def test_one_bad_image_of_several_is_named(kind: Any, server: Running) -> None:
@@ -214,7 +262,7 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
 
     assert signatures(Client) == signatures(AsyncClient)
-    assert len(signatures(Client)) == 20
+    assert len(signatures(Client)) == 22
     assert not hasattr(serving, "Server")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sqlite3
 import tempfile
 from collections import Counter
@@ -19,9 +20,10 @@ from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
 from zoo.errors import UsageError
 
+MORE = {"colour": "red"}
 METADATA: list[dict[str, Any]] = [
-    {"colour": "red", "year": 1908, "tags": ["a"]},
-    {"colour": "red", "year": "1908", "more": {"colour": "red"}},
+    {"colour": "red", "year": 1908, "tags": ["a", "b", "a", None]},
+    {"colour": "red", "year": "1908", "more": MORE},
     {"colour": "blue", "year": 1908.5, "new": True},
     {"colour": None, "new": False, "count": 1},
     {"colour": "red", "new": True},
@@ -40,7 +42,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_labels_and_metadata_are_counted(path: Path) -> None:
-    values = [(key, value) for one in METADATA for key, value in one.items() if isinstance(value, str | int | float)]
+    members = [(key, set(v) if isinstance(v, list) else {v}) for one in METADATA for key, v in one.items() if v != MORE]
+    values = [(key, value) for key, several in members for value in several if value is not None]
     expected = Counter((key, type(value), value) for key, value in values)
     with Store(path).closing() as store:
         counted = store.overview
@@ -57,23 +60,42 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\0
 ATOMS = (
     st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from([1.0, 0.5, 2**62, "1", "true", '["a"]']) | TEXTS
 )
-OBJECTS = st.dictionaries(TEXTS, ATOMS | st.just(["a"]) | st.just({"a": 1}), max_size=4)
+OBJECTS = st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS | st.just(["a"]), max_size=3) | st.just({"a": 1}), max_size=4)
+
+
+NUMBERS = st.integers(-1, 2) | st.sampled_from([0.5, 2.0**62, 2**62 + 1])
+SIDES = (["gte"], ["gt"], ["lte"], ["lt"], ["gte", "lt"], ["gt", "lte"], ["lte", "gt"])
+RANGES = st.sampled_from(SIDES).flatmap(
+    lambda names: st.one_of(*(st.fixed_dictionaries(dict.fromkeys(names, values)) for values in (NUMBERS, TEXTS)))
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(OBJECTS, min_size=1, max_size=5), st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1), max_size=2)
+    st.lists(OBJECTS, min_size=1, max_size=5),
+    st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1) | RANGES, max_size=2),
 )
 def test_a_filter_finds_what_a_plain_comparison_finds(several: list[dict[str, Any]], where: dict[str, Any]) -> None:
-    """Values of the same kind alone are equal: true is not 1, a text is no list; no key is as null."""
+    """Values of the same kind alone are compared: true is not 1, a text is no number; no key is as null, and of a list
+    one member is enough.
+    """
 
-    def equal(have: object, wanted: object) -> bool:
-        kinds = isinstance(have, bool) == isinstance(wanted, bool) and isinstance(have, str) == isinstance(wanted, str)
-        return kinds and have == wanted
+    def same_kind(have: object, wanted: object) -> bool:
+        return isinstance(have, bool) == isinstance(wanted, bool) and isinstance(have, str) == isinstance(wanted, str)
+
+    def within(have: object, bounds: dict[str, Any]) -> bool:
+        if not isinstance(have, str | int | float) or not all(same_kind(have, one) for one in bounds.values()):
+            return False
+        return all(getattr(operator, {"gte": "ge", "lte": "le"}.get(name, name))(have, b) for name, b in bounds.items())
+
+    def matches(have: object, wanted: Any) -> bool:
+        if isinstance(wanted, dict):
+            return within(have, wanted)
+        return any(same_kind(have, one) and have == one for one in (wanted if isinstance(wanted, list) else [wanted]))
 
     def wanted_of(metadata: dict[str, Any]) -> bool:
-        lists = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
-        return all(any(equal(metadata.get(key), one) for one in some) for key, some in lists.items())
+        members = {key: value if isinstance(value, list) else [value] for key, value in metadata.items()}
+        return all(any(matches(one, wanted) for one in members.get(key, [None])) for key, wanted in where.items())
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gallery.sqlite"
@@ -154,7 +176,20 @@ def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
         assert len(store.matching._held) <= matching.MOST_FILTERS
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), "x\0y", ["a", "\0"]])
+BAD_RANGES = (
+    {},
+    {"gte": 1, "gt": 2},
+    {"near": 3},
+    {"gte": 1, "lt": "x"},
+    {"gt": None},
+    {"gt": True},
+    {"gt": [1]},
+    {"lt": float("nan")},
+    {"lt": 2**63},
+)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "x\0y", ["a", "\0"], [{"gt": 1}], *BAD_RANGES])
 def test_values_that_no_metadata_have_are_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="not understood"):
         Filter((), {"a": value})

@@ -1,0 +1,67 @@
+"""Images as they are sent: read from where they lie, and several in parts that one request may hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from zoo.errors import GalleryError, UsageError
+
+Image = bytes | str | Path
+"""An image file: its bytes, or where it lies."""
+Files = list[tuple[str, tuple[str, bytes, str]]]
+MOST, MOST_BYTES = 32, 24 * 2**20
+"""Images and their bytes that are sent in one request, of several: what a service takes by default, and room beside."""
+
+
+def groups(images: Image | Sequence[Image]) -> Iterator[Image | Sequence[Image]]:
+    """Several images in parts that a service takes in one request, unless it was told to take less; in order."""
+    if isinstance(images, Image) or not images:
+        yield images
+        return
+    part: list[Image] = []
+    size = 0
+    for image in images:
+        own = _size(image)
+        if part and (len(part) == MOST or size + own > MOST_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(image)
+        size += own
+    yield part
+
+
+def several(images: Image | Sequence[Image]) -> Sequence[Image]:
+    return [images] if isinstance(images, Image) else images
+
+
+def files(images: Sequence[Image]) -> Files:
+    return [_file(image) for image in images]
+
+
+def _file(image: Image) -> tuple[str, tuple[str, bytes, str]]:
+    data = _bytes(image)
+    # A file without a name is no file in a form; the service calls one that came alone by its content, too.
+    name = hashlib.sha256(data).hexdigest()[:16] if isinstance(image, bytes) else Path(image).name
+    return "image", (name, data, "application/octet-stream")
+
+
+def _size(image: Image) -> int:
+    """In bytes; 0 of what cannot be read, which is said when it is."""
+    try:
+        return len(image) if isinstance(image, bytes) else Path(image).stat().st_size
+    except (OSError, TypeError, ValueError):
+        return 0
+
+
+def _bytes(image: Image) -> bytes:
+    if isinstance(image, bytes):
+        return image
+    try:
+        return Path(image).read_bytes()
+    except TypeError:
+        raise UsageError(f"an image is a path or the bytes of an image file, not a {type(image).__name__}.") from None
+    except OSError as error:
+        reason = error.strerror
+    raise GalleryError(f"{image} cannot be read: {reason}.")
