@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving import runtimes
+from serving import choosing, runtimes
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table
 from zoo.errors import ItemNotFoundError, UsageError, nearest
@@ -145,22 +145,20 @@ def _marked(marks: int) -> str:
 
 def _configure_list(parser: ArgumentParser) -> None:
     _configure(parser)
-    parser.add_argument("--label", help="only items of this label")
+    choosing.configure(parser)
     parser.add_argument("--offset", type=int, default=0, metavar="N", help="leave out the first N")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="show at most N, default 50; 0 for all")
 
 
 def _list(args: Namespace) -> None:
     from serving.gallery import Gallery
-    from serving.gallery.hints import unknown_labels
 
     if args.offset < 0 or args.limit < 0:
         raise UsageError("--offset and --limit are not negative.")
+    chosen = choosing.chosen(args)
     with Gallery.open(args.gallery) as gallery:
-        items, total = gallery.items(args.offset, args.limit or -1, args.label), gallery.count(args.label)
-        notes = unknown_labels(gallery, [] if args.label is None else [args.label])
-    for note in notes:
-        print(f"zoo: {note[:1].lower()}{note[1:]}", file=sys.stderr)
+        items, total = gallery.items(args.offset, args.limit or -1, None, chosen), gallery.count(None, chosen)
+        choosing.note(gallery, chosen)
     if args.json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return
@@ -259,7 +257,9 @@ LIST = Command(
     "list the items of a gallery",
     _configure_list,
     _list,
-    "  zoo gallery list gallery/ --label wren\n  zoo gallery list gallery/ --limit 0 --json",
+    "  zoo gallery list gallery/ --label wren\n"
+    '  zoo gallery list gallery/ --where \'{"year": {"gte": 1900}}\'\n'
+    "  zoo gallery list gallery/ --limit 0 --json",
 )
 STATS = Command(
     "how much a gallery holds, and how it is searched",

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving import runtimes
+from serving import choosing, runtimes
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
 from zoo.errors import GalleryError, ServiceError, UsageError
@@ -17,6 +17,7 @@ from zoo.errors import GalleryError, ServiceError, UsageError
 if TYPE_CHECKING:
     from serving.client import Match
     from serving.gallery import Hit
+    from serving.gallery.filters import Filter
     from serving.searcher import Searcher
 
 
@@ -26,6 +27,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--id", type=int, help="search with this item of the gallery instead of an image")
     parser.add_argument("--text", help="search by words, where the gallery's model has a text tower")
     parser.add_argument("-k", "--k", type=int, default=10, metavar="N", help="how many to find, default 10")
+    choosing.configure(parser)
     parser.add_argument("--url", help="search at this service (zoo serve) instead of in a folder")
     parser.add_argument("--collection", metavar="NAME", help="the collection to search, of a service with several")
     parser.add_argument(
@@ -57,17 +59,21 @@ def _in_folder(args: Namespace) -> list[Hit]:
     from serving.models import Models
     from serving.searcher import Searcher
 
+    chosen = choosing.chosen(args)
     searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx", args.precision or "fp32"))
     try:
+        choosing.note(searcher.gallery, chosen)
         if args.text is not None:
-            return _by_text(searcher, args)
-        return searcher.by_item(args.id, args.k) if args.id is not None else searcher.by_image(args.image, args.k)
+            return _by_text(searcher, args, chosen)
+        if args.id is not None:
+            return searcher.by_item(args.id, args.k, chosen)
+        return searcher.by_image(args.image, args.k, chosen)
     finally:
         searcher.close()
 
 
-def _by_text(searcher: Searcher, args: Namespace) -> list[Hit]:
-    found, truncated = searcher.by_text(args.text, args.k)
+def _by_text(searcher: Searcher, args: Namespace, chosen: Filter) -> list[Hit]:
+    found, truncated = searcher.by_text(args.text, args.k, chosen)
     if truncated:
         print("zoo: the text is longer than the model reads; its end was left out.", file=sys.stderr)
     return found
@@ -83,7 +89,10 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
         raise UsageError(f"--url: {error}") from None
     with client:
         try:
-            return client.search(image, item=args.id, text=args.text, k=args.k)
+            chosen = choosing.chosen(args)
+            return client.search(
+                image, item=args.id, text=args.text, k=args.k, labels=chosen.labels, where=chosen.where
+            )
         except ServiceError as error:
             if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise
@@ -127,7 +136,8 @@ def _print(args: Namespace, image: str | None, found: list[Hit] | list[Match]) -
     rows = [(f"{one.similarity:.4f}", one.label or "-", one.source, str(one.id)) for one in found]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(found) < args.k:
-        print(f"zoo: {len(found):,} found and {args.k:,} asked for: the gallery holds no more.", file=sys.stderr)
+        of = " of these labels and metadata" if args.label or args.where else ""
+        print(f"zoo: {len(found):,} found and {args.k:,} asked for: the gallery holds no more{of}.", file=sys.stderr)
 
 
 def _as_json(found: Hit | Match) -> dict[str, Any]:
@@ -142,6 +152,7 @@ SEARCH = Command(
     "zoo search gallery/ query.png -k 5\n"
     "zoo search gallery/ --id 17 --json\n"
     'zoo search gallery/ --text "a red chair"\n'
+    'zoo search gallery/ query.png --label wren --where \'{"year": {"gte": 1900, "lt": 1950}}\'\n'
     "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt\n"
     "zoo search --url http://127.0.0.1:3000 --collection birds query.png",
 )

@@ -13,6 +13,7 @@ from PIL import Image
 
 from serving.finding import Ask, Box, find
 from serving.gallery import Gallery, Hit
+from serving.gallery.filters import EVERYTHING, Filter
 from serving.metrics import stage
 from serving.models import Models
 from zoo.embedder import Embedder
@@ -97,18 +98,18 @@ class Searcher:
                 f"zoo verify {self.embedder.folder}"
             )
 
-    def by_image(self, image: ImageLike, k: int) -> list[Hit]:
+    def by_image(self, image: ImageLike, k: int, chosen: Filter = EVERYTHING) -> list[Hit]:
         """The `k` items nearest to an image. Raises `ImageError`."""
-        return self.search(self.embed(image), Ask(k))
+        return self.search(self.embed(image), Ask(k, chosen=chosen))
 
-    def by_item(self, item_id: int, k: int) -> list[Hit]:
+    def by_item(self, item_id: int, k: int, chosen: Filter = EVERYTHING) -> list[Hit]:
         """The `k` items nearest to an item, itself left out. Raises `ItemNotFoundError`."""
-        return self.search(self.gallery.embedding(item_id)[None], Ask(k), item_id)
+        return self.search(self.gallery.embedding(item_id)[None], Ask(k, chosen=chosen), item_id)
 
-    def by_text(self, text: str, k: int) -> tuple[list[Hit], bool]:
+    def by_text(self, text: str, k: int, chosen: Filter = EVERYTHING) -> tuple[list[Hit], bool]:
         """The `k` items nearest to a text, and whether its end was left out. Raises `TextError`."""
         embedding, truncated = self.embed_text(text)
-        return self.search(embedding, Ask(k)), truncated
+        return self.search(embedding, Ask(k, chosen=chosen)), truncated
 
     def search(
         self, embedding: np.ndarray, ask: Ask, leave_out: int | None = None, calibration: Calibration | None = None

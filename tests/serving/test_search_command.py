@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -51,6 +52,39 @@ def test_a_service_finds_what_the_folder_does(
     ]
     search("--url", server.url, query)
     assert "green disc" in capsys.readouterr().out
+
+
+def test_items_are_chosen_by_label_and_metadata(
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, copy = tmp_path / "query.png", tmp_path / "gallery"
+    query.write_bytes(toys.query(2))
+    shutil.copytree(gallery_folder, copy)
+    with Gallery.open(copy) as gallery:
+        for item, year in ((1, 1908), (2, 1950), (9, 1908)):
+            gallery.describe(item, metadata={"year": year})
+        labels = gallery.labels()
+    where = ("--where", '{"year": {"gte": 1900, "lt": 1950}}')
+    app = create_app(Collections([Collection("", lambda: Searcher.open(copy), Keys.of({}))]))
+    with answering(app) as url:
+        for words in ((copy, query), ("--url", url, query)):
+            for chosen, expected in (
+                (where, {1, 9}),
+                ((*where, "--label", labels[1]), {1}),
+                (
+                    ("--label", labels[1], "--label", labels[9]),
+                    {n for n, one in labels.items() if one in (labels[1], labels[9])},
+                ),
+            ):
+                search(*words, *chosen, "-k", 24, "--json")
+                assert {one["id"] for one in json.loads(capsys.readouterr().out)["results"]} == expected
+    assert main(["gallery", "list", str(copy), *where, "--json"]) == 0
+    assert [one["id"] for one in json.loads(capsys.readouterr().out)["items"]] == [1, 9]
+    assert main(["gallery", "list", str(copy), "--label", "red strips"]) == 0
+    assert "no item has the label 'red strips'. Did you mean" in capsys.readouterr().err
+    for bad, says in (("{", "no JSON"), ("[1]", "JSON object"), ('{"year": {"above": 3}}', "gt, gte, lt, lte")):
+        assert main(["search", str(copy), str(query), "--where", bad]) == 2
+        assert says in capsys.readouterr().err
 
 
 def test_whose_mistake_it_was_is_the_exit_status(

@@ -1,0 +1,51 @@
+"""The options --label and --where: which items a command is about."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.gallery import Gallery
+    from serving.gallery.filters import Filter
+
+EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
+
+
+def configure(parser: ArgumentParser) -> None:
+    parser.add_argument("--label", action="append", default=[], help="only items of this label; may be given again")
+    parser.add_argument(
+        "--where",
+        metavar="JSON",
+        default="",
+        help=f"only items whose metadata is so, as {EXAMPLE}: a value, one of a list, or a range (gt, gte, lt, lte)",
+    )
+
+
+def chosen(args: Namespace) -> Filter:
+    """Raises `UsageError`."""
+    from serving.gallery.filters import Filter
+
+    return Filter(tuple(args.label), _object(args.where) if args.where else {})
+
+
+def note(gallery: Gallery, chosen: Filter) -> None:
+    """Say on stderr which of the labels no item has."""
+    from serving.gallery.hints import unknown_labels
+
+    for one in unknown_labels(gallery, chosen.labels):
+        print(f"zoo: {one[:1].lower()}{one[1:]}", file=sys.stderr)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--where is no JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"--where is a JSON object, as {EXAMPLE}.")
+    return value
