@@ -6,7 +6,7 @@ experimental backends in Python; `here` says whether torch has them. The device 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "other"
 
@@ -91,26 +90,41 @@ def _is_there(device: Any) -> bool:
 
 
 def _compute(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-    there = [one for one in tree_leaves((args, kwargs)) if isinstance(one, There)]
-    if there:
-        _check(str(function).split(".")[1], args, kwargs)
-    stays, kwargs = bool(there), dict(kwargs)
+    leaves = _leaves((args, kwargs))
+    known = {id(one.held): one for one in leaves if isinstance(one, There)}
+    if known:
+        _check(str(function).split(".")[1], args, leaves)
+    stays, kwargs = bool(known), dict(kwargs)
     if kwargs.get("device") is not None:
         stays, kwargs["device"] = _is_there(kwargs["device"]), torch.device("cpu")
-    out = function(*tree_map(_inner, args), **tree_map(_inner, kwargs))
-    known = {id(one.held): one for one in there}
-    return tree_map(lambda one: _outer(one, known), out) if stays else out
+    out = function(*_map(_inner, args), **_map(_inner, kwargs))
+    return _map(lambda one: _outer(one, known), out) if stays else out
 
 
-def _check(name: str, args: Any, kwargs: Any) -> None:
+def _check(name: str, args: Any, leaves: Sequence[Any]) -> None:
     """Raise `RuntimeError` where an operand is on the CPU that must not be."""
     if name in ("_to_copy", "copy_"):
         return
-    operands = [args[0], *args[2:3]] if name in _INDEX else tree_leaves((args, kwargs))
+    operands = [args[0], *args[2:3]] if name in _INDEX else leaves
     must = [one for one in operands if isinstance(one, torch.Tensor) and (one.dim() or name in _ALL or one is args[0])]
     wrong = [tuple(one.shape) for one in must if not isinstance(one, There)]
     if wrong:
         raise RuntimeError(f"{name} of tensors on different devices: on the CPU lie those of shape {wrong}")
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
+    """By the function whatever lists, tuples and dictionaries hold; torch's own `tree_map` takes most of a run."""
+    if type(value) in (list, tuple):
+        return type(value)([_map(function, one) for one in value])
+    if type(value) is dict:
+        return {name: _map(function, one) for name, one in value.items()}
+    return function(value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    _map(found.append, value)
+    return found
 
 
 def _inner(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Short runs on a device that is not the CPU: `python -m tests.training.on_other_device OUT.json`."""
+"""Short runs on a device that is not the CPU: `python -m tests.training.on_other_device OUT.json CASE...`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 import zoo
 from tests.other_device import other_device
 from tests.training import toys
+from tests.training.methods.batches import method, minibatch, trunk
 from training.frozen.extract import Model, extract
 from training.frozen.views import Views
 from training.loop import train
@@ -85,13 +86,11 @@ COMPARED = ("loss margin", "mic-conv4-glyphs", "diva-conv4-glyphs", "augmentatio
 """Whose weights are compared with those of the same run on the CPU; torch's draws are the same on both."""
 
 
-def main(out: Path) -> None:
+def main(out: Path, cases: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    ways: dict[str, Callable[[], None]] = {
-        **{name: partial(_run, name) for name in RECIPES_BY_CASE},
-        **WITHOUT_TRAINING,
-    }
-    out.write_text(json.dumps({name: _tried(way) for name, way in ways.items()}))
+    with other_device():
+        pass  # at its first gradient torch counts the devices, for good
+    out.write_text(json.dumps({name: _tried(CASES[name]) for name in cases}))
 
 
 def _tried(way: Callable[[], None]) -> str:
@@ -116,6 +115,23 @@ def _run(name: str) -> None:
 def _trained(name: str, folder: Path, device: torch.device) -> list[torch.Tensor]:
     trained = train(RECIPES_BY_CASE[name], toys.noise(120), folder, Place(device), progress=False)
     return list(trained.network.cpu().state_dict().values())
+
+
+def _step(objective: Objective) -> None:
+    """Loss and gradient of one minibatch, without what a run has around it."""
+    labels = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    net = trunk()
+    plain = method(objective, labels, {"embedding": 8}, net)
+    batch = minibatch(net, labels)
+    with other_device() as device:
+        net.to(device)
+        plain.to(device)
+        for name in ("labels", "samples", "images"):
+            setattr(batch, name, getattr(batch, name).to(device))
+        sum(plain.loss(batch).values()).backward()
+        weight = next(net.parameters()).grad
+        assert weight is not None
+        assert weight.device == device
 
 
 def _embed() -> None:
@@ -178,6 +194,8 @@ def _mixing() -> None:
 
 
 WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
+    **{f"step of loss {name}": partial(_step, Objective(name)) for name in LOSSES},
+    **{f"step of miner {name}": partial(_step, how) for name, how in _mined().items()},
     "mixing": _mixing,
     "embedding": _embed,
     "neighbours": _neighbours,
@@ -185,5 +203,18 @@ WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     "features": _features,
 }
 
+CASES: Mapping[str, Callable[[], None]] = {
+    **{name: partial(_run, name) for name in RECIPES_BY_CASE},
+    **WITHOUT_TRAINING,
+}
+QUICK = (
+    *COMPARED,
+    *WITHOUT_TRAINING,
+    *("loss proxy-anchor", "loss contrastive", "loss triplet", "loss norm-softmax", "miner semihard"),
+    *("shared-conv4-glyphs", "group-conv4-glyphs", "mixup-conv4-glyphs", "xbm-conv4-glyphs", "s2sd-conv4-glyphs"),
+    *("diva-ensemble-conv4-glyphs", "margin-noise-in-conv4-glyphs", "average", "chunks", "crops"),
+)
+"""What every run of the tests tries: each method and part of a run, a loss of each kind, and a step by all of them."""
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

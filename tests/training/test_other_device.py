@@ -6,27 +6,45 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.other_device import here
-from tests.training.on_other_device import RECIPES_BY_CASE, WITHOUT_TRAINING
+from tests.training.on_other_device import CASES, QUICK
 
 pytestmark = pytest.mark.skipif(not here(), reason="this torch has no backends in Python")
+
+REST = [case for case in CASES if case not in QUICK]
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return said_of(QUICK, tmp_path_factory.mktemp("there") / "said.json")
+
+
+@pytest.fixture(scope="module")
+def said_of_the_rest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return said_of(REST, tmp_path_factory.mktemp("there") / "said.json")
+
+
+def said_of(cases: Sequence[str], out: Path) -> dict[str, str]:
     """By case what went wrong; in a process of its own, as a device of torch is for good."""
-    out = tmp_path_factory.mktemp("there") / "said.json"
-    command = [sys.executable, "-m", "tests.training.on_other_device", str(out)]
+    command = [sys.executable, "-m", "tests.training.on_other_device", str(out), *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, timeout=300)
     found: dict[str, str] = json.loads(out.read_text())
     return found
 
 
-@pytest.mark.parametrize("case", [*RECIPES_BY_CASE, *WITHOUT_TRAINING])
+@pytest.mark.parametrize("case", QUICK)
 def test_everything_is_on_the_device(case: str, said: dict[str, str]) -> None:
     assert said[case] == ""
+
+
+@pytest.mark.slow  # whole runs by losses, miners and tasks of which one step, or another task, is tried above
+@pytest.mark.parametrize("case", REST)
+def test_everything_is_on_the_device_in_further_runs(case: str, said_of_the_rest: dict[str, str]) -> None:
+    assert said_of_the_rest[case] == ""
