@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,22 @@ def pytest_xdist_auto_num_workers() -> int:
     """One process more than cores: a third of the time tests wait for servers and a browser."""
     asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", "")
     return int(asked) if asked.isdecimal() else len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported stays: looking for garbage among it takes a second here, and again and again later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Extension modules look at the exit for what was never given back."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
