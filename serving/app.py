@@ -74,7 +74,7 @@ def create_app(
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
         client, follows = partial(client_of, is_known=collections.knows), partial(_follows, collections)
-        guarded = RateLimit(guarded, share.rate, share.burst, client, exempt=follows)
+        guarded = RateLimit(guarded, share.rate, share.burst, client, exempt=follows, of_all=configuration.rate)
     known: ASGIApp = KnownHosts(guarded, hosts)
     if not collections.are_guarded:
         known = KeptPrivate(known)

@@ -58,7 +58,10 @@ class ConcurrencyLimit:
 
 
 class RateLimit:
-    """ASGI middleware: a token bucket a client. `rate`: requests a second; `burst`: as many at once after a pause."""
+    """ASGI middleware: a token bucket a client. `rate`: requests a second; `burst`: as many at once after a pause.
+
+    of_all: the rate that clients are told, of all the workers together; by default `rate`.
+    """
 
     def __init__(
         self,
@@ -68,8 +71,9 @@ class RateLimit:
         client_of: Callable[[Scope], str],
         clock: Callable[[], float] = time.monotonic,
         exempt: Callable[[Scope], bool] = lambda scope: False,
+        of_all: float | None = None,
     ) -> None:
-        self.exempt = exempt
+        self.exempt, self.told = exempt, of_all or rate
         self.app, self.rate, self.burst, self.client_of, self.clock = app, rate, burst, client_of, clock
         self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -79,7 +83,7 @@ class RateLimit:
         if wait <= 0:
             await self.app(scope, receive, send)
             return
-        message = f"More than {self.rate:g} requests a second. Try again in {wait:.1f} s."
+        message = f"One client may send {self.told:g} requests a second. Try again in {wait:.1f} s."
         await respond(_too_many("rate_limited", message, wait))(scope, receive, send)
 
     def _wait(self, client: str) -> float:

@@ -103,6 +103,8 @@ def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
         passed = [one.status_code for one in answers].count(200)
         assert 3 <= passed <= 6 + 2 * (time.monotonic() - started)
         assert {one.status_code for one in answers} == {200, 429}
+        refusal = next(one.json() for one in answers if one.status_code == 429)
+        assert refusal["error"]["message"].startswith("One client may send 2 requests a second.")
         with ExitStack() as stack:
             held = [stack.enter_context(unfinished(running, f"127.0.1.{1 + number}")) for number in range(8)]
             ends = time.monotonic() + 20
