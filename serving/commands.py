@@ -95,6 +95,8 @@ def model_ref(model: str) -> str:
 
 
 def _told(report: Report) -> str:
+    from serving.gallery.image_files import other_kinds
+
     lines = [f"left out {source}: {reason}" for source, reason in report.unreadable]
     lines.append(
         f"{report.gallery}: {report.items:,} images; {report.added:,} added, {report.already_there:,} were there "
@@ -109,6 +111,8 @@ def _told(report: Report) -> str:
         )
     for source, known, label in report.differing:
         lines.append(f"{source} is the image of item {known} with another label, which stays: {label or 'none'}")
+    if report.other_files:
+        lines.append(f"files of other kinds were not looked at: {other_kinds(report.other_files)}")
     if report.not_in_folder:
         lines.append(f"{len(report.not_in_folder):,} are not in the folder indexed now: they stay in the gallery")
     return "\n".join(lines)

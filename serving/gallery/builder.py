@@ -78,8 +78,8 @@ def index_folder(
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
-    files = find_images(folder)
-    report = Report(str(out), len(files))
+    files, others = find_images(folder)
+    report = Report(str(out), len(files), other_files=others)
     if labels is not None:
         files = _labelled(files, labels, report)
     _check_batch_size(batch_size)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.datasets.folder import list_images
+from zoo.datasets.folder import list_files
 from zoo.errors import ImageTooLargeError, UsageError
 from zoo.images import DEFAULT_LIMITS, SUFFIXES
 
 _NAMED = 20
 """So many wrong names are shown."""
+_KINDS = 5
+"""So many kinds of other files are named."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,26 @@ class ImageFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_images(folder: Path) -> list[ImageFile]:
-    """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder).
+def find_images(folder: Path) -> tuple[list[ImageFile], dict[str, int]]:
+    """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder), and how many files
+    of other kinds lie there, by their suffix ("" for none), the most frequent first.
 
     The label is the folder part of the path below `folder`, None for what lies at the top.
     """
     folder = folder.expanduser()
-    found = [_image_file(folder, path) for path in list_images(folder)]
-    if not found:
-        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}).")
-    return found
+    images, others = list_files(folder)
+    kinds = dict(Counter(_text(path.suffix.lower()) for path in others).most_common())
+    if not images:
+        there = f"; there are {other_kinds(kinds)}" if kinds else ""
+        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){there}.")
+    return [_image_file(folder, path) for path in images], kinds
+
+
+def other_kinds(kinds: Mapping[str, int]) -> str:
+    """As "3 .avif, 2 without a suffix", of the most frequent."""
+    shown = [f"{many:,} {kind or 'without a suffix'}" for kind, many in list(kinds.items())[:_KINDS]]
+    rest = sum(list(kinds.values())[_KINDS:])
+    return ", ".join(shown + ([f"{rest:,} others"] if rest else []))
 
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:

@@ -19,8 +19,9 @@ class Report:
     source or label; `differing`: of files that were there already, source, id and label of the item, where another
     label or other metadata was asked for, also of one image in two folders; and `updated`, how many got it;
     `unreadable`: source and reason of every image that was left out; `not_in_folder`: sources of the gallery's items
-    whose content the folder does not hold. Of labels from a file: `unlabelled`: images that it does not name;
-    `labels_unused`: the paths that it names and the folder does not hold.
+    whose content the folder does not hold; `other_files`: how many files of other kinds it holds, by suffix. Of labels
+    from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the folder
+    does not hold.
     """
 
     gallery: str
@@ -32,6 +33,7 @@ class Report:
     updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
+    other_files: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
     items: int = 0

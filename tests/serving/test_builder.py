@@ -12,7 +12,7 @@ from PIL import Image
 
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
-from serving.gallery.image_files import find_images
+from serving.gallery.image_files import find_images, other_kinds
 from serving.gallery.thumbnails import make_thumbnail, side_needed
 from serving.searcher import Searcher
 from tests.serving import toys
@@ -112,6 +112,19 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
     for _ in range(2):
         report = index_folder(model, "toy", folder, tmp_path / "g")
         assert (report.added, report.already_there, report.moved) == (0, 24, 0), "the first of two equal files counts"
+
+
+def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    for name in ("a.avif", "red stripes/b.AVIF", "labels.csv", "LICENCE", ".hidden.avif"):
+        (folder / name).write_bytes(b"")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.found, report.other_files) == (24, {".avif": 2, ".csv": 1, "": 1})
+    assert other_kinds(report.other_files) == "2 .avif, 1 without a suffix, 1 .csv"
+    assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, 2 others")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "one.heic").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"holds no images \(.*\); there are 1 \.heic\."):
+        index_folder(model, "toy", tmp_path / "none", tmp_path / "other")
 
 
 def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures: Path, tmp_path: Path) -> None:

@@ -39,16 +39,23 @@ def list_images(root: str | Path) -> list[Path]:
     Linked folders are followed, except one that leads back to a folder it lies in.
     Raises `DatasetError` for a folder that is missing or can't be read; without images the list is empty.
     """
+    return list_files(root)[0]
+
+
+def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
+    """The images under `root`, as `list_images` gives them, and the files of other kinds, sorted as well."""
     root = expand(root)
     if not root.exists():
         raise DatasetError(f"there is no folder {root}.")
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder.")
-    return sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts)
+    files = sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts)
+    images = [path for path in files if path.suffix.lower() in SUFFIXES]
+    return images, [path for path in files if path.suffix.lower() not in SUFFIXES]
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """The images under `folder`; `above` are the real paths of the folders that led here."""
+    """The files under `folder`; `above` are the real paths of the folders that led here."""
     real = folder.resolve()
     if real in above:
         return
@@ -61,7 +68,7 @@ def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
             continue
         if path.is_dir():
             yield from _walk(path, (*above, real))
-        elif path.suffix.lower() in SUFFIXES and path.is_file():
+        elif path.is_file():
             yield path
 
 
