@@ -42,10 +42,17 @@ Row = tuple[Item, np.ndarray, Thumbnail]
 def export_gallery(path: Path, out: Path) -> int:
     """Write the gallery's items, of one moment, and its marks to a new folder; how many items there are.
 
-    Raises `UsageError` where `out` is not a new or empty folder.
+    Raises `UsageError` where `out` is not a new or empty folder, and `GalleryError` where it cannot be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
+    try:
+        return _write(path, out)
+    except OSError as error:  # as Arrow raises it, without the file
+        raise GalleryError(f"{out} cannot be written, nothing was left there: {error.strerror or error}.") from None
+
+
+def _write(path: Path, out: Path) -> int:
     with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
         with (
             parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer,

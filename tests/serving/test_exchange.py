@@ -18,6 +18,7 @@ from serving.exchange_commands import EXPORT
 from serving.gallery import Gallery
 from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from serving.gallery.marks import SentQuery
+from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
 
@@ -61,6 +62,16 @@ def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(new.embedding(after.id), old.embedding(before.id))
         assert new.thumbnail(1) == old.thumbnail(1)
     assert import_gallery(tmp_path / "out", path) == (1198, 0), "all of it is there"
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.add(new_items(unit_rows(3000, seed=1), 200))
+    there = set(tmp_path.iterdir())
+    # SQLite itself maps 32 KiB; the file of the vectors is larger.
+    with full_disk(2**15), pytest.raises(GalleryError, match=rf"{tmp_path / 'copy'} cannot be written"):
+        export_gallery(path, tmp_path / "copy")
+    assert set(tmp_path.iterdir()) == there
 
 
 def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_path: Path) -> None:
