@@ -195,7 +195,8 @@ INDEX = Command(
     "zoo index margin-conv4-glyphs photos/ --out gallery/\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster",
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster\n"
+    "Images that cannot be read are left out and listed: the exit status is 0 (that of zoo gallery add is 1).",
     resumes=always,
 )
 SERVE = Command(
