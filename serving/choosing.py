@@ -30,7 +30,12 @@ def chosen(args: Namespace) -> Filter:
     """Raises `UsageError`."""
     from serving.gallery.filters import Filter
 
-    return Filter(tuple(args.label), _object(args.where) if args.where else {})
+    return Filter(tuple(args.label), where(args))
+
+
+def where(args: Namespace) -> dict[str, Any]:
+    """What --where says, unchecked but for being an object. Raises `UsageError`."""
+    return _object(args.where) if args.where else {}
 
 
 def note(gallery: Gallery, chosen: Filter) -> None:

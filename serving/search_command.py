@@ -89,9 +89,9 @@ def _at_service(args: Namespace, image: str | None) -> list[Match]:
         raise UsageError(f"--url: {error}") from None
     with client:
         try:
-            chosen = choosing.chosen(args)
+            # The service checks the filter: a client needs nothing that a gallery does.
             return client.search(
-                image, item=args.id, text=args.text, k=args.k, labels=chosen.labels, where=chosen.where
+                image, item=args.id, text=args.text, k=args.k, labels=args.label, where=choosing.where(args)
             )
         except ServiceError as error:
             if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
