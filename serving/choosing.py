@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import UsageError
+from serving.json_option import json_object
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -35,7 +34,7 @@ def chosen(args: Namespace) -> Filter:
 
 def where(args: Namespace) -> dict[str, Any]:
     """What --where says, unchecked but for being an object. Raises `UsageError`."""
-    return _object(args.where) if args.where else {}
+    return json_object(args.where, "--where", EXAMPLE) if args.where else {}
 
 
 def note(gallery: Gallery, chosen: Filter) -> None:
@@ -44,13 +43,3 @@ def note(gallery: Gallery, chosen: Filter) -> None:
 
     for one in unknown_labels(gallery, chosen.labels):
         print(f"zoo: {one[:1].lower()}{one[1:]}", file=sys.stderr)
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--where is no JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"--where is a JSON object, as {EXAMPLE}.")
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import choosing, runtimes
+from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table
 from zoo.errors import ItemNotFoundError, UsageError, nearest
@@ -82,12 +82,7 @@ def _files(args: Namespace) -> list[ImageFile]:
 def _metadata(text: str) -> dict[str, Any]:
     from serving.gallery.rows import json_of
 
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--metadata is no JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UsageError('--metadata is a JSON object, as {"year": 1908}.')
+    value = json_object(text, "--metadata", '{"year": 1908}')
     try:
         json_of(value)
     except ValueError as error:

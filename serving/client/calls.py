@@ -33,8 +33,7 @@ from serving.client.answers import (
     ServiceStats,
     Thumbnail,
 )
-from serving.client.images import Files, Image, several
-from serving.client.images import files as files_of
+from serving.client.images import Files, Image, files_of, several
 from zoo.errors import UsageError
 
 Box = tuple[float, float, float, float]

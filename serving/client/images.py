@@ -36,7 +36,7 @@ def several(images: Image | Sequence[Image]) -> Sequence[Image]:
     return [images] if isinstance(images, Image) else images
 
 
-def files(images: Sequence[Image]) -> Files:
+def files_of(images: Sequence[Image]) -> Files:
     return [_file(image) for image in images]
 
 

@@ -62,6 +62,8 @@ class Filter:
         return " AND ".join(parts) or "1", given
 
 
+EVERYTHING = Filter()
+
 _LISTED = "(SELECT value FROM json_each(?))"
 """A statement takes so many values only, of which a list is one."""
 _KINDS = {True: "true", False: "false", None: "null"}
@@ -91,9 +93,6 @@ def _within(bounds: Range) -> tuple[str, list[Any]]:
     """The test for numbers, or texts by their characters, within these bounds, and what it is given."""
     kinds = "('text')" if isinstance(next(iter(bounds.values())), str) else "('integer', 'real')"
     return " AND ".join([f"type IN {kinds}", *(f"value {BOUNDS[name]} ?" for name in bounds)]), [*bounds.values()]
-
-
-EVERYTHING = Filter()
 
 
 def _as_json(value: object) -> str:

@@ -49,9 +49,11 @@ def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
         raise DatasetError(f"there is no folder {root}.")
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder.")
-    files = sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts)
-    images = [path for path in files if path.suffix.lower() in SUFFIXES]
-    return images, [path for path in files if path.suffix.lower() not in SUFFIXES]
+    images: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts):
+        (images if path.suffix.lower() in SUFFIXES else others).append(path)
+    return images, others
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
