@@ -196,6 +196,7 @@ def _mixing() -> None:
 WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     **{f"step of loss {name}": partial(_step, Objective(name)) for name in LOSSES},
     **{f"step of miner {name}": partial(_step, how) for name, how in _mined().items()},
+    "step of loss n-pair from all samples": partial(_step, Objective("n-pair", loss_args={"all_samples": True})),
     "mixing": _mixing,
     "embedding": _embed,
     "neighbours": _neighbours,
