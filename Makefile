@@ -43,7 +43,7 @@ slow: $(READY)-slow ## tests that `make test` leaves out: Ray, a Bento, onnxrunt
 bench: $(READY) ## speed and memory beside the peers, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
-proof: $(READY) ## the service's long proofs, about an hour (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
+proof: $(READY) ## the service's long proofs, some 25 minutes (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
 	$(BIN)/python -m tests.proof $(PART) $(if $(PROOF_OUT),--out $(PROOF_OUT))
 
 lock: $(READY) ## renew constraints.txt from pyproject.toml

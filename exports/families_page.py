@@ -21,7 +21,8 @@ def page(table: Mapping[str, Any]) -> str:
     rows = table["rows"]
     machines = " and ".join(f"{name} ({count})" for name, count in Counter(row["hardware"] for row in rows).items())
     versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
-    families = {row["family"] for row in rows if "fp32" in row["variants"] and not row["recipe"]}
+    of_recipes = {row["family"] for row in rows if row["recipe"]}
+    families = {row["family"] for row in rows if "fp32" in row["variants"]} - of_recipes
     columns = (
         "architecture | timm module | input | dim | M par. | torch | fp32 | MiB | fp16 | MiB | int8 | MiB | centred | "
         "noise"

@@ -42,6 +42,10 @@ def test_the_page() -> None:
     assert "(precision-cost.md)" in text
     header = next(line for line in text.splitlines() if line.startswith("| architecture"))
     assert header.count("|") == 15
+    recipes = {**good, "architecture": "alpha_net_large", "recipe": True}
+    assert "among them 1 that recipes name and members of 0 further families" in page(
+        {**table, "rows": [good, recipes]}
+    )
 
 
 def test_the_architectures_of_recipes_are_those_that_recipes_name() -> None:

@@ -1,6 +1,6 @@
 """The long proofs of the service: crash, load and fuzz, each at its full count, one after the other.
 
-    make proof                         all of them, about an hour; what passed already is not run again
+    make proof                         all of them, some 25 minutes; what passed already is not run again
     make proof PART=fuzz               one of them, also if it has passed
     make proof PROOF_OUT=docs          the figures into docs/proof.json, docs/load.json and docs/load.png as well
     python -m tests.proof --short      every part in seconds, to see that they run
@@ -161,7 +161,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all without one")
     parser.add_argument("--kept", type=Path, default=Path(".proof"), help="folder of what passed (default .proof)")
     parser.add_argument("--out", type=Path, help="folder for proof.json, load.json and load.png, beside --kept")
-    parser.add_argument("--short", action="store_true", help="seconds instead of an hour")
+    parser.add_argument("--short", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--json", action="store_true", help="the results as JSON instead of a table")
     args = parser.parse_args(words)
     if unknown := set(args.parts) - set(PARTS):

@@ -61,9 +61,10 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
     if restarts < 1 or iterations < 1:
         raise EvaluationError(f"k-means needs a run and an iteration, not {restarts} and {iterations}.")
     middle = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    rows = rows - middle  # distances from products are exact only near the origin
+    whole = np.ones((len(rows), rows.shape[1] + 1), np.float32)
+    rows = np.subtract(rows, middle, out=whole[:, :-1])  # distances from products are exact only near the origin
     rng = np.random.default_rng(seed)
-    nearest = nearest_to(rows)
+    nearest = nearest_to(whole)
     spread = _spread if k <= GREEDY else partial(_spread_in_rounds, nearest_of=nearest)
     runs = (lloyd(rows, rows[spread(rows, k, rng)], iterations, nearest) for _ in range(restarts))
     best = min(runs, key=lambda run: run.inertia)
@@ -75,9 +76,9 @@ def lloyd(
 ) -> Clusters:
     """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat.
 
-    nearest_of: `nearest_to(points)`, where it is at hand.
+    nearest_of: `nearest_to` the points and a last column of 1, where it is at hand.
     """
-    nearest_of = nearest_of or nearest_to(points)
+    nearest_of = nearest_of or nearest_to(np.column_stack([points, np.ones(len(points), np.float32)]))
     labels, nearest = _assign(points, centres, nearest_of)
     k = len(centres)
     sums = _sums(points, labels, k)
@@ -93,7 +94,7 @@ def lloyd(
         sums += _sums(others, labels[changed], k)
         sums -= _sums(others, last[changed], k)
     centres = _means(sums, labels)
-    return Clusters(labels, centres, float(_distances(points, centres, labels).sum()))
+    return Clusters(labels, centres, _inertia(points, centres, sums, labels))
 
 
 def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -136,10 +137,11 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, near
     return chosen
 
 
-def nearest_to(points: np.ndarray) -> Nearest:
-    """How the nearest centres of points float32 [n, d] are found: on a GPU where there is one with room for it."""
-    here = partial(_nearest, points)
-    there = on_gpu(points) if len(points) >= ON_GPU else None
+def nearest_to(whole: np.ndarray) -> Nearest:
+    """How the nearest centres are found of the points in whole float32 [n, d + 1], where they are followed by a 1: on a
+    GPU where there is one with room for it."""
+    here = partial(_nearest, whole)
+    there = on_gpu(whole[:, :-1]) if len(whole) >= ON_GPU else None
     if there is None:
         return here
 
@@ -178,17 +180,15 @@ def _assign_again(
     return _filled(labels, nearest, points, centres)
 
 
-def _nearest(
-    points: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """As `Nearest`, chunk by chunk."""
-    rows = points if chosen is None else points[chosen]
+def _nearest(whole: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """As `Nearest`, chunk by chunk. The points' 1 and the centres' -|c|^2 / 2 are factors like all others, so that
+    nothing has to be taken from the products."""
+    rows = whole if chosen is None else whole[chosen]
     labels, nearest = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
-    halves = np.einsum("ij,ij->i", centres, centres) / 2
+    factors = np.column_stack([centres, np.einsum("ij,ij->i", centres, centres) / -2]).T
     memory = Buffer(np.float32)
     for part in _chunks(len(rows), len(centres), TABLE_BYTES):
-        near = np.matmul(rows[part], centres.T, out=memory.of(len(rows[part]), len(centres)))
-        near -= halves
+        near = np.matmul(rows[part], factors, out=memory.of(len(rows[part]), len(centres)))
         near.argmax(axis=1, out=labels[part])
         nearest[part] = near[np.arange(len(near)), labels[part]]
     return labels, nearest
@@ -222,6 +222,14 @@ def _sums(points: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
         present, starts = np.unique(labels[part][order], return_index=True)
         sums[present] += np.add.reduceat(points[part][order].astype(np.float64), starts, axis=0)
     return sums
+
+
+def _inertia(points: np.ndarray, centres: np.ndarray, sums: np.ndarray, labels: np.ndarray) -> float:
+    """The sum of |x - c|^2, which is |x|^2 - 2 x c + |c|^2, in double precision."""
+    parts = (points[part].astype(np.float64) for part in _chunks(*points.shape))
+    lengths = sum(float(np.vdot(part, part)) for part in parts)
+    wide, sizes = centres.astype(np.float64), np.bincount(labels, minlength=len(centres))
+    return max(0.0, lengths - 2 * float(np.vdot(wide, sums)) + float(sizes @ np.einsum("ij,ij->i", wide, wide)))
 
 
 def _distances(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> np.ndarray:
