@@ -150,6 +150,7 @@ def _close() -> Study:
         note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the "
         "learning rate of proxies is the small recipes' own. None is tuned to the data, of which the claim is made.",
         datasets=SMALL_DATASETS,
+        elsewhere="On the papers' data sets: revisiting/table-2.",
     )
 
 

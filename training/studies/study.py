@@ -186,8 +186,9 @@ def combined(name: str, title: str, source: str, studies: Iterable[Study]) -> St
     measures = tuple(dict.fromkeys(measure for study in studies for measure in study.measures))
     claims = [_explicit(claim, study) for study in studies for claim in study.claims]
     note = " ".join(dict.fromkeys(study.note for study in studies if study.note))
-    datasets = next((study.datasets for study in studies if study.datasets), ())
-    return Study(name, title, source, arms, measures, tuple(claims), datasets=datasets, note=note)
+    bound = next((study for study in studies if study.datasets), None)
+    datasets, elsewhere = (bound.datasets, bound.elsewhere) if bound else ((), "")
+    return Study(name, title, source, arms, measures, tuple(claims), datasets=datasets, elsewhere=elsewhere, note=note)
 
 
 def _explicit(claim: Claim, study: Study) -> Claim:
