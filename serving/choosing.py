@@ -37,9 +37,9 @@ def where(args: Namespace) -> dict[str, Any]:
     return json_object(args.where, "--where", EXAMPLE) if args.where else {}
 
 
-def note(gallery: Gallery, chosen: Filter) -> None:
-    """Say on stderr which of the labels no item has."""
-    from serving.gallery.hints import unknown_labels
+def note(gallery: Gallery, chosen: Filter, found: bool) -> None:
+    """Say on stderr which of the labels no item has, and, where nothing was found, which key."""
+    from serving.gallery.hints import notes
 
-    for one in unknown_labels(gallery, chosen.labels):
+    for one in notes(gallery, chosen, found):
         print(f"zoo: {one[:1].lower()}{one[1:]}", file=sys.stderr)

@@ -153,7 +153,7 @@ def _list(args: Namespace) -> None:
     chosen = choosing.chosen(args)
     with Gallery.open(args.gallery) as gallery:
         items, total = gallery.items(args.offset, args.limit or -1, None, chosen), gallery.count(None, chosen)
-        choosing.note(gallery, chosen)
+        choosing.note(gallery, chosen, total > 0)
     if args.json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return

@@ -118,7 +118,7 @@ def _search(max_k: int) -> Json:
         "ordered_by says what re-ranked results are in the order of, and rerank_score of each is that, the greatest "
         "first: the similarity to the query and its first results together (expansion), or 1 minus the distance of "
         "Zhong et al. 2017, equation 12 (reciprocal; the first 200 results alone have it). notes says which labels no "
-        "item has.",
+        "item has, and, where nothing was found, which keys of where.",
         "parameters": [
             parameter("k", "How many to find", 1, max_k, min(DEFAULT_K, max_k)),
             parameter("id", "Search by this item instead of an image", 1, None, None),

@@ -16,7 +16,7 @@ from serving.calibrating import calibration_of, told
 from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
-from serving.gallery.hints import unknown_labels
+from serving.gallery.hints import notes
 from serving.openapi import MAX_LIMIT
 from serving.projection import Atlas
 from serving.refusals import RefusedError
@@ -42,8 +42,8 @@ async def items(request: Request) -> Response:
     page = await to_thread.run_sync(gallery.items, offset, limit, None, chosen)
     total = await to_thread.run_sync(gallery.count, None, chosen)
     rows = [item_json(one, path) for one in page]
-    notes = await to_thread.run_sync(unknown_labels, gallery, labels) if labels else []
-    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": notes})
+    said = await to_thread.run_sync(notes, gallery, chosen, total > 0) if chosen else []
+    return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": said})
 
 
 async def item(request: Request) -> Response:

@@ -62,14 +62,19 @@ def _in_folder(args: Namespace) -> list[Hit]:
     chosen = choosing.chosen(args)
     searcher = Searcher.open(args.gallery, args.model, models=Models(args.runtime or "onnx", args.precision or "fp32"))
     try:
-        choosing.note(searcher.gallery, chosen)
-        if args.text is not None:
-            return _by_text(searcher, args, chosen)
-        if args.id is not None:
-            return searcher.by_item(args.id, args.k, chosen)
-        return searcher.by_image(args.image, args.k, chosen)
+        hits = _hits(searcher, args, chosen)
+        choosing.note(searcher.gallery, chosen, bool(hits))
+        return hits
     finally:
         searcher.close()
+
+
+def _hits(searcher: Searcher, args: Namespace, chosen: Filter) -> list[Hit]:
+    if args.text is not None:
+        return _by_text(searcher, args, chosen)
+    if args.id is not None:
+        return searcher.by_item(args.id, args.k, chosen)
+    return searcher.by_image(args.image, args.k, chosen)
 
 
 def _by_text(searcher: Searcher, args: Namespace, chosen: Filter) -> list[Hit]:

@@ -19,7 +19,7 @@ from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_s
 from serving.calibrating import calibration_of
 from serving.collection import Collection, collection_of
 from serving.finding import Box
-from serving.gallery.hints import unknown_labels
+from serving.gallery.hints import notes
 from serving.metrics import stage
 from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
@@ -57,9 +57,9 @@ async def search(request: Request) -> Response:
         for number, one in enumerate(singly):
             run = cores.run_aside if number else cores.run
             body["searches"].append(await run(_tried, collection, one))
-    labels = asked.ask.chosen.labels
-    notes = await to_thread.run_sync(unknown_labels, collection.gallery, labels) if labels else []
-    told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": notes}
+    chosen, found = asked.ask.chosen, any(one.get("results") for one in body.get("searches", [body]))
+    said = await to_thread.run_sync(notes, collection.gallery, chosen, found) if chosen else []
+    told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": said}
     return JSONResponse({**body, "k": asked.ask.k, **told, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 
 

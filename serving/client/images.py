@@ -64,4 +64,6 @@ def _bytes(image: Image) -> bytes:
         raise UsageError(f"an image is a path or the bytes of an image file, not a {type(image).__name__}.") from None
     except OSError as error:
         reason = error.strerror
+    except ValueError as error:  # a name that no file can have
+        reason = str(error)
     raise GalleryError(f"{image} cannot be read: {reason}.")

@@ -1,16 +1,17 @@
-"""What is said of a label that a filter names and no item has, and of a large gallery that was never tuned."""
+"""What is said of what a filter names and no item has, and of a large gallery that was never tuned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 from serving.gallery.backends import FOLLOWED, backend_of
+from serving.gallery.filters import Filter
 from serving.gallery.gallery import Gallery
 from zoo.errors import nearest
 
 NOTED, COMPARED, LONGEST = 3, 2000, 80
-"""So many unknown labels are noted, each beside so many of those that there are, and shown up to so many characters."""
+"""So many unknown names are noted, each beside those of so many labels or items, and shown up to so many characters."""
 
 LARGE = 100_000
 """With more items an approximate index is worth its making."""
@@ -28,8 +29,20 @@ def untuned(gallery: Gallery) -> str | None:
     )
 
 
-def unknown_labels(gallery: Gallery, labels: Sequence[str]) -> list[str]:
-    """Of each of these labels that no item has a sentence, with the nearest that there are; of the first few."""
-    absent = list(islice((label[:LONGEST] for label in labels if not gallery.items(0, 1, label)), NOTED))
+def notes(gallery: Gallery, chosen: Filter, found: bool) -> list[str]:
+    """Of each label that no item has a sentence, with the nearest that there are; where nothing was found, also of each
+    key that the metadata of the first items have not. Of the first few of both."""
+    absent = list(islice((label for label in chosen.labels if not gallery.items(0, 1, label)), NOTED))
     known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
-    return [f"No item has the label {label!r}.{nearest(label, known)}" for label in absent]
+    said = [f"No item has the label {_named(label, known)}" for label in absent]
+    if found or not chosen.where:
+        return said
+    keys = gallery.overview.keys(COMPARED)
+    whose = "No item has" if gallery.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
+    missing = islice((key for key in chosen.where if key not in keys), NOTED)
+    return [*said, *(f"{whose} metadata called {_named(key, keys)}" for key in missing)]
+
+
+def _named(name: str, known: Iterable[str]) -> str:
+    short = name[:LONGEST]
+    return f"{short!r}.{nearest(short, known)}"

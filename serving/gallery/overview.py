@@ -23,6 +23,10 @@ SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
 GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
 """
 """Objects and nulls have no atom; of a list each member counts, once an item, as a filter finds it."""
+_KEYS = """
+SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
+ORDER BY one.key
+"""
 
 
 class Overview:
@@ -42,3 +46,7 @@ class Overview:
         found = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
         # Older stores may hold whole numbers that SQLite reads as infinity, which JSON has not.
         return (rows[0][4] if rows else 0), [one for one in found if one[1] not in (math.inf, -math.inf)]
+
+    def keys(self, limit: int) -> list[str]:
+        """What the metadata of the first `limit` items have, whatever its value, in order."""
+        return [key for (key,) in self._read(_KEYS, limit)]

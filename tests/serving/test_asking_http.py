@@ -96,6 +96,9 @@ def test_an_answer_says_its_order_and_which_labels_there_are_not(http: httpx.Cli
     files = [("image", toys.query(0)), ("image", toys.query(1))]
     several = http.post("/search?label=zzz&rerank=reciprocal", files=files).json()
     assert (len(several["searches"]), len(several["notes"])) == (2, 1)
+    assert told(where=json.dumps({"yeer": 1908}))[1] == ["No item has metadata called 'yeer'."]
+    assert told(where=json.dumps({"yeer": None}))[1] == []  # which all items have
+    assert http.get("/items", params={"where": '{"yeer": 1908}'}).json()["notes"] == told(where='{"yeer": 1908}')[1]
 
 
 def test_a_crop_is_searched_as_the_part_by_itself(http: httpx.Client) -> None:

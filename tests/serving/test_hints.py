@@ -1,4 +1,4 @@
-"""What `zoo index` and `zoo gallery stats` say of a large gallery that was never tuned."""
+"""What is said of a large gallery that was never tuned, and of what a filter names and no item has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from serving.commands import INDEX
-from serving.gallery import hints
+from serving.gallery import Gallery, hints
+from serving.gallery.filters import Filter
 from serving.gallery_commands import STATS
 from serving.tune_command import TUNE
 from tests.serving.test_commands import run_here
@@ -53,3 +54,21 @@ def test_a_small_gallery_is_left_in_peace(
     assert "tune" not in capsys.readouterr().out
     run_here(STATS, gallery, "--json")
     assert json.loads(capsys.readouterr().out)["index"]["hint"] is None
+
+
+def test_keys_that_no_metadata_have_are_noted_where_nothing_was_found(
+    gallery: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misspelt = Filter(where={"yeer": 1908, "Rome": "x", "year": [1908], "none": None})
+    with Gallery.open(gallery) as opened:
+        opened.describe(2, None, {"year": 1908, "none": None})
+        opened.describe(3, None, {"place": [], "Rome": {"x": 1}})
+        assert hints.notes(opened, misspelt, found=False) == [
+            "No item has metadata called 'yeer'. Did you mean 'year'?"
+        ]
+        assert hints.notes(opened, misspelt, found=True) == []
+        assert len(hints.notes(opened, Filter(("zzz",), {str(n): n for n in range(9)}), found=False)) == 4
+        monkeypatch.setattr(hints, "COMPARED", 2)
+        assert hints.notes(opened, Filter(where={"place": "Rome"}), found=False) == [
+            "None of the first 2 items has metadata called 'place'."
+        ]
