@@ -14,6 +14,9 @@ ROOT = Path(__file__).parent.parent
 # Tests compute little at a time: a second thread would spend its time waiting, and on a busy machine very long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Some tests import it before `zoo`, which says the same.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 # All that tests ask is on loopback, without TLS: reading the machine's certificates for every client of httpx would
 # take longer than most requests.
 os.environ.pop("SSL_CERT_FILE", None)

@@ -5,6 +5,7 @@
 >>> vectors = model.embed(["a.png", "b.png"])  # float32 [2, dim], unit rows
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from zoo.evaluation.evaluate import evaluate
     from zoo.publication import Publication
     from zoo.publish import push
+
+# ONNX Runtime from 1.29 on reports models and machine to its makers unless told not to, before it is imported first.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.3.0"
 
