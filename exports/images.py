@@ -13,8 +13,7 @@ from PIL import Image
 from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import SPLITS
-from zoo.datasets.folder import list_images
+from zoo.datasets.folder import is_parted, list_images
 from zoo.errors import ExportError, ZooError, nearest
 from zoo.golden import read_golden
 from zoo.images import ImageLike
@@ -68,7 +67,7 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     play no part. Raises `ExportError` where there are no such images, `DatasetError` where there is no such folder.
     """
     name = source or card.dataset
-    if name == "folder" and data is not None and not _is_split(data):
+    if name == "folder" and data is not None and not is_parted(data):
         return _parted(card, str(data), list_images(data), count)
     if name in DATASETS and not (name == "folder" and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
@@ -80,10 +79,6 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     if source is None or not expand(source).is_dir():
         raise ExportError(_no_images(card, source))
     return _parted(card, source, list_images(source), count)
-
-
-def _is_split(folder: Path) -> bool:
-    return all((expand(folder) / split).is_dir() for split in SPLITS)
 
 
 def _parted(card: Card, source: str, found: Sequence[ImageLike], count: int) -> Sample:

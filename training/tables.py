@@ -8,6 +8,8 @@ from typing import Any
 
 from zoo.errors import RecipeError, nearest
 
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 def make(
     table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
@@ -18,8 +20,12 @@ def make(
     """
     check(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
+    given = {key: value for key, value in (offered or {}).items() if key in taken}
+    needed = [key for key, one in taken.items() if one.default is one.empty and one.kind not in _ANY]
+    if missing := [key for key in needed if key not in {**given, **args}]:
+        raise RecipeError(f"{kind} {name!r} needs what is not given: {', '.join(missing)}.")
     try:
-        return table[name](**{key: value for key, value in (offered or {}).items() if key in taken}, **args)
+        return table[name](**given, **args)
     except (TypeError, ValueError) as error:  # a name that it does not know, or a value that it cannot use
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
 

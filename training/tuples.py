@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.errors import UsageError
+
 
 class Triplets(NamedTuple):
     """t triplets; each field int64 [t], indices of rows of the batch."""
@@ -32,6 +34,14 @@ class Pairs(NamedTuple):
     positives: Tensor
     anchors_n: Tensor
     negatives: Tensor
+
+
+def only_triplets(tuples: NamedTuple) -> Triplets:
+    """The tuples, which a miner of another kind may have given. Raises `UsageError` for those."""
+    if isinstance(tuples, Triplets):
+        return tuples
+    kind = type(tuples).__name__.lower()
+    raise UsageError(f"this loss takes triplets, not {kind}; choose a miner that gives triplets, or leave it out.")
 
 
 def to_pairs(tuples: Triplets | Pairs) -> Pairs:

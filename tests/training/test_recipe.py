@@ -146,6 +146,8 @@ def test_override() -> None:
         ("augmentation.crop=middle", "none, window, squeezed, resized"),
         ("name=../x", "lower-case letters"),
         ("preprocessing.mode=XYZ", "grey"),
+        ("heads.0.dim=3", r'heads is a list, which is set as a whole, as heads=\[{"name": "embedding", "dim": 64}\]'),
+        ("batch.per_class=1", "batch.per_class must be 2 or more, of which a miner makes positives, not 1"),
         ('heads=[{"name": "a", "dim": "x"}]', "heads must be"),
         ('heads=[{"dim": 3}]', "heads must be"),
         ('heads=[{"name": "a", "dim": 8}, {"name": "a", "dim": 8}]', "heads: several heads are called 'a'"),

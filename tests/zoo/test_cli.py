@@ -249,12 +249,25 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     assert f"{low:.4f} to {high:.4f}" in row
     assert main(["info", "toy-pool"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("measured on folder, test split, with onnx in fp32" in line for line in lines)
+    assert any("measured on folder, all of it, with onnx in fp32" in line for line in lines)
     for name, value in result["metrics"].items():
         low, high = result["intervals"][name]
         assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
     assert main(["info", "toy-pool", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"] == [result]
+
+
+def test_who_was_trained_on_a_folder_may_have_seen_what_is_in_it(capsys, toy, pictures):
+    assert main([*EVALUATE, "--data", str(pictures)]) == 0
+    out, err = capsys.readouterr()
+    assert "on folder, all of it" in out
+    assert "has seen" not in err
+    card = json.loads((toy / "card.json").read_text())
+    (toy / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))
+    assert main([*EVALUATE, "--data", str(pictures), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["split"] == "all"
+    assert "toy-pool was trained on a folder of images. If it was this one, it has seen these classes" in err
 
 
 @pytest.mark.usefixtures("toy")

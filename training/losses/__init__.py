@@ -1,7 +1,8 @@
 """Losses by name. Each is a module called as `loss(embeddings [b, d], labels [b], tuples=None) -> scalar`.
 
 Made with the number of classes and, where the constructor has `dim`, the embeddings' dimension. Embeddings are unit
-rows unless the class says `normalised = False`. The annotation of `tuples` says which tuples a loss takes.
+rows unless the class says `normalised = False`. The annotation of `tuples` says which tuples a loss takes: it has to be
+there. Labels are int64; embeddings float32, or, where a loss has class vectors, of their dtype (`loss.to(dtype)`).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.batches import check_batch
 from training.distances import mean_norm
 from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair
 
@@ -37,6 +38,7 @@ class Angular(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
         both = n_pair(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
         return both + self.nu * mean_norm(embeddings, self.squared_norm)

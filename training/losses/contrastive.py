@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from training.batches import check_batch
 from training.distances import distances, pair_distances
 from training.hinges import contrast, hinges
 from training.tuples import Pairs, Triplets, to_pairs
@@ -25,6 +26,7 @@ class Contrastive(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
             return contrast(distances(embeddings), labels, *margins, self.active_only)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.miners.distance_weighted import log_density
 from training.miners.drawing import prefer
@@ -51,6 +52,7 @@ class DaNCE(nn.Module):
 
         0, with zero gradient, where no anchor has both a positive and a negative.
         """
+        check_batch(embeddings, labels)
         cosines = products(embeddings)
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
         pushed = self._pushed(cosines, negative_mask(labels), embeddings.shape[1])

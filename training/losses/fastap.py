@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.histograms import pair_kinds, soft_histograms
 
@@ -23,6 +24,7 @@ class FastAP(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         kinds = pair_kinds(labels)
         # Squared distances from 0 to 4 are cosines from 1 to -1.
         positive, negative, _ = soft_histograms(products(embeddings), kinds, self.bins + 1, 1, -1).unbind(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from training.batches import check_batch
 from training.distances import products
 from training.histograms import pair_kinds, soft_histograms
 
@@ -22,6 +23,7 @@ class Histogram(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. 0 without positive or without negative pairs."""
+        check_batch(embeddings, labels)
         histograms = soft_histograms(products(embeddings), pair_kinds(labels), self.nodes, -1, 1)
         positive, negative, _ = histograms.sum(0)
         positive, negative = positive / positive.sum().clamp(min=1), negative / negative.sum().clamp(min=1)

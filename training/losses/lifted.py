@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from training import masked
+from training.batches import check_batch
 from training.distances import distances, mean_norm
 from training.tuples import negative_mask, positive_mask
 
@@ -26,6 +27,7 @@ class Lifted(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)
         every = distances(embeddings)
         pulled = masked.logsumexp(every, positive)

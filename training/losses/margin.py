@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from training.batches import check_batch
 from training.distances import distances, triplet_distances
 from training.hinges import hinges
 from training.losses.proxies import check_labels
-from training.tuples import Triplets, negative_mask, positive_mask
+from training.tuples import Triplets, negative_mask, only_triplets, positive_mask
 
 
 class Margin(nn.Module):
@@ -34,6 +35,7 @@ class Margin(nn.Module):
 
         Zero, with zero gradients, where no term is above zero.
         """
+        check_batch(embeddings, labels)
         check_labels(labels, self.classes)
         betas = self.beta.expand(self.classes)
         if tuples is None:
@@ -47,7 +49,7 @@ class Margin(nn.Module):
                 )
             near, far = hinges(every + self.margin, positive), hinges(self.margin - every, negative)
         else:
-            beta = betas[labels[tuples.anchors]]
+            beta = betas[labels[only_triplets(tuples).anchors]]
             of_positives, of_negatives = triplet_distances(embeddings, *tuples)
             near, far = hinges(of_positives - beta + self.margin), hinges(beta - of_negatives + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 
@@ -27,6 +28,7 @@ class MultiSimilarity(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Pairs | Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)
         cosines = products(embeddings)
         pulled = masked.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.batches import check_batch
 from training.distances import mean_norm
 from training.tuples import positive_mask
 
@@ -30,6 +31,7 @@ class NPair(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
         return n_pair(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
 

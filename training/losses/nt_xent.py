@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.tuples import negative_mask, positive_mask
 
@@ -23,6 +24,7 @@ class NTXent(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         logits = products(embeddings) / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
         pushed = masked.logsumexp(logits, negative_mask(labels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from training.batches import check_batch
 from training.distances import pair_distances
 from training.hinges import hinges
 from training.tuples import Quadruplets, Triplets, positive_mask
@@ -29,6 +30,7 @@ class Quadruplet(nn.Module):
         n' is drawn at random where triplets are given, and n also where nothing is given, for every ordered positive
         pair. Tuples for which the batch has no n' count in the first mean only.
         """
+        check_batch(embeddings, labels)
         a, p, n, other = tuples if isinstance(tuples, Quadruplets) else complete(labels, tuples)
         positive = self._distances(embeddings, a, p)
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.tuples import positive_mask
 from zoo.errors import RecipeError
@@ -46,6 +47,7 @@ class RecallAtK(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Memory O(b^2), time O(positive pairs * b)."""
+        check_batch(embeddings, labels)
         positive = positive_mask(labels)
         queries, positives = positive.nonzero(as_tuple=True)
         similarities = products(embeddings).fill_diagonal_(-torch.inf)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from training.batches import check_batch
 from training.distances import with_transpose
 from training.hinges import hinges, triplet_hinges
 from training.snr_contrast import inverse_power, snr_contrast
-from training.tuples import Pairs, Triplets, to_pairs
+from training.tuples import Pairs, Triplets, only_triplets, to_pairs
 
 
 class SNRTriplet(nn.Module):
@@ -29,11 +30,13 @@ class SNRTriplet(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
+        check_batch(embeddings, labels)
         if tuples is None:
             terms = triplet_hinges(snr_distances(embeddings), labels, self.margin)
         else:
-            positive = snr_pair_distances(embeddings, tuples.anchors, tuples.positives)
-            negative = snr_pair_distances(embeddings, tuples.anchors, tuples.negatives)
+            anchors, positives, negatives = only_triplets(tuples)
+            positive = snr_pair_distances(embeddings, anchors, positives)
+            negative = snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)
         return terms.mean(self.active_only) + self.nu * off_centre(embeddings)
 
@@ -60,6 +63,7 @@ class SNRContrastive(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
             return snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)

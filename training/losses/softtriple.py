@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.batches import check_batch
 from training.losses.proxies import check_labels, class_vectors, shifted_cross_entropy
 
 
@@ -35,6 +36,7 @@ class SoftTriple(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         check_labels(labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
         single = embeddings / self.gamma @ centres.transpose(1, 2)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from training import masked
+from training.batches import check_batch
 from training.distances import products
 from training.tuples import positive_mask
 
@@ -22,6 +23,7 @@ class SupCon(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        check_batch(embeddings, labels)
         positive = positive_mask(labels)
         others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         logits = products(embeddings) / self.temperature

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from training.batches import check_batch
 from training.distances import distances, triplet_distances
 from training.hinges import hinges, triplet_hinges
-from training.tuples import Triplets
+from training.tuples import Triplets, only_triplets
 
 
 class Triplet(nn.Module):
@@ -23,9 +24,10 @@ class Triplet(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
+        check_batch(embeddings, labels)
         if tuples is None:
             return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
-        positive, negative = triplet_distances(embeddings, *tuples)
+        positive, negative = triplet_distances(embeddings, *only_triplets(tuples))
         return hinges(self._power(positive) - self._power(negative) + self.margin).mean(self.active_only)
 
     def _power(self, values: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
         if getattr(objective, part) is None and getattr(objective, f"{part}_args"):
             raise RecipeError(f"objective.{part}_args are set, but no objective.{part} that would take them.")
     if objective.miner is not None and "miner" not in wanted:
-        raise RecipeError(f"the method {objective.method!r} takes no miner; leave objective.miner out.")
+        raise RecipeError(f"the method {objective.method!r} takes no miner: set objective.miner=none.")
 
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
@@ -88,7 +88,7 @@ def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> No
     given, taken = gives(miner), kinds_taken(loss)
     if given not in taken:
         named = " or ".join(kind.__name__.lower() for kind in taken)
-        advice = f"{named}: choose another miner" if named else "no tuples: leave objective.miner out"
+        advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
         raise RecipeError(
             f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
         )

@@ -25,8 +25,14 @@ def takes(loss: nn.Module, tuples: type) -> bool:
 
 
 def kinds_taken(loss: type[nn.Module]) -> list[type]:
-    """The kinds of tuples that losses of this class take."""
-    return [kind for kind in get_args(get_type_hints(loss.forward)["tuples"]) if kind is not NoneType]
+    """The kinds of tuples that losses of this class take. Raises `RecipeError` where the class does not say."""
+    hints = get_type_hints(loss.forward)
+    if "tuples" not in hints:
+        raise RecipeError(
+            f"{loss.__name__}.forward does not say which mined tuples it takes: annotate its argument, as in "
+            "tuples: Triplets | None = None (training.tuples), or tuples: None = None where it takes none."
+        )
+    return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
 
 
 def gives(miner: Any) -> type:

@@ -1,6 +1,7 @@
 """Miners by name. Each is called as `miner(embeddings [b, d], labels [b])` and gives index tuples into the batch.
 
-They give `Triplets`, multi-similarity `Pairs`; rho wraps any other miner.
+They give `Triplets`, multi-similarity `Pairs`; rho wraps any other miner. Embeddings that are not finite are not looked
+for: the loss of what is found is not finite then, either.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.batches import check_batch
 from training.miners.drawing import draw
 from training.tuples import Triplets, negative_mask, positive_pairs
 
@@ -22,6 +23,7 @@ class DistanceWeighted:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        check_batch(embeddings, labels)
         anchors, positives = positive_pairs(labels)
         negatives = negative_mask(labels)
         if len(anchors) and not negatives[:1].any():  # a batch of one class

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.batches import check_batch
 from training.distances import unit_distances
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.drawing import draw, prefer
@@ -41,6 +42,7 @@ class InterClass:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none where the batch has fewer than three classes."""
+        check_batch(embeddings, labels)
         anchors = torch.arange(len(labels), device=labels.device)
         if len(labels.unique()) < 3:
             return Triplets(anchors[:0], anchors[:0], anchors[:0])

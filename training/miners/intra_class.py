@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from training.batches import check_batch
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.drawing import draw
 from training.tuples import Triplets, positive_mask
@@ -24,6 +25,7 @@ class IntraClass:
 
         Raises `RecipeError` where no class of the batch has three samples.
         """
+        check_batch(embeddings, labels)
         same = positive_mask(labels)
         anchors = (same.sum(1) >= 2).nonzero()[:, 0]
         if len(anchors) == 0:

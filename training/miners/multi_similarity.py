@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.batches import check_batch
 from training.tuples import Pairs, negative_mask, positive_mask
 
 
@@ -16,6 +17,7 @@ class MultiSimilarity:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Pairs:
         """Pairs of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        check_batch(embeddings, labels)
         embeddings = embeddings.detach().float()
         similarities = embeddings @ embeddings.T
         positives, negatives = positive_mask(labels), negative_mask(labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from training.batches import check_batch
 from training.miners.drawing import draw, rows_of
 from training.tuples import Triplets, negative_mask, positive_mask
 
@@ -13,6 +14,7 @@ class Random:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of labels int64 [b]; none for anchors without a positive or a negative."""
+        check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
         anchors = rows_of(positives, negatives)
         return Triplets(anchors, draw(positives, anchors), draw(negatives, anchors))

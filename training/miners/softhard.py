@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from training.batches import check_batch
 from training.distances import unit_distances
 from training.miners.drawing import draw, prefer, rows_of
 from training.tuples import Triplets, negative_mask, positive_mask
@@ -18,6 +19,7 @@ class Softhard:
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())
         positives, negatives = positive_mask(labels), negative_mask(labels)
         anchors = rows_of(positives, negatives)

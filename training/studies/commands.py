@@ -69,6 +69,7 @@ def _configure_both(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from training.studies.names import check_study, studies_for
     from zoo.datasets import check
+    from zoo.datasets.folder import check_parted
 
     check_study(args.study)
     if args.dataset is None:
@@ -84,6 +85,8 @@ def _run(args: Namespace) -> int:
     told = []
     for study in studies:
         plan = plan_of(study, args)
+        if plan.recipes(plan.study.arms[0])[0].data.dataset == "folder" and plan.data is not None:
+            check_parted(plan.data)
         folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
         told.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
     return close(told, args)

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
 from zoo.cli.output import print_json, print_table
+from zoo.datasets.dataset import WHOLE, part_of
 
 if TYPE_CHECKING:
     from zoo.results import Evaluation
+
+
+SEEN = """\
+{name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
+new ones: zoo train and zoo evaluate part a folder that has the folders train and test, zoo finetune any other."""
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -68,6 +74,8 @@ def _run(args: Namespace) -> int:
         progress=progress,
         metrics=args.metrics.split(","),
     )
+    if result.split == WHOLE and model.card.dataset == result.dataset:
+        print(f"zoo: {SEEN.format(name=model.card.name)}", file=sys.stderr)
     if args.json:
         print_json(result.to_json())
     else:
@@ -94,7 +102,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _print_for_people(result: Evaluation) -> None:
     measured = result.queries - result.queries_without_relatives
-    print(f"{result.model} ({result.runtime}, {result.precision}) on {result.dataset}, {result.split} split")
+    print(f"{result.model} ({result.runtime}, {result.precision}) on {result.dataset}, {part_of(result.split)}")
     print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
     if result.queries_without_relatives:
         print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")

@@ -117,9 +117,11 @@ def _published(model: ModelInfo) -> list[list[str]]:
 
 
 def _subject(result: dict[str, Any]) -> str:
-    named = {key: str(result[key] or "-") for key in ("dataset", "split", "runtime", "precision")}
+    from zoo.datasets.dataset import part_of
+
+    named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
     when = result.get("date", "date unknown")
-    return f"{named['dataset']}, {named['split']} split, with {named['runtime']} in {named['precision']} ({when})"
+    return f"{named['dataset']}, {part_of(result['split'])}, with {named['runtime']} in {named['precision']} ({when})"
 
 
 def _scores(result: dict[str, Any]) -> list[list[str]]:

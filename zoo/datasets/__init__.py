@@ -89,10 +89,10 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
 
 def check(name: str, split: str = "test", data: str | Path | None = None) -> None:
     """Raise those errors of `load` that need no image to be read: an unknown name or split, no such folder."""
-    from zoo.datasets.dataset import SPLITS
+    from zoo.datasets.dataset import SPLITS, WHOLE
 
     check_name(name)
-    if split not in SPLITS:
+    if split not in SPLITS and (name, split) != ("folder", WHOLE):
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
     if data is not None:
         check_folder(data)

@@ -11,6 +11,13 @@ from zoo.errors import DatasetError
 from zoo.images import ImageLike
 
 SPLITS = ("train", "test")
+WHOLE = "all"
+"""The split of a folder that is not parted, whichever was asked for."""
+
+
+def part_of(split: str | None) -> str:
+    """How a split is called."""
+    return "all of it" if split == WHOLE else f"{split} split"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError
 from zoo.images import SUFFIXES
 from zoo.paths import expand
@@ -17,20 +17,39 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     """The folder `data`; classes are the images' folders relative to it ("birds/wren"), sorted, nested or not.
 
     If `data` has the subfolders `train` and `test`, the one asked for is the data set; otherwise all of `data` is,
-    whichever split is asked for. Raises `DatasetError` for a missing or empty folder, images outside any class, and
-    a single class.
+    whichever split is asked for, "all" included, and its split is called so. Raises `DatasetError` for a missing or
+    empty folder, images outside any class, and a single class.
     """
     if data is None:
         raise DatasetError(
             "the data set 'folder' needs to know which one: name it with --data DIR, in Python data='DIR'."
         )
     root = expand(data)
-    if all((root / name).is_dir() for name in SPLITS):
+    if is_parted(root):
+        if split == WHOLE:
+            raise DatasetError(f"{root} has the folders train and test, and is no split of its own; name one of them.")
         root = root / split
+    else:
+        split = WHOLE
     paths = list_images(root)
     names = [path.relative_to(root).as_posix() for path in paths]
     labels, classes = _classes(root, names)
     return Dataset(name="folder", split=split, images=paths, labels=labels, classes=classes, sources=names)
+
+
+def is_parted(root: str | Path) -> bool:
+    """Whether the folder has the subfolders `train` and `test`."""
+    return all((expand(root) / name).is_dir() for name in SPLITS)
+
+
+def check_parted(root: str | Path) -> None:
+    """Raise `DatasetError` for a folder whose classes are not parted into those to train on and those to measure on;
+    not for one that is missing, which who reads it says."""
+    if expand(root).is_dir() and not is_parted(root):
+        raise DatasetError(
+            f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "
+            f"classes' folders into {root}/train and {root}/test."
+        )
 
 
 def list_images(root: str | Path) -> list[Path]:

@@ -8,7 +8,7 @@ from io import BytesIO
 
 import numpy as np
 
-from zoo.datasets.dataset import Dataset
+from zoo.datasets.dataset import Dataset, part_of
 from zoo.embedder import Embedder
 from zoo.errors import UsageError
 from zoo.evaluation import Evaluation, evaluate
@@ -36,7 +36,7 @@ def report(
     scikit-learn.
     """
     parts = sections(model, dataset, mapping, batch_size, progress)
-    return page(f"{model.card.name} on {dataset.name}, {dataset.split} split", parts)
+    return page(f"{model.card.name} on {dataset.name}, {part_of(dataset.split)}", parts)
 
 
 def sections(
@@ -155,7 +155,7 @@ def _groups(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _spectrum(rows: np.ndarray, split: str) -> Section:
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     text = (
-        f"Spectral decay {spectral_decay(rows):.3f} on the {split} split: how far the singular values are from even "
+        f"Spectral decay {spectral_decay(rows):.3f} ({part_of(split)}): how far the singular values are from even "
         "(dashed); 0 where all directions are used alike. Revisiting measures it on training data."
     )
     image = picture(pictures.spectrum(values), "image/svg+xml", "Singular values of the embeddings")

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from tests.training.losses.batches import DIM, LABELS, batch, create, normalised
 from tests.training.methods.batches import method, minibatch, trunk
 from training.losses import LOSSES
+from training.miners import create_miner
 from training.recipe import Objective
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, UsageError
 
 RANDOM = {"group", "quadruplet"}
 """Draws what it is not given."""
@@ -134,7 +135,7 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
 @pytest.mark.parametrize(
     ("loss", "miner", "message"),
     [
-        ("arcface", "distance-weighted", "loss 'arcface' takes no tuples: leave objective.miner out"),
+        ("arcface", "distance-weighted", "loss 'arcface' takes no tuples: set objective.miner=none"),
         ("margin", "multi-similarity", "gives pairs, but loss 'margin' takes triplets: choose another miner"),
         ("quadruplet", "multi-similarity", "takes quadruplets or triplets"),
     ],
@@ -157,3 +158,35 @@ def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
     embeddings, _ = batch(0, [0, 1, 2, 0], normalised(name))
     with pytest.raises(RecipeError, match="labels must be from 0 to 2 for 3 classes"):
         create(name, 3)(embeddings, torch.tensor([0, 1, 2, label]))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_no_batch_is_refused(name: str) -> None:
+    """Several losses take labels that lack a row for another batch, and others raise what torch says of shapes."""
+    loss, (embeddings, labels) = create(name, 4), batch(0, [0, 0, 1, 1, 2], normalised(name))
+    for wrong in (labels[:-1], labels[:, None]):
+        with pytest.raises(UsageError, match=r"embeddings are \[b, d\] and labels \[b\]"):
+            loss(embeddings, wrong)
+    for dtype in (torch.int32, torch.float32):
+        with pytest.raises(UsageError, match=f"labels are int64, not {str(dtype)[6:]}"):
+            loss(embeddings, labels.to(dtype))
+
+
+@pytest.mark.parametrize("name", ["margin", "triplet", "snr-triplet"])
+def test_pairs_are_no_triplets(name: str) -> None:
+    embeddings, labels = batch(0, [0, 0, 1, 1, 2], normalised(name))
+    with pytest.raises(UsageError, match="this loss takes triplets, not pairs"):
+        create(name, 4)(embeddings, labels, create_miner("multi-similarity", {})(embeddings, labels))
+
+
+def test_a_loss_of_ones_own_says_which_tuples_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(nn.Module):
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+
+        def forward(self, embeddings: Tensor, labels: Tensor, tuples=None) -> Tensor:  # type: ignore[no-untyped-def]
+            return embeddings.sum()
+
+    monkeypatch.setitem(LOSSES, "own", Own)
+    with pytest.raises(RecipeError, match=r"Own\.forward does not say which mined tuples it takes: annotate"):
+        method(Objective("own", "random"), [0, 1], {"embedding": DIM})

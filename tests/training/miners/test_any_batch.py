@@ -22,7 +22,7 @@ from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
 from training.miners.softhard import Softhard
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, UsageError
 
 ANY_LABELS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
 KINDS = st.sampled_from(["random", "equal", "zero", "nan"])
@@ -117,7 +117,7 @@ def test_wrappers_are_made_from_names() -> None:
     [
         (lambda: create_miner("semi-hard", {}), "Did you mean 'semihard'"),
         (lambda: create_miner("rho", {"probability": 0.1, "miner": "hrad"}), "Did you mean 'hard'"),
-        (lambda: create_miner("rho", {}), "does not take these arguments.*probability"),
+        (lambda: create_miner("rho", {}), "needs what is not given: probability"),
         (lambda: create_miner("hard", {"margin": 1}), "does not take these arguments"),
         (lambda: Rho(1.5), r"lies in 0\.\.1, not at 1\.5"),
         (lambda: InterClass(positive="hard"), "positive random or nearest .* not 'hard'"),
@@ -133,3 +133,9 @@ def test_every_miner_of_the_table_is_tested_here() -> None:
         *("random", "semihard", "softhard", "hard", "distance-weighted", "multi-similarity"),
         *("inter-class", "intra-class", "rho"),
     }
+
+
+@pytest.mark.parametrize("miner", [name for name in MINERS if name != "rho"])
+def test_labels_that_lack_a_row_are_refused(miner: str) -> None:
+    with pytest.raises(UsageError, match=r"one a row, not \[5, 2\] and \[4\]"):
+        create_miner(miner, {})(torch.eye(5)[:, :2], torch.tensor([0, 0, 1, 1]))

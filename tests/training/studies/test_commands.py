@@ -14,7 +14,7 @@ import pytest
 from tests.training.studies import toys
 from training.studies import commands, names, search_command, table
 from zoo.cli.command import Command
-from zoo.errors import UsageError
+from zoo.errors import DatasetError, UsageError
 
 SETTINGS = [word for setting in toys.SETTINGS for word in ("--set", setting)]
 
@@ -71,6 +71,9 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     named = ("toys/two", "--dataset", "folder")
     with pytest.raises(UsageError, match="which folder"):
         call(commands.RUN, *named)
+    for asked in (named, ("toys/two", "--dataset", "glyphs", "--set", "data.dataset=folder")):
+        with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
+            call(commands.RUN, *asked, "--data", f"{data}/train")
     assert call(commands.RUN, *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
     out = capsys.readouterr().out
     assert "# toys/two on folder" in out

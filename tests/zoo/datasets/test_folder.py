@@ -67,7 +67,17 @@ def test_subfolders_train_and_test_are_the_splits(tmp_path: Path) -> None:
 
 def test_without_both_the_whole_folder_is_either_split(tmp_path: Path) -> None:
     fill(tmp_path, "test/1.png", "other/1.png")
-    assert load("folder", "train", tmp_path).classes == load("folder", "test", tmp_path).classes == ("other", "test")
+    whole = [load("folder", split, tmp_path) for split in ("train", "test", "all")]
+    assert {each.classes for each in whole} == {("other", "test")}
+    assert {each.split for each in whole} == {"all"}  # no score of it is one of classes that were never trained on
+
+
+def test_what_is_parted_is_no_split_of_its_own(tmp_path: Path) -> None:
+    fill(tmp_path, "train/a/1.png", "train/b/1.png", "test/c/1.png", "test/d/1.png")
+    with pytest.raises(DatasetError, match="has the folders train and test"):
+        load("folder", "all", tmp_path)
+    with pytest.raises(DatasetError, match="no split 'all'"):
+        load("glyphs", "all")
 
 
 @pytest.mark.parametrize(
