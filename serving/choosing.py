@@ -20,7 +20,6 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--where",
         metavar="JSON",
-        default="",
         help=f"only items whose metadata is so, as {EXAMPLE}: a value, one of a list, or a range (gt, gte, lt, lte)",
     )
 
@@ -34,7 +33,7 @@ def chosen(args: Namespace) -> Filter:
 
 def where(args: Namespace) -> dict[str, Any]:
     """What --where says, unchecked but for being an object. Raises `UsageError`."""
-    return json_object(args.where, "--where", EXAMPLE) if args.where else {}
+    return {} if args.where is None else json_object(args.where, "--where", EXAMPLE)
 
 
 def note(gallery: Gallery, chosen: Filter, found: bool) -> None:

@@ -26,7 +26,7 @@ from serving.gallery import Gallery
 from serving.gallery.marks import Chosen, Mark, SentQuery
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
-from serving.uploads import invalid, item_id, text_of, whole_number
+from serving.uploads import check_names, invalid, item_id, text_of, whole_number
 
 VERDICTS = {"right": True, "wrong": False}
 BYTES = 2**18
@@ -83,6 +83,7 @@ def _check_model(said: _Said, gallery: Gallery) -> None:
 
 async def show(request: Request) -> Response:
     """Marks in the order in which they were first made; of one query, result or verdict, where these are given."""
+    check_names(request.query_params, ("offset", "limit", "query", "item", "verdict"))
     return JSONResponse(await to_thread.run_sync(_page, collection_of(request), request.query_params))
 
 

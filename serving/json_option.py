@@ -12,8 +12,10 @@ def json_object(text: str, option: str, example: str) -> dict[str, Any]:
     """Raises `UsageError`, which names the option."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise UsageError(f"{option} is no JSON: {error}.") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{option} holds a number with too many digits, or what is nested too deep.") from None
     if not isinstance(value, dict):
         raise UsageError(f"{option} is a JSON object, as {example}.")
     return value

@@ -10,18 +10,23 @@ from starlette.responses import JSONResponse
 
 from serving.collection import collection_of
 from serving.gallery import Gallery
-from serving.uploads import whole_number
+from serving.uploads import check_names, whole_number
 
 MOST, DEFAULT = 10_000, 1000
 
 
+def _limit(request: Request) -> int:
+    check_names(request.query_params, ("limit",))
+    return whole_number(request.query_params, "limit", DEFAULT, 1, MOST)
+
+
 async def show(request: Request) -> JSONResponse:
-    limit = whole_number(request.query_params, "limit", DEFAULT, 1, MOST)
+    limit = _limit(request)
     return JSONResponse(await to_thread.run_sync(counts, collection_of(request).gallery, limit))
 
 
 async def metadata(request: Request) -> JSONResponse:
-    limit = whole_number(request.query_params, "limit", DEFAULT, 1, MOST)
+    limit = _limit(request)
     total, found = await to_thread.run_sync(collection_of(request).gallery.overview.metadata, limit)
     values = [{"key": key, "value": value, "items": items} for key, value, items in found]
     return JSONResponse({"total": total, "values": values})

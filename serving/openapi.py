@@ -240,7 +240,7 @@ def _items() -> Json:
         "parameters": [
             parameter("offset", "How many to pass over", 0, None, 0),
             parameter("limit", "How many to give", 1, MAX_LIMIT, 50),
-            {"name": "label", "in": "query", "description": "Only of this label", "schema": {"type": "string"}},
+            text("label", "Only of this label; may be given again, for any of several"),
             text("where", WHERE),
             parameter("sample", "So many at random, instead of a page", 1, MAX_LIMIT, None),
         ],

@@ -21,13 +21,14 @@ from serving.openapi import MAX_LIMIT
 from serving.projection import Atlas
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
-from serving.uploads import check_given_once, invalid, item_id, json_object, whole_number
+from serving.uploads import check_given_once, check_names, invalid, item_id, json_object, whole_number
 from zoo.onnx_runtime import threads
 
 
 async def items(request: Request) -> Response:
     values, collection = request.query_params, collection_of(request)
     gallery, path = collection.gallery, collection.path
+    check_names(values, ("offset", "limit", "label", "where", "sample"))
     check_given_once(values, {"label"})
     limit = whole_number(values, "limit", 50, 1, MAX_LIMIT)
     offset, labels = whole_number(values, "offset", 0, 0, 10**15 - 1), tuple(values.getlist("label"))

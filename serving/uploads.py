@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -46,13 +46,7 @@ class Upload:
 
     def check_names(self, known: frozenset[str]) -> None:
         """Raise `RefusedError` for a parameter that there is not: a misspelt filter must not let everything through."""
-        for name in self.values:
-            if name not in known:
-                raise RefusedError(
-                    HTTPStatus.UNPROCESSABLE_ENTITY,
-                    "unknown_parameter",
-                    f"There is no parameter {name[:80]!r} here; there are {', '.join(sorted(known))}.",
-                )
+        check_names(self.values, known)
 
 
 class BodyLimit:
@@ -105,6 +99,17 @@ def parameters_of(request: Request) -> dict[str, tuple[str, ...]]:
     return {name: tuple(request.query_params.getlist(name)) for name in request.query_params}
 
 
+def check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise `RefusedError` for a parameter that there is not: a misspelt filter must not let everything through."""
+    for name in names:
+        if name not in known:
+            raise RefusedError(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "unknown_parameter",
+                f"There is no parameter {name[:80]!r} here; there are {', '.join(sorted(known))}.",
+            )
+
+
 def check_given_once(values: QueryParams, several: Collection[str] = ()) -> None:
     """Raise `RefusedError` for a parameter in the address that is given twice, unless it is one of `several`."""
     for name in values:
@@ -137,7 +142,7 @@ def real_number(text: str | None, name: str, low: float, high: float) -> float |
 def json_object(text: str | None, name: str) -> dict[str, Any]:
     """A parameter as a JSON object; empty where it is not given."""
     try:
-        value = json.loads(text) if text else {}
+        value = {} if text is None else json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

@@ -30,9 +30,9 @@ from serving.client.answers import (
 )
 from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, groups
+from serving.client.images import Image, check_key, groups, part_of, several
 from serving.client.options import SearchOptions
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ServiceError
 
 T = TypeVar("T")
 
@@ -76,7 +76,14 @@ class AsyncClient:
         return [one for part in answers for one in part]
 
     async def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
-        return np.concatenate([await self._do(calls.embed(part, crop)) for part in groups(images)])
+        rows, start = [], 0
+        for part in groups(images):
+            try:
+                rows.append(await self._do(calls.embed(part, crop)))
+            except ServiceError as error:
+                raise part_of(several(part), start, error) from None
+            start += len(several(part))
+        return np.concatenate(rows)
 
     async def add(
         self,
@@ -87,6 +94,7 @@ class AsyncClient:
         update: bool = False,
         key: str | None = None,
     ) -> Added:
+        check_key(images, key)
         given = (label, source, metadata, update, key)
         return calls.joined([(part, await self._do(calls.add(part, *given))) for part in groups(images)])
 

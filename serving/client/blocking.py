@@ -30,9 +30,9 @@ from serving.client.answers import (
 )
 from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, groups
+from serving.client.images import Image, check_key, groups, part_of, several
 from serving.client.options import SearchOptions
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ServiceError
 
 T = TypeVar("T")
 
@@ -86,7 +86,14 @@ class Client:
 
     def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
         """Unit embeddings, float32 [n, dim]; of the part `crop` of each. Any number, up to 32 in a request."""
-        return np.concatenate([self._do(calls.embed(part, crop)) for part in groups(images)])
+        rows, start = [], 0
+        for part in groups(images):
+            try:
+                rows.append(self._do(calls.embed(part, crop)))
+            except ServiceError as error:
+                raise part_of(several(part), start, error) from None
+            start += len(several(part))
+        return np.concatenate(rows)
 
     def add(
         self,
@@ -102,7 +109,9 @@ class Client:
 
         One image that is refused raises `ServiceError`; of several the refused ones are named. source: by default the
         name of the file. key: what you call a single image, up to 200 characters; no other can be added under it.
+        Where a request of several fails, those before it are added; to add all of them again changes nothing.
         """
+        check_key(images, key)
         given = (label, source, metadata, update, key)
         return calls.joined([(part, self._do(calls.add(part, *given))) for part in groups(images)])
 

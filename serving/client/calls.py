@@ -102,7 +102,7 @@ def add(
     update: bool = False,
     key: str | None = None,
 ) -> Call[Added]:
-    text = None if metadata is None else json.dumps(dict(metadata))
+    text = None if metadata is None else _as_json(metadata, "metadata")
     given = {"label": label, "source": source, "metadata": text, "key": key}
     form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
     codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
@@ -190,7 +190,12 @@ def items(
     label: str | Sequence[str] | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> Call[Items]:
-    return Call("GET", "/items", _items, [("offset", str(offset)), ("limit", str(limit)), *_chosen(label or (), where)])
+    return Call(
+        "GET",
+        "/items",
+        _items,
+        [("offset", str(offset)), ("limit", str(limit)), *_chosen(() if label is None else label, where)],
+    )
 
 
 def sample(size: int) -> Call[tuple[Item, ...]]:
@@ -269,7 +274,14 @@ def _search_values(
 
 def _chosen(labels: str | Sequence[str], where: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     values = [("label", label) for label in ([labels] if isinstance(labels, str) else labels)]
-    return values + ([("where", json.dumps(dict(where)))] if where else [])
+    return values + ([] if where is None else [("where", _as_json(where, "where"))])
+
+
+def _as_json(values: Mapping[str, Any], name: str) -> str:
+    try:
+        return json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} is a mapping of names to what JSON has: {error}.") from None
 
 
 def _crop(crop: Box | None) -> list[tuple[str, str]]:

@@ -17,6 +17,8 @@ from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 KEY = "ZOO_SERVE_KEY"
 """The environment variable in which the clients look for a key."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 30.0
+LONGEST = 60_000
+"""Characters of parameters in an address; httpx takes 65,536 of all of it."""
 CONNECT_SECONDS = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
@@ -75,6 +77,7 @@ class Core:
 
     def request(self, call: Call[T]) -> dict[str, Any]:
         """For `request` of httpx's clients."""
+        _check_length(call)
         wait = httpx.Timeout(max(self.timeout, call.seconds), connect=min(self.timeout, CONNECT_SECONDS))
         sent: dict[str, Any] = {"params": list(call.values), "timeout": wait}
         if call.files:
@@ -112,6 +115,19 @@ class Core:
         except (ValueError, KeyError, TypeError, AttributeError, EOFError, httpx.HTTPError):
             pass
         raise ServiceError(f"{self.url} answers, but not as the search service does. Is it another one?")
+
+
+def _check_length(call: Call[T]) -> None:
+    """Raise `UsageError` for what no address can hold: httpx would, with an error of its own."""
+    try:
+        length = len(str(httpx.QueryParams(list(call.values))))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object[:80]!r} is no Unicode text.") from None
+    if length > LONGEST:
+        raise UsageError(
+            f"labels and where are {length:,} characters long in an address, which has {LONGEST:,} at most: filter by "
+            "fewer values, or search several times."
+        )
 
 
 def _passes(call: Call[T], response: httpx.Response) -> bool:

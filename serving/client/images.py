@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zoo.errors import GalleryError, UsageError
+from zoo.errors import GalleryError, ServiceError, UsageError
 
 Image = bytes | str | Path
 """An image file: its bytes, or where it lies."""
@@ -34,6 +34,18 @@ def groups(images: Image | Sequence[Image]) -> Iterator[Image | Sequence[Image]]
 
 def several(images: Image | Sequence[Image]) -> Sequence[Image]:
     return [images] if isinstance(images, Image) else images
+
+
+def part_of(images: Sequence[Image], start: int, error: ServiceError) -> ServiceError:
+    """The refusal of a part of several images, of which the service counts from 1."""
+    where = f"Of images {start + 1} to {start + len(images)}, sent together: {error}" if start else str(error)
+    return ServiceError(where, error.status, error.code)
+
+
+def check_key(images: Image | Sequence[Image], key: str | None) -> None:
+    """Raise `UsageError` for a key of several images: the service would refuse it, but not of parts of one image."""
+    if key is not None and len(several(images)) > 1:
+        raise UsageError(f"a key is of a single image, not of {len(several(images))}; add them one by one.")
 
 
 def files_of(images: Sequence[Image]) -> Files:

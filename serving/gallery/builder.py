@@ -78,7 +78,7 @@ def index_folder(
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
-    files, others = find_images(folder)
+    files, others = find_images(folder, [out, *([labels] if labels else [])])
     report = Report(str(out), len(files), other_files=others)
     if labels is not None:
         files = _labelled(files, labels, report)

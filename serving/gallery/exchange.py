@@ -44,11 +44,13 @@ def export_gallery(path: Path, out: Path) -> int:
 
     Raises `UsageError` where `out` is not a new or empty folder, and `GalleryError` where it cannot be written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
     try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
         return _write(path, out)
-    except OSError as error:  # as Arrow raises it, without the file
+    except OSError as error:  # Arrow raises it without the file
+        if error.filename and path in Path(str(error.filename)).parents:
+            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.") from None
         raise GalleryError(f"{out} cannot be written, nothing was left there: {error.strerror or error}.") from None
 
 

@@ -33,7 +33,7 @@ class Filter:
         for key, wanted in self.where.items():
             if not _can_be_key(key) or not _can_be_wanted(wanted):
                 raise UsageError(
-                    f"the filter on {key[:80]!r} is not understood: a key without quotation marks, and a text, a "
+                    f"the filter on {str(key)[:80]!r} is not understood: a key without quotation marks, and a text, a "
                     f"number, true, false or null, a list of at most {MAX_VALUES:,} of them, or a range of numbers or "
                     'of texts, as {"gte": 1900, "lt": 1950} (gt, gte, lt, lte).'
                 )
@@ -100,7 +100,7 @@ def _as_json(value: object) -> str:
 
 
 def _can_be_key(key: str) -> bool:
-    return '"' not in key and "\0" not in key and _is_unicode(key)
+    return isinstance(key, str) and '"' not in key and "\0" not in key and _is_unicode(key)
 
 
 def _can_be_wanted(wanted: object) -> bool:

@@ -31,14 +31,16 @@ class ImageFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_images(folder: Path) -> tuple[list[ImageFile], dict[str, int]]:
+def find_images(folder: Path, but: Sequence[Path] = ()) -> tuple[list[ImageFile], dict[str, int]]:
     """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder), and how many files
-    of other kinds lie there, by their suffix ("" for none), the most frequent first.
+    of other kinds lie there, by their suffix ("" for none), the most frequent first; not `but`, nor what lies below.
 
     The label is the folder part of the path below `folder`, None for what lies at the top.
     """
     folder = folder.expanduser()
     images, others = list_files(folder)
+    known = {path.expanduser().absolute() for path in but}
+    others = [path for path in others if known.isdisjoint((path.absolute(), *path.absolute().parents))]
     kinds = dict(Counter(_text(path.suffix.lower()) for path in others).most_common())
     if not images:
         there = f"; there are {other_kinds(kinds)}" if kinds else ""

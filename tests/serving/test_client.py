@@ -133,6 +133,38 @@ def test_more_images_than_one_request_holds_are_sent_in_parts(
         client.remove(one)
 
 
+def test_what_is_refused_of_a_part_is_counted_among_all(kind: Any, writable: Running) -> None:
+    with pytest.raises(ServiceError, match=r"^Of images 33 to 37, sent together: .*image 5"):
+        kind(writable.url).embed([toys.query(n % 4) for n in range(36)] + [b"no image"])
+    with pytest.raises(ServiceError, match=r"^Of image 2 "):
+        kind(writable.url).embed([toys.query(0), b"no image"])
+
+
+def test_a_key_is_of_one_image_however_they_are_sent(
+    kind: Any, writable: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts of one image each the first would be added under the key."""
+    monkeypatch.setattr(client_images, "MOST", 1)
+    client = kind(writable.url, key=KEY)
+    before = client.stats().items
+    with pytest.raises(UsageError, match="a key is of a single image, not of 2"):
+        client.add([toys.query(0), toys.query(1)], key="lot-7")
+    assert client.stats().items == before
+
+
+@pytest.mark.parametrize("where", [{"a": np.float32(1)}, [1], {"a": {1, 2}}])
+def test_what_json_has_not_is_refused(kind: Any, server: Running, where: Any) -> None:
+    for call in (kind(server.url).items, lambda where: kind(server.url).search(item=1, where=where)):
+        with pytest.raises(UsageError, match="where is a mapping of names to what JSON has"):
+            call(where=where)
+    with pytest.raises(UsageError, match="metadata is a mapping"):
+        kind(server.url).add(toys.query(0), metadata=where)
+
+
+def test_no_label_is_not_the_empty_one(kind: Any, server: Running) -> None:
+    assert [kind(server.url).items(label=label).total for label in (None, "", [])] == [24, 0, 24]
+
+
 def test_items_are_chosen_by_their_metadata(kind: Any, writable: Running) -> None:
     client = kind(writable.url, key=KEY)
     for item, metadata in ((1, {"year": 1908, "tags": ["a", "b"]}), (2, {"year": 1950.5}), (3, {"year": "1908"})):

@@ -96,6 +96,14 @@ def test_whose_mistake_it_was_is_the_exit_status(
         (["--id", "999"], 2, "no item 999"),
         (["--id", "1", "-k", "99999"], 2, "k must be"),
         (["nowhere.png"], 2, "nowhere.png is not there"),
+        (["--id", "1", "--label", "\udcff"], 2, "is no Unicode text"),
+        (["--id", "1", "--where", ""], 2, "--where is no JSON"),
+        (["--id", "1", "--where", f'{{"a": {"1" * 5000}}}'], 2, "a number with too many digits"),
+        (
+            ["--id", "1", *(f"--label={n:050d}" for n in range(1500))],
+            2,
+            "characters long in an address, which has 60,000",
+        ),
     ):
         assert main(["search", "--url", server.url, *words]) == status
         assert says in capsys.readouterr().err
