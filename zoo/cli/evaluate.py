@@ -25,7 +25,12 @@ new ones: zoo train and zoo evaluate part a folder that has the folders train an
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name, or the path of a model folder")
     parser.add_argument("--dataset", help="the data set (default: the one that the model was trained for)")
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where the data set lies (default: ZOO_DATA, else downloaded); of "
+        "a folder with the folders train and test the one is a split of classes to train on, the other to measure on",
+    )
     parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
     parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
     parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
