@@ -45,7 +45,7 @@ def change(folder: Path, **values: Any) -> None:
 
 def test_scores_that_are_true_pass(copy: Path, pictures: Path) -> None:
     check = one(copy, pictures)
-    assert check.name == "scores folder test onnx fp32"
+    assert check.name == "scores folder all onnx fp32"
     assert check.ok is True
     assert check.detail.startswith("recall_at_1 ")
 
@@ -139,7 +139,7 @@ def test_the_command_ends_with_1_when_any_check_fails(
     command = ["verify", str(copy), "--data", str(pictures), "--json"]
     main(command)
     checks = {check["name"]: check["ok"] for check in json.loads(capsys.readouterr().out)}
-    assert checks["scores folder test onnx fp32"] is True
+    assert checks["scores folder all onnx fp32"] is True
     assert checks["no pickles"] is True
     (result,) = read_results(copy)
     change(copy, metrics={"recall_at_1": 0.0}, intervals={})

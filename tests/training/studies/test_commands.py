@@ -110,12 +110,13 @@ def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str)
 
 
 def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "no").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "no" / split).mkdir(parents=True)
     begun = ("toys/two", "--dataset", "glyphs", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out"))
     assert call(commands.RUN, *begun, "--seeds", "1", *SETTINGS) == 1
     out, err = capsys.readouterr()
-    assert f"margin, seed 0: failed: {tmp_path / 'no'} holds no images" in err
-    assert f"Failed: margin, seed 0: {tmp_path / 'no'} holds no images" in out
+    assert f"margin, seed 0: failed: {tmp_path / 'no' / 'train'} holds no images" in err
+    assert f"Failed: margin, seed 0: {tmp_path / 'no' / 'train'} holds no images" in out
 
 
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
