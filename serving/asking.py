@@ -10,7 +10,7 @@ from serving.finding import DEFAULT_K, Ask, Box
 from serving.gallery.filters import Filter
 from serving.refusals import RefusedError
 from serving.reranking import KINDS, NONE
-from serving.uploads import File, Upload, invalid, item_id, json_object, real_number, whole_number
+from serving.uploads import File, Upload, check_names, invalid, item_id, json_object, real_number, whole_number
 
 MAX_OFFSET = 10_000
 MAX_TEXT = 10_000
@@ -35,7 +35,7 @@ class Search:
 
 def read_search(upload: Upload, configuration: Configuration) -> Search:
     """Raises `RefusedError` that says what was expected."""
-    upload.check_names(PARAMETERS)
+    check_names(upload.values, PARAMETERS)
     ask, item = _ask(upload, configuration.max_k), upload.one("id")
     texts = upload.values.get("text", ())
     if texts and (upload.files or item is not None):

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from serving.refusals import RefusedError, too_large
-from serving.uploads import MAX_FIELDS, Upload, invalid, parameters_of, read_upload
+from serving.uploads import MAX_FIELDS, Upload, check_names, invalid, parameters_of, read_upload
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 QUERY_BYTES = 2**20
@@ -35,7 +35,7 @@ async def read_query(request: Request, most: int, known: frozenset[str]) -> Uplo
         sent = _from_json(body, known) if media_type == JSON else _from_form(body)
         given = parameters_of(request)
         upload = Upload((), {name: given.get(name, ()) + sent.get(name, ()) for name in {**given, **sent}})
-    upload.check_names(known)
+    check_names(upload.values, known)
     return upload
 
 
@@ -50,7 +50,7 @@ def _from_json(body: bytes, known: frozenset[str]) -> dict[str, tuple[str, ...]]
         raise RefusedError(
             HTTPStatus.BAD_REQUEST, "invalid_json", 'The body is no JSON object, as {"text": "a red chair", "k": 5}.'
         )
-    Upload((), dict.fromkeys(values, ())).check_names(known)
+    check_names(values, known)
     found = {name: _as_parameter(name, value) for name, value in values.items()}
     return {name: value for name, value in found.items() if value}
 

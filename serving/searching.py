@@ -25,7 +25,7 @@ from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
 from serving.reranking import EXPANSION, NONE, RECIPROCAL
 from serving.searcher import Searcher
-from serving.uploads import File, invalid, read_upload
+from serving.uploads import File, check_names, invalid, read_upload
 from zoo.errors import ImageError, NoTextTowerError, TextError
 from zoo.text import no_tower
 
@@ -65,7 +65,7 @@ async def search(request: Request) -> Response:
 
 async def embed(request: Request) -> Response:
     upload = await read_upload(request, request.app.state.configuration.max_images)
-    upload.check_names(frozenset({"format", "crop"}))
+    check_names(upload.values, ("format", "crop"))
     form, crop = upload.one("format") or "json", read_crop(upload.one("crop"))
     if form not in FORMATS:
         raise invalid("format", f"one of {', '.join(FORMATS)}")

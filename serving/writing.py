@@ -28,6 +28,7 @@ from serving.uploads import (
     MAX_TEXT,
     File,
     Upload,
+    check_names,
     invalid,
     is_unicode,
     item_id,
@@ -63,7 +64,7 @@ async def add(request: Request) -> Response:
     """
     with stage("read"):
         upload = await read_upload(request, request.app.state.configuration.max_images)
-    upload.check_names(PARAMETERS)
+    check_names(upload.values, PARAMETERS)
     described = _Described(
         text_of(upload.one("label"), "label"),
         text_of(upload.one("source"), "source"),

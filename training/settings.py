@@ -89,10 +89,10 @@ def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
         raise RecipeError(f"{key} is a group; set one of {inner}.")
     if not isinstance(branch, dict):
         return _parse(branch, hint, key)
+    if isinstance(old, tuple):
+        name, now = next(iter(branch)), json.dumps(old, default=dataclasses.asdict)
+        raise RecipeError(f"{key}.{name} is no setting: {key} is a list, which is set as a whole, as {key}={now}")
     for name, text in branch.items():
-        if isinstance(old, tuple):
-            now = json.dumps(old, default=dataclasses.asdict)
-            raise RecipeError(f"{key}.{name} is no setting: {key} is a list, which is set as a whole, as {key}={now}")
         if not isinstance(old, Mapping) or isinstance(text, dict):
             raise RecipeError(f"{key}.{name} is no setting: {key} is a plain value or holds only such.")
     return {**old, **{name: _parse(text, Any, f"{key}.{name}") for name, text in branch.items()}}

@@ -30,9 +30,9 @@ from serving.client.answers import (
 )
 from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, check_key, groups, part_of, several
+from serving.client.images import Image, check_key, groups, placed
 from serving.client.options import SearchOptions
-from zoo.errors import GalleryError, ServiceError
+from zoo.errors import GalleryError
 
 T = TypeVar("T")
 
@@ -72,17 +72,14 @@ class AsyncClient:
         return await self._do(calls.search(image, item=item, text=text, **options))
 
     async def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
-        answers = [await self._do(calls.search_many(part, **options)) for part in groups(images)]
+        answers = [await self._do(calls.search_many(part, **options)) for _, part in groups(images)]
         return [one for part in answers for one in part]
 
     async def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
-        rows, start = [], 0
-        for part in groups(images):
-            try:
+        rows = []
+        for start, part in groups(images):
+            with placed(start, part):
                 rows.append(await self._do(calls.embed(part, crop)))
-            except ServiceError as error:
-                raise part_of(several(part), start, error) from None
-            start += len(several(part))
         return np.concatenate(rows)
 
     async def add(
@@ -96,7 +93,7 @@ class AsyncClient:
     ) -> Added:
         check_key(images, key)
         given = (label, source, metadata, update, key)
-        return calls.joined([(part, await self._do(calls.add(part, *given))) for part in groups(images)])
+        return calls.joined([(start, await self._do(calls.add(part, *given))) for start, part in groups(images)])
 
     async def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False

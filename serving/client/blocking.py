@@ -30,9 +30,9 @@ from serving.client.answers import (
 )
 from serving.client.calls import Box, Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, check_key, groups, part_of, several
+from serving.client.images import Image, check_key, groups, placed
 from serving.client.options import SearchOptions
-from zoo.errors import GalleryError, ServiceError
+from zoo.errors import GalleryError
 
 T = TypeVar("T")
 
@@ -82,17 +82,14 @@ class Client:
 
     def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
         """The nearest to each of several images, up to 32 in a request; one that is none does the others no harm."""
-        return [one for part in groups(images) for one in self._do(calls.search_many(part, **options))]
+        return [one for _, part in groups(images) for one in self._do(calls.search_many(part, **options))]
 
     def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
         """Unit embeddings, float32 [n, dim]; of the part `crop` of each. Any number, up to 32 in a request."""
-        rows, start = [], 0
-        for part in groups(images):
-            try:
+        rows = []
+        for start, part in groups(images):
+            with placed(start, part):
                 rows.append(self._do(calls.embed(part, crop)))
-            except ServiceError as error:
-                raise part_of(several(part), start, error) from None
-            start += len(several(part))
         return np.concatenate(rows)
 
     def add(
@@ -113,7 +110,7 @@ class Client:
         """
         check_key(images, key)
         given = (label, source, metadata, update, key)
-        return calls.joined([(part, self._do(calls.add(part, *given))) for part in groups(images)])
+        return calls.joined([(start, self._do(calls.add(part, *given))) for start, part in groups(images)])
 
     def describe(
         self, item: int, label: str | None = None, metadata: Mapping[str, Any] | None = None, unlabel: bool = False

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -109,15 +108,13 @@ def add(
     return Call("POST", "/items", _added, (), files_of(several(images)), form, codes=codes)
 
 
-def joined(parts: Sequence[tuple[Image | Sequence[Image], Added]]) -> Added:
-    """The answers to several parts as one to all of their images."""
-    before = accumulate((len(several(images)) for images, _ in parts), initial=0)
-    numbered = [(start, added) for start, (_, added) in zip(before, parts, strict=False)]
+def joined(parts: Sequence[tuple[int, Added]]) -> Added:
+    """The answers to several parts, each with the number of images before it, as one to all of their images."""
     return Added(
-        sum(added.new for _, added in numbered),
-        tuple(item for _, added in numbered for item in added.items),
-        {start + number: why for start, added in numbered for number, why in added.refused.items()},
-        tuple(replace(one, number=start + one.number) for start, added in numbered for one in added.differing),
+        sum(added.new for _, added in parts),
+        tuple(item for _, added in parts for item in added.items),
+        {start + number: why for start, added in parts for number, why in added.refused.items()},
+        tuple(replace(one, number=start + one.number) for start, added in parts for one in added.differing),
     )
 
 
@@ -190,12 +187,8 @@ def items(
     label: str | Sequence[str] | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> Call[Items]:
-    return Call(
-        "GET",
-        "/items",
-        _items,
-        [("offset", str(offset)), ("limit", str(limit)), *_chosen(() if label is None else label, where)],
-    )
+    page = [("offset", str(offset)), ("limit", str(limit))]
+    return Call("GET", "/items", _items, page + _chosen(() if label is None else label, where))
 
 
 def sample(size: int) -> Call[tuple[Item, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.errors import GalleryError, ServiceError, UsageError
@@ -15,31 +16,37 @@ MOST, MOST_BYTES = 32, 24 * 2**20
 """Images and their bytes that are sent in one request, of several: what a service takes by default, and room beside."""
 
 
-def groups(images: Image | Sequence[Image]) -> Iterator[Image | Sequence[Image]]:
-    """Several images in parts that a service takes in one request, unless it was told to take less; in order."""
+def groups(images: Image | Sequence[Image]) -> Iterator[tuple[int, Image | Sequence[Image]]]:
+    """Several images in parts that a service takes in one request, unless it was told to take less; in order, each with
+    the number of images before it.
+    """
     if isinstance(images, Image) or not images:
-        yield images
+        yield 0, images
         return
-    part: list[Image] = []
-    size = 0
-    for image in images:
+    start, size = 0, 0
+    for number, image in enumerate(images):
         own = _size(image)
-        if part and (len(part) == MOST or size + own > MOST_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(image)
+        if number > start and (number - start == MOST or size + own > MOST_BYTES):
+            yield start, images[start:number]
+            start, size = number, 0
         size += own
-    yield part
+    yield start, images[start:]
 
 
 def several(images: Image | Sequence[Image]) -> Sequence[Image]:
     return [images] if isinstance(images, Image) else images
 
 
-def part_of(images: Sequence[Image], start: int, error: ServiceError) -> ServiceError:
-    """The refusal of a part of several images, of which the service counts from 1."""
-    where = f"Of images {start + 1} to {start + len(images)}, sent together: {error}" if start else str(error)
-    return ServiceError(where, error.status, error.code)
+@contextmanager
+def placed(start: int, part: Image | Sequence[Image]) -> Iterator[None]:
+    """Has the refusal of a later part say which images it is of: the service counts each part's from 1."""
+    try:
+        yield
+    except ServiceError as error:
+        if not start:
+            raise
+        which = f"Of images {start + 1} to {start + len(several(part))}, sent together"
+        raise ServiceError(f"{which}: {error}", error.status, error.code) from None
 
 
 def check_key(images: Image | Sequence[Image], key: str | None) -> None:

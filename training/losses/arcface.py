@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels, class_vectors, own_cosines, shifted_cross_entropy
+from training.losses.proxies import class_vectors, own_cosines, shifted_cross_entropy
 
 
 class ArcFace(nn.Module):
@@ -28,8 +28,7 @@ class ArcFace(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, len(self.centres))
+        check_batch(embeddings, labels, len(self.centres))
         centres = normalize(self.centres, dim=1)
         logits, own = self.scale * embeddings @ centres.T, own_cosines(embeddings, centres, labels)
         if self.clamped:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, linear, one_hot
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels
 from training.refinement import refine_logs, similarities
 from training.tuples import positive_mask
 from zoo.errors import RecipeError
@@ -70,8 +69,7 @@ class GroupLoss(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of raw features [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, self.classifier.out_features)
+        check_batch(embeddings, labels, self.classifier.out_features)
         logits, own = self._logits(embeddings, labels)
         priors = (logits / self.temperature).log_softmax(1)
         fixed = choose_anchors(labels, self.anchors)

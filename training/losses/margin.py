@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from training.batches import check_batch
 from training.distances import distances, triplet_distances
 from training.hinges import hinges
-from training.losses.proxies import check_labels
 from training.tuples import Triplets, negative_mask, only_triplets, positive_mask
 
 
@@ -35,8 +34,7 @@ class Margin(nn.Module):
 
         Zero, with zero gradients, where no term is above zero.
         """
-        check_batch(embeddings, labels)
-        check_labels(labels, self.classes)
+        check_batch(embeddings, labels, self.classes)
         betas = self.beta.expand(self.classes)
         if tuples is None:
             # d - beta of the row's class

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels, class_vectors
+from training.losses.proxies import class_vectors
 
 
 class NormSoftmax(nn.Module):
@@ -23,6 +23,5 @@ class NormSoftmax(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, len(self.centres))
+        check_batch(embeddings, labels, len(self.centres))
         return cross_entropy(embeddings / self.temperature @ normalize(self.centres, dim=1).T, labels)

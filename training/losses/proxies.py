@@ -6,22 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from zoo.errors import RecipeError
-
 
 def class_vectors(*shape: int) -> Tensor:
     """Random rows to start from, [..., dim], uniform within +-1/sqrt(dim), as in the code of Roth et al. 2020."""
     bound = shape[-1] ** -0.5
     return torch.empty(shape).uniform_(-bound, bound)
-
-
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise `RecipeError` for a label [b] outside 0 to classes - 1. On an accelerator, where looking would wait for it,
-    its own index check speaks instead."""
-    if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        raise RecipeError(
-            f"labels must be from 0 to {classes - 1} for {classes} classes, not {labels.min()} to {labels.max()}."
-        )
 
 
 def own_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:

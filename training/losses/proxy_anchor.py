@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels, own_cosines, shift_own
+from training.losses.proxies import own_cosines, shift_own
 
 
 class ProxyAnchor(nn.Module):
@@ -24,8 +24,7 @@ class ProxyAnchor(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, len(self.proxies))
+        check_batch(embeddings, labels, len(self.proxies))
         scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
         own = self.alpha * self.delta - own_cosines(scaled, proxies, labels)
         # Own samples fall out; not by -inf, whose column of a class that has the whole batch has no gradient.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels, own_cosines, shift_own
+from training.losses.proxies import own_cosines, shift_own
 from zoo.errors import RecipeError
 
 
@@ -28,8 +28,7 @@ class ProxyNCA(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, len(self.proxies))
+        check_batch(embeddings, labels, len(self.proxies))
         # -|s phi - s p|^2 = 2 s^2 phi.p - 2 s^2 for unit vectors; the constant cancels.
         scaled, proxies = 2 * self.scale**2 * embeddings, normalize(self.proxies, dim=1)
         logits = scaled @ proxies.T

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.batches import check_batch
-from training.losses.proxies import check_labels, class_vectors, shifted_cross_entropy
+from training.losses.proxies import class_vectors, shifted_cross_entropy
 
 
 class SoftTriple(nn.Module):
@@ -36,8 +36,7 @@ class SoftTriple(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
-        check_batch(embeddings, labels)
-        check_labels(labels, self.centres.shape[1])
+        check_batch(embeddings, labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
         single = embeddings / self.gamma @ centres.transpose(1, 2)
         logits = self.scale * self.gamma * (single.softmax(0) * single).sum(0)

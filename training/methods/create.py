@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from training.batches import check_labels
 from training.losses import LOSSES
-from training.losses.proxies import check_labels
 from training.methods import METHODS
 from training.methods.method import Method
 from training.methods.requirements import gives, kinds_taken

@@ -69,14 +69,11 @@ def _configure_both(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from training.studies.names import check_study, studies_for
     from zoo.datasets import check
-    from zoo.datasets.folder import check_parted
 
     check_study(args.study)
     if args.dataset is None:
         raise UsageError(f"{args.study} needs a data set: name it with --dataset D, a folder of your own with folder.")
     check(args.dataset, "test", args.data)
-    if args.dataset == "folder" and args.data is None:
-        raise UsageError("which folder? Name it with --data DIR.")
     studies = studies_for(args.study, args.dataset)
     from training.studies.asked import plan_of  # torch, not before the arguments were looked at
     from training.studies.on_data import on_data
@@ -85,8 +82,6 @@ def _run(args: Namespace) -> int:
     told = []
     for study in studies:
         plan = plan_of(study, args)
-        if plan.recipes(plan.study.arms[0])[0].data.dataset == "folder" and plan.data is not None:
-            check_parted(plan.data)
         folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
         told.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
     return close(told, args)

@@ -15,6 +15,7 @@ from training.studies.arms import SELECTIONS, recipes_of
 from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of
 from zoo.comparison.runs import agree
+from zoo.datasets.folder import check_parted
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json
 
@@ -109,8 +110,10 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     """Begin or go on with a study in `folder`; the plan that holds there, with all seeds, arms and kinds of selection
     that were ever asked for.
 
-    Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since.
+    Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since; as
+    `check_images` does.
     """
+    check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         if (folder / PLAN).exists():
@@ -123,6 +126,15 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         runs = [str(run.folder.relative_to(folder)) for run in plan.runs(folder)]
         write_json(folder / PLAN, {**plan.to_json(), "runs": runs, "recipes": _recipes(plan), **provenance()})
     return plan
+
+
+def check_images(recipe: Recipe, root: str | Path | None) -> None:
+    """Raise `UsageError` or `DatasetError` for a folder of images that is not named, or has no test classes."""
+    if recipe.data.dataset != "folder":
+        return
+    if root is None:
+        raise UsageError("which folder? Name it with --data DIR.")
+    check_parted(root)
 
 
 GROWING = ("seeds", "selections", "only")

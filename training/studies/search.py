@@ -18,7 +18,7 @@ from training.output import provenance
 from training.recipe import Recipe
 from training.resolving import resolve
 from training.studies.crossval import Validation, rerun, validate
-from training.studies.plan import read
+from training.studies.plan import check_images, read
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
 from training.studies.stand_ins import with_recipes
@@ -75,8 +75,10 @@ def begin(search: Search, folder: Path) -> Search:
     """Write the plan, or find it there: trials and reruns may be more than before, nothing else may differ.
 
     What the search was begun with stays as it was written then; each fold's result has its own. Raises `TrainingError`
-    where the folder holds another search, or one whose recipes have changed since.
+    where the folder holds another search, or one whose recipes have changed since; as `check_images` does.
     """
+    first = space_of(search.losses[0])
+    check_images(search.recipe(first, _lowest(first)), search.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         facts = {**provenance(), "recipes": _recipes(search)}

@@ -33,11 +33,8 @@ def _run(args: Namespace) -> int:
     from training.studies.spaces import space_of
     from zoo import paths
     from zoo.datasets import check
-    from zoo.datasets.folder import check_parted
 
     check(args.dataset, "test", args.data)
-    if args.dataset == "folder" and args.data is not None:
-        check_parted(args.data)
     for loss in args.losses:
         space_of(loss)
     from training.studies.search import Search, begin  # torch, not before the arguments were looked at

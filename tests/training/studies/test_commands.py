@@ -122,6 +122,8 @@ def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.Captu
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
     begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")
+    with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
+        call(search_command.COMMAND, *begun, "--data", f"{data}/train")
     assert call(search_command.COMMAND, *begun) == 0
     assert "# Search on glyphs" in capsys.readouterr().out
     assert call(commands.RESUME, folder, "--json", "--quiet") == 0

@@ -39,18 +39,18 @@ def only(plan: Plan, *labels: str) -> Plan:
 
 
 def test_a_study_of_the_last_epoch_can_get_runs_selected_by_validation(tmp_path: Path) -> None:
-    first = write_plan(toys.plan(tmp_path, 1), tmp_path)
+    first = write_plan(toys.plan(tmp_path / "images", 1), tmp_path)
     done = [run.folder for run in first.runs(tmp_path)]
-    both = write_plan(toys.plan(tmp_path, 1, ("validation",)), tmp_path)
+    both = write_plan(toys.plan(tmp_path / "images", 1, ("validation",)), tmp_path)
     assert both.selections == ("last", "validation")
     assert [run.folder for run in both.runs(tmp_path) if run.selection == "last"] == done
     assert len(both.runs(tmp_path)) == 2 * len(done)
-    assert write_plan(toys.plan(tmp_path, 1), tmp_path) == read_plan(tmp_path) == both
+    assert write_plan(toys.plan(tmp_path / "images", 1), tmp_path) == read_plan(tmp_path) == both
     assert len(json.loads((tmp_path / "plan.json").read_text())["runs"]) == 4
 
 
 def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
-    whole = toys.plan(tmp_path, 1)
+    whole = toys.plan(tmp_path / "images", 1)
     write_plan(only(whole, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
     assert resumed(tmp_path, []).only == ("contrastive",)
@@ -62,16 +62,16 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_an_older_version_is_of_all_arms(tmp_path: Path) -> None:
-    write_plan(toys.plan(tmp_path, 1), tmp_path)
+    write_plan(toys.plan(tmp_path / "images", 1), tmp_path)
     raw = json.loads((tmp_path / "plan.json").read_text())
     del raw["only"]
     (tmp_path / "plan.json").write_text(json.dumps(raw))
     assert len(read_plan(tmp_path).runs(tmp_path)) == 2
-    assert write_plan(only(toys.plan(tmp_path, 1), "margin"), tmp_path).only == ()
+    assert write_plan(only(toys.plan(tmp_path / "images", 1), "margin"), tmp_path).only == ()
 
 
 def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path: Path) -> None:
-    plan = only(toys.plan(tmp_path), "margin")
+    plan = only(toys.plan(tmp_path / "images"), "margin")
     for number, run in enumerate(plan.runs(tmp_path)):
         finish(run, 0.6, [1.0])
         path = run.folder / RESULT
