@@ -2,16 +2,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from exports.text import attach
+from serving import Client
+from serving.client import core
 from serving.gallery.builder import index_folder
 from tests import text_toys
 from tests.serving import toys
+from tests.serving.clients import Awaited
 from tests.serving.running import Running, serving
+from tests.serving.toy_primary import Toy
 from zoo.embedder import Embedder
 from zoo.loading import load
 
@@ -88,3 +92,32 @@ def browser() -> Iterator[Browser]:
 
     with chromium() as started:
         yield started
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that pause for a moment only, and find no key."""
+    monkeypatch.setattr(core, "FIRST_WAIT", 0.001)
+    monkeypatch.delenv(core.KEY, raising=False)
+
+
+@pytest.fixture(params=[Client, Awaited])
+def kind(request: pytest.FixtureRequest, quick: None) -> Iterator[Any]:
+    """Makes clients of either kind, which are closed in the end."""
+    made = []
+
+    def make(*args: Any, **values: Any) -> Any:
+        made.append(request.param(*args, **values))
+        return made[-1]
+
+    make.name = request.param.__name__
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[Toy]:
+    made = Toy(tmp_path / "primary")
+    yield made
+    made.store.close()

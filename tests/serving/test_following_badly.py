@@ -1,19 +1,12 @@
-"""Followers that are killed, primaries that are killed, and primaries that lie."""
+"""Followers of primaries that lie, hang, or have their vectors elsewhere, and followers on full disks."""
 
 from __future__ import annotations
 
 import base64
 import errno
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,85 +14,30 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
-from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
 from serving.following import copying, handing_out
 from serving.following import follower as follower_module
-from serving.following.bounds import DIGEST, digest_of
 from serving.following.follower import Follower
 from serving.following.gate import Gate
-from serving.following.primary import Address, Primary
-from serving.following.wire import read_head, written
+from serving.following.wire import read_head
 from serving.gallery import Gallery
 from serving.gallery.backends import FAISS, FOLLOWED, backend_of, choose
 from serving.gallery.binding import model_text
 from serving.gallery.gallery import STORE
 from serving.gallery.milvus_address import address_of
-from serving.gallery.store import Store
-from tests.serving import toys
-from tests.serving.followers import BEHIND, FOLLOWER, WRITER, within, wrong
+from tests.serving.followers import BEHIND, wrong
 from tests.serving.older import as_schema_6
-from tests.serving.running import ROOT, answering, serving
+from tests.serving.running import answering
 from tests.serving.test_backends import CARD, assert_finds, new_items, unit_rows
 from tests.serving.test_compaction import reachable_copy
 from tests.serving.test_connection import unwritable
 from tests.serving.test_history import content
+from tests.serving.toy_primary import Change, Toy, follower_of
 from zoo.errors import FollowingError
-
-Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
-
-
-class Toy:
-    """A primary of vectors alone, whose answers can be changed on their way."""
-
-    def __init__(self, folder: Path, count: int = 20) -> None:
-        self.folder = folder
-        with Gallery.create(folder, CARD, "toy") as gallery:
-            gallery.add(new_items(unit_rows(count)))
-        self.store = Store(folder / STORE)
-        self.change: Change = lambda head, rows: None
-        self.damage: Callable[[Response], None] = lambda response: None
-        self.asked, self.rows = 0, handing_out.ROWS
-        self.backend: tuple[str, str] | None = None
-
-    def app(self) -> Starlette:
-        return Starlette(routes=[Route("/changes", self._answer)])
-
-    def _answer(self, request: Request) -> Response:
-        self.asked += 1
-        after = int(request.query_params["after"])
-        rows = min(self.rows, int(request.query_params["limit"]))
-        part = self.store.history.since(after, rows, 10**9, request.query_params.get("history"))
-        body = written(part, None if after else model_text(CARD, "toy"), self.backend)
-        head, *rows = [json.loads(line) for line in body.splitlines()]
-        self.change(head, rows)
-        body = b"".join(json.dumps(one).encode() + b"\n" for one in (head, *rows))
-        response = Response(body, headers={DIGEST: digest_of(body)})
-        self.damage(response)
-        return response
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Iterator[Toy]:
-    made = Toy(tmp_path / "primary")
-    yield made
-    made.store.close()
-
-
-@contextmanager
-def follower_of(url: str, folder: Path) -> Iterator[Follower]:
-    follower = Follower(folder, Primary(Address(url, FOLLOWER), ""), lambda card, ref: None)
-    try:
-        yield follower
-    finally:
-        follower.close()
 
 
 def _rows(**values: Any) -> Change:
@@ -334,84 +272,3 @@ def test_a_gallery_of_before_there_was_a_journal_that_cannot_be_written_to(toy: 
         with pytest.raises(FollowingError, match="older schema"):
             gallery.history.since(0, 10, 10**6)
         assert gallery.count() == 20
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-from serving.following.follower import Follower
-from serving.following.primary import Address, Primary
-from serving.gallery import replica
-
-url, folder, rows = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-write, done = replica._WRITES[replica.ItemRow], 0
-
-def slowly(db, row):
-    global done
-    write(db, row)
-    done += 1
-    if done == rows:
-        print("in the middle", flush=True)
-        time.sleep(60)
-
-replica._WRITES[replica.ItemRow] = slowly
-Follower(folder, Primary(Address(url, None), ""), lambda card, ref: None).begin()
-"""
-
-
-def test_a_follower_that_is_killed_while_it_copies_or_takes_changes_over(toy: Toy, tmp_path: Path) -> None:
-    copy = tmp_path / "in" / "g"
-    with answering(toy.app()) as url:
-        for rows, there in ((10, False), (15, True)):
-            child = subprocess.Popen(
-                [sys.executable, "-c", CHILD, url, str(copy), str(rows)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-            )
-            assert child.stdout
-            assert child.stdout.readline() == "in the middle\n"
-            child.kill()
-            child.communicate()
-            assert (copy / STORE).exists() == there
-            if there:
-                assert wrong(copy) == []
-                assert len(content(copy / STORE)["items"]) == 20
-            with follower_of(url, copy) as follower:
-                follower.begin()
-                assert follower.is_fresh
-            assert content(copy / STORE) == content(toy.folder / STORE)
-            assert wrong(copy) == []
-            assert [path.name for path in (tmp_path / "in").iterdir()] == ["g"]
-            toy.store.add(new_items(unit_rows(30, seed=3), 50))
-
-
-def test_a_primary_that_is_killed_and_comes_back(gallery_folder: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(gallery_folder, tmp_path / "primary"))
-    keys = {READ_KEYS: "r" * 20, WRITE_KEYS: WRITER, FOLLOW_KEYS: FOLLOWER}
-    picture = toys.encoded(toys.picture(1, np.random.default_rng(50)))
-    with serving(path, environment=keys) as primary:
-        port = primary.url.rpartition(":")[2]
-        environment = {READ_KEYS: "r" * 20, FOLLOW_KEY: FOLLOWER}
-        follow = ("--follow", primary.url, "--workers", 2)
-        with (
-            serving(tmp_path / "copy", *follow, environment=environment) as follower,
-            httpx.Client(base_url=follower.url, headers={"x-api-key": WRITER}, timeout=30) as http,
-        ):
-            assert http.get("/items").status_code == 401, "a follower asks for its own keys, of those who read"
-            http.headers["x-api-key"] = "r" * 20
-            write = {"x-api-key": WRITER}
-            added = http.post("/items", files={"image": picture}, headers=write).raise_for_status().json()
-            for _ in range(6):  # by either worker
-                found = http.post("/search", params={"k": 1}, files={"image": picture}).json()["results"]
-                assert [one["id"] for one in found] == [added["items"][0]["id"]]
-            primary.stop(signal.SIGKILL)
-            answers = [http.get("/items") for _ in range(6)]
-            assert all(one.json()["total"] == 25 and BEHIND in one.headers for one in answers)
-            refused = http.delete("/items/1", headers=write)
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "primary_unreachable")
-            assert http.get("/readyz").status_code == 200
-            with serving(path, "--port", port, environment=keys):
-                assert within(10, lambda: all(BEHIND not in http.get("/items").headers for _ in range(6)))
-                assert http.delete("/items/1", headers=write).status_code == 200
-                assert all(http.get("/items").json()["total"] == 24 for _ in range(6))
-    assert content(path / STORE) == content(tmp_path / "copy" / STORE)
-    assert wrong(tmp_path / "copy") == []
-    assert not {FOLLOWER, WRITER} & {os.environ.get(name) for name in (FOLLOW_KEY, WRITE_KEYS)}
