@@ -8,7 +8,8 @@ import pytest
 from tests.serving import toys
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_world import FILES, World
-from zoo.evaluation import int8_products
+from zoo.evaluation import graded_products, int8_products
+from zoo.evaluation.grades import have_grades
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +40,11 @@ def int8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8_products, "_processor_has_int8", lambda: True)
     if not int8_products.has_int8(64):
         pytest.skip("8-bit products of this torch are not exact on this processor")
+
+
+@pytest.fixture
+def grades(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grades of products in float32 wherever torch's are exact, for processors with VNNI have better."""
+    monkeypatch.setattr(graded_products, "_processor_has_avx2", lambda: True)
+    if not have_grades(graded_products.LARGEST):
+        pytest.skip("torch grades no 8-bit products on this processor")

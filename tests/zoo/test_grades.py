@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.zoo.test_neighbours import definition, unit
+from zoo.evaluation import graded as graded_sums
 from zoo.evaluation import int8_products, nearest_neighbours, neighbours
 from zoo.evaluation.grades import BELOW, Grades, have_grades
 
@@ -36,6 +37,22 @@ def test_no_sum_lies_above_its_grade(n, m, dim):
             assert (steps[told] < found[told] - BELOW).all()
             assert (steps[told] >= found[told] - 2.0).all()
             assert (steps[found == 255] >= 252).all()
+
+
+@pytest.mark.parametrize("least", [0, 1e-30, 0.5])
+def test_no_sum_lies_above_its_grade_where_columns_count_for_less(least):
+    rows, columns = integers(1, 60, 512), integers(2, 90, 512)
+    scales = np.random.default_rng(6).uniform(least, 1, 90).astype(np.float32)
+    scales[:2] = 1, least
+    sums = scales * (rows.astype(np.int64) @ columns.T.astype(np.int64))
+    graded = Grades(rows, columns, scales)
+    for levels in (np.zeros(90), np.linspace(0, 0.9 * sums.max(), 90)):
+        steps = (sums - levels) / graded.least_step
+        found = graded.of(slice(0, 60), slice(0, 90), levels, graded.least_step)
+        assert (found[sums >= levels] >= 1).all()
+        told = (found > 0) & (found < 255)
+        assert (steps[told] < found[told] - BELOW).all()
+        assert (steps[told] >= found[told] - 2.0).all()
 
 
 def test_the_largest_sums_there_are():
@@ -125,11 +142,11 @@ def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
     monkeypatch.setattr(int8_products, "_LARGEST", largest)
     monkeypatch.setattr(int8_products, "have_grades", lambda: True)
-    assert (int8_products.Int8Products(rows[:queries], rows, 64, 700)._grading is not None) == graded
+    assert (int8_products.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
 
 
 def test_what_is_of_no_use_is_tried_ever_less_often():
-    tries = int8_products._Tries()
+    tries = graded_sums._Tries()
     tried = []
     for block in range(200):
         if tries.due():

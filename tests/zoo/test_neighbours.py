@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_search, int8_products, nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu, gpu_search, graded_products, int8_products, nearest_neighbours, neighbours, products
 from zoo.evaluation.neighbours import neighbour_chunks
+from zoo.evaluation.rounded import Rounded
 
 
 def oracle(queries, gallery, k, exclude_self=False):
@@ -172,12 +173,12 @@ def definition(queries, gallery, k, exclude_self):
     return np.take_along_axis(exact, order, axis=1), order
 
 
-@pytest.mark.parametrize("how", ["float32", "int8", "device"])
+@pytest.mark.parametrize("how", ["float32", "int8", "grades", "device"])
 @pytest.mark.parametrize("whole", [0, 8192])
 @pytest.mark.parametrize(("name", "rows"), list(kinds_of_rows()))
 def test_many_blocks_find_what_one_finds(request, monkeypatch, name, rows, whole, how):
-    if how == "int8":
-        request.getfixturevalue("int8")
+    if how in ("int8", "grades"):
+        request.getfixturevalue(how)
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu, "device", lambda: "cpu")
         monkeypatch.setattr(gpu_search, "_PRODUCTS", 64 * len(rows))
@@ -185,6 +186,8 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, rows, whole
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", whole)
     monkeypatch.setattr(neighbours, "has_int8", lambda dim: how == "int8")
+    monkeypatch.setattr(neighbours, "has_grades", lambda dim: how == "grades")
+    monkeypatch.setattr(neighbours, "pays", lambda *sizes: True)
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries = rows if exclude_self else rows[::-1][:130]
         expected = definition(queries, rows, k, exclude_self)
@@ -270,17 +273,55 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
         int8_products._sums_are_exact.cache_clear()
 
 
-def test_8_bit_products_miss_no_pair_that_float32_finds(int8):
+@pytest.mark.parametrize("how", ["int8", "grades"])
+def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, how):
+    request.getfixturevalue(how)
+    monkeypatch.setattr(graded_products, "_FEW", 1)  # none is multiplied in float32 for being one of many
+    kind = {"int8": int8_products.Int8Products, "grades": graded_products.GradedProducts}[how]
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
-        short = int8_products.Int8Products(rows, rows, 128, 128)
+        if how == "grades" and name == "tiny":  # no grade parts these; float32 does, but for its rounding
+            exact -= neighbours._slack(rows, rows)[:, None]
+        short = kind(rows, rows, 128, 128)
         for a, b in ((slice(0, 128), slice(128, 256)), (slice(128, 256), slice(256, 384))):
             r, c, _ = short.reaching(a, b, floors[a], floors[b])
             block = exact[a, b]
             wanted = (block >= floors[a][:, None].astype(np.float64)) | (block >= floors[b].astype(np.float64))
             assert set(np.flatnonzero(wanted)) <= set(r * 128 + c), name
             assert (np.diff(r * 128 + c) > 0).all()
+
+
+def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grades, monkeypatch):
+    rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
+    monkeypatch.setattr(neighbours, "has_int8", lambda dim: False)
+    made = lambda queries=rows, gallery=rows, columns=64: type(neighbours._products(queries, gallery, 64, columns))  # noqa: E731
+    assert made() is graded_products.GradedProducts
+    assert made(columns=700) is products.Float32Products  # all at once: no floors are known
+    assert made(rows[:255]) is products.Float32Products
+    assert made(rows[:, :63].copy(), rows[:, :63].copy()) is products.Float32Products
+    with monkeypatch.context() as patch:
+        patch.setattr(graded_products, "_BYTES", 700 * 64 - 1)
+        assert made() is products.Float32Products
+    with monkeypatch.context() as patch:
+        patch.setattr(graded_products, "_processor_has_avx2", lambda: False)
+        assert made() is products.Float32Products
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        assert made() is products.Float32Products
+
+
+@pytest.mark.parametrize(("largest", "singly"), [(127, False), (64, True), (64, False)])
+def test_rounding_changes_no_product_by_more_than_its_bound(largest, singly):
+    for name, rows in kinds_of_rows():
+        ours, theirs = Rounded(rows[:200], 50), Rounded(rows, 64, largest, singly)
+        assert np.abs(theirs.whole).max() <= largest
+        steps = theirs.steps if singly else np.repeat(theirs.steps, 64)[: len(rows)]
+        rounded = (ours.whole * np.repeat(ours.steps, 50)[:, None]) @ (theirs.whole * steps[:, None]).T
+        wrong = np.abs(rounded - rows[:200].astype(np.float64) @ rows.T.astype(np.float64))
+        for block in range(7):
+            bound = ours.error(slice(0, 200), theirs, block)[:, None]
+            assert (wrong[:, 64 * block : 64 * (block + 1)] <= bound).all(), name
 
 
 def test_memory_mapped_rows(tmp_path):

@@ -3,7 +3,7 @@
 Matrix products find, for each query, the few gallery rows that could be among its k nearest, with a proven bound on
 their rounding; inner products in double precision then decide the order. Where the queries are the gallery each
 product serves two rows. Where torch is loaded anyway, all of it is done on its GPU (zoo.evaluation.gpu_search), or the
-products are of 8-bit integers: another first step with a bound of its own, never another result.
+products are of 8-bit integers, all or most: other first steps with bounds of their own, never another result.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu_search import on_gpu
+from zoo.evaluation.graded_products import GradedProducts, has_grades, pays
 from zoo.evaluation.int8_products import Int8Products, has_int8
 from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, lengths_at_most, pairs_in_double
 from zoo.evaluation.shortlist import (
@@ -145,6 +146,9 @@ def _plan(
 def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
     if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
+    several = column_block < len(gallery)  # of a single block nothing is known before it is multiplied
+    if several and pays(len(queries), gallery.size, row_block) and has_grades(gallery.shape[1]):
+        return GradedProducts(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)
 
 

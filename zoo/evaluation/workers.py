@@ -56,3 +56,18 @@ class Workers:
     ) -> None:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
+
+
+def one_core_each() -> Workers:
+    """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
+    import faiss
+    import torch
+
+    threads = torch.get_num_threads()
+
+    def on_one_core() -> None:
+        faiss.omp_set_num_threads(1)
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # else the thread takes the number of all threads over when it first computes
+
+    return Workers(threads, on_one_core, lambda: torch.set_num_threads(threads))
