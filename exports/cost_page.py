@@ -66,6 +66,24 @@ def _line(row: Mapping[str, Any], name: str, cost: Mapping[str, Any]) -> list[st
         f"{row['bytes'][name] / MEBI:.2f}",
         f"{row['cosines'][name]:.5f}",
     ]
+    return cells + _changes(cost)
+
+
+def pools(known: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each recipe of which several models were measured, and variant."""
+    head = ["architecture", "models", "variant", *_heads("R@1"), "95 % over seeds", *_heads("MAP@R")]
+    lines = []
+    for pool in known:
+        for name, cost in pool["costs"].items():
+            cells, seeds = _changes(cost), _judged(pool["over_seeds"][name]["interval"], 2)
+            size = f"{pool['architecture']}, {pool['input']} px"
+            lines.append([size, str(len(pool["seeds"])), name, *cells[:4], seeds, *cells[4:]])
+    dates = " ".join(f"{pool['architecture']}: {pool['date']}, {pool['hardware']}." for pool in known)
+    return "\n".join([*markdown.table(head, lines, range(3, len(head))), "", dates])
+
+
+def _changes(cost: Mapping[str, Any]) -> list[str]:
+    cells = []
     for metric in COST_METRICS:
         change = cost[metric]
         digits = 2 if metric == "recall_at_1" else 3
@@ -99,6 +117,7 @@ def page(text: str, known: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
     origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
     parts = {"costs": table(known["rows"]), "models": models(known["rows"]), "origin": origin}
+    parts["pools"] = pools(known.get("pools", ()))
     return markdown.with_parts(text, parts)
 
 
@@ -111,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if args.models:
             rows = [row(find(name)) for name in args.models]
-            write_json(store, {"hardware": hardware(), "rows": rows})
+            before = read_json(store) if store.is_file() else {}
+            write_json(store, {**before, "hardware": hardware(), "rows": rows})
         known = read_json(store)
     except (ZooError, OSError) as error:
         raise SystemExit(f"exports.cost_page: error: {error}") from None

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser, Namespace
 
+from zoo.cli import measurement
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
-from zoo.datasets.dataset import WHOLE, part_of
-
-if TYPE_CHECKING:
-    from zoo.results import Evaluation
-
 
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
@@ -36,31 +27,16 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
     parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
-    parser.add_argument("-k", type=_numbers, default=[1, 2, 4, 8], metavar="K,K", help="recall at which K (1,2,4,8)")
-    parser.add_argument(
-        "--metrics",
-        default="retrieval",
-        metavar="GROUP,GROUP",
-        help="measure more than retrieval: ranking, clustering, structure, verification, or all",
-    )
-    parser.add_argument("--json", action="store_true", help="print the measurement as JSON")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the measurement to a JSON file as well")
+    measurement.configure(parser)
     parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ArgumentTypeError(f"expected whole numbers with commas between them, as 1,10,100, not {text!r}") from None
 
 
 def _run(args: Namespace) -> int:
     from zoo.cards import read_card
     from zoo.datasets import check
+    from zoo.datasets.dataset import WHOLE
     from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
-    from zoo.files import write_json
     from zoo.loading import load
     from zoo.registry import find
     from zoo.results import add_result
@@ -81,39 +57,11 @@ def _run(args: Namespace) -> int:
     )
     if result.split == WHOLE and model.card.dataset == result.dataset:
         print(f"zoo: {SEEN.format(name=model.card.name)}", file=sys.stderr)
-    if args.json:
-        print_json(result.to_json())
-    else:
-        _print_for_people(result)
-    if args.out:
-        with _naming(args.out):
-            write_json(args.out, result.to_json())
+    measurement.tell(result, args)
     if args.save:
-        with _naming(model.folder):
+        with measurement.naming(model.folder):
             add_result(model.folder, result)
     return 0
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """A file that cannot be written is the user's to put right, not a bug."""
-    from zoo.errors import UsageError
-
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _print_for_people(result: Evaluation) -> None:
-    measured = result.queries - result.queries_without_relatives
-    print(f"{result.model} ({result.runtime}, {result.precision}) on {result.dataset}, {part_of(result.split)}")
-    print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
-    if result.queries_without_relatives:
-        print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
-    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.intervals.items()}
-    rows = [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result.metrics.items()]
-    print_table(("metric", "value", "95 % over classes"), rows, numbers=("value",))
 
 
 COMMAND = Command(

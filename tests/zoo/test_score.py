@@ -1,0 +1,134 @@
+"""`zoo score`: embeddings of files, measured as the same rows are in memory, and what is wrong with files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from zoo.cli.main import main
+from zoo.embedding_files import read_embeddings, read_labels
+from zoo.errors import UsageError
+from zoo.evaluation import retrieval_metrics
+
+ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+NAMES = [f"class {i % 8}" for i in range(40)]
+# By hand: the nearest by cosine has the query's class.
+UNIT = ROWS.astype(np.float64) / np.linalg.norm(ROWS, axis=1, keepdims=True)
+NEAREST = (UNIT @ UNIT.T - 2 * np.eye(40)).argmax(axis=1)
+EXPECTED = np.mean([NAMES[i] == NAMES[j] for i, j in enumerate(NEAREST)])
+
+
+def written(folder: Path, kind: str) -> list[str]:
+    """Arguments that name the same rows and labels in files of one kind."""
+    rows, labels = folder / "rows.npy", folder / f"labels.{kind}"
+    np.save(rows, ROWS)
+    if kind == "safetensors":
+        save_file({"embeddings": ROWS, "labels": np.array([int(name[-1]) for name in NAMES])}, labels)
+        return [str(labels)]
+    if kind == "npy":
+        np.save(labels, np.array(NAMES))
+    elif kind == "csv":
+        labels.write_text("image,label\n" + "".join(f'{i}.png,"{name}"\n' for i, name in enumerate(NAMES)))
+    else:
+        labels.write_text("\n".join(NAMES) + "\n", encoding="utf-8-sig")
+    return [str(rows), "--labels", str(labels)]
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "txt", "safetensors"])
+def test_rows_and_labels_of_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    assert main(["score", *written(tmp_path, kind), "-k", "1,5", "--json", "--out", str(out)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["metrics"]["recall_at_1"] == pytest.approx(EXPECTED)
+    assert (printed["queries"], printed["classes"], printed["dim"]) == (40, 8, 6)
+    assert (printed["model"], printed["dataset"]) == (None, None)
+    assert json.loads(out.read_text()) == printed
+
+
+def test_it_is_told_to_people_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", *written(tmp_path, "txt"), "--metrics", "clustering"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("6 dimensions\n40 queries of 8 classes; leave-one-out, cosine, exact\n")
+    values = dict(line.split()[:2] for line in told.splitlines()[4:])
+    assert values["recall_at_1"] == f"{EXPECTED:.4f}"
+    assert "nmi" in values
+
+
+def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from zoo import datasets
+
+    known = datasets.load("glyphs", "test")
+    rows = np.random.default_rng(1).normal(size=(len(known), 8)).astype(np.float32)
+    save_file({"embeddings": rows, "labels": np.zeros(len(known), np.int64)}, tmp_path / "rows.safetensors")
+    assert main(["score", str(tmp_path / "rows.safetensors"), "--dataset", "glyphs", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["dataset"], printed["split"]) == ("glyphs", "test")
+    expected = retrieval_metrics(rows, known.labels, k=(1,))["recall_at_1"]
+    assert printed["metrics"]["recall_at_1"] == pytest.approx(expected)
+
+
+def test_rows_are_not_read_before_they_are_needed(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    assert isinstance(read_embeddings(tmp_path / "rows.npy")[0], np.memmap)
+
+
+def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
+    rows, labels = written(folder, "txt")[::2]
+    np.save(folder / "objects.npy", np.array([{}, []], dtype=object))
+    np.save(folder / "nan.npy", np.where(np.arange(6) == 2, np.float32(np.nan), ROWS))
+    (folder / "cut.npy").write_bytes(Path(rows).read_bytes()[:-9])
+    (folder / "short.txt").write_text("\n".join(NAMES[:-1]))
+    (folder / "gap.txt").write_text("a\n\nb\n")
+    (folder / "bare.csv").write_text("image,class\n1,2\n")
+    (folder / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
+    save_file({"features": ROWS}, folder / "features.safetensors")
+    (folder / "cut.safetensors").write_bytes((folder / "features.safetensors").read_bytes()[:-9])
+    named = {name: str(folder / name) for name in (path.name for path in folder.iterdir())}
+    return {
+        "no labels": ([rows], r"of which classes are the rows\? Name their labels \(--labels FILE\) or data set"),
+        "both": ([rows, "--labels", labels, "--dataset", "glyphs"], "give one of the two"),
+        "of no kind": ([labels, "--labels", labels], r"in a \.npy or a \.safetensors file, not in"),
+        "not there": ([str(folder / "no.npy"), "--labels", labels], "cannot be read: No such file"),
+        "no labels there": ([rows, "--labels", str(folder / "no")], "cannot be read: No such file"),
+        "pickled": ([named["objects.npy"], "--labels", labels], "cannot be read: .*Python objects"),
+        "pickled labels": ([rows, "--labels", named["objects.npy"]], "cannot be read: .*Python objects"),
+        "cut": ([named["cut.npy"], "--labels", labels], "cannot be read"),
+        "NaN": ([named["nan.npy"], "--labels", labels], "holds NaN or infinite values"),
+        "few labels": ([rows, "--labels", named["short.txt"]], "39"),
+        "an empty label": ([rows, "--labels", named["gap.txt"]], "label 2 of 3 is empty"),
+        "no column": ([rows, "--labels", named["bare.csv"]], "lacks the column label; it has image, class"),
+        "no text": ([rows, "--labels", named["bytes.txt"]], "cannot be read"),
+        "no tensor": ([named["features.safetensors"]], "has no tensor 'embeddings'; it has features"),
+        "cut tensors": ([named["cut.safetensors"]], "cannot be read"),
+        "no group": ([rows, "--labels", labels, "--metrics", "rankin"], "ranking"),
+    }
+
+
+@pytest.mark.parametrize("mistake", range(16))
+def test_mistakes_are_explained(mistake: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, said = list(mistakes(tmp_path).values())[mistake]
+    assert main(["score", *arguments]) in (1, 2)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("zoo: error: ")
+    assert re.search(said, captured.err)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1), min_size=1))
+def test_labels_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, labels: list[str]) -> None:
+    path = tmp_path_factory.mktemp("labels") / "labels.txt"
+    path.write_text("\n".join(labels), encoding="utf-8")
+    expected = [labels[0].removeprefix("\ufeff"), *labels[1:]]
+    if "" in expected:
+        with pytest.raises(UsageError):
+            read_labels(path)
+    else:
+        assert read_labels(path).tolist() == expected

@@ -1,0 +1,56 @@
+"""`zoo score`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from zoo.cli import measurement
+from zoo.cli.command import Command
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("embeddings", type=Path, help="a row an image: .npy, or .safetensors with embeddings")
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="each row's class: .npy, .csv with the column label, or text with a label a line (default: the tensor "
+        "labels beside the embeddings)",
+    )
+    parser.add_argument(
+        "--dataset", metavar="D", help="instead of labels: the data set whose images these are, in order"
+    )
+    parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument("--split", default="test", help="train or test (default: test)")
+    measurement.configure(parser)
+
+
+def _run(args: Namespace) -> int:
+    from zoo.embedding_files import read_embeddings, read_labels
+    from zoo.errors import UsageError
+    from zoo.evaluation import evaluate
+    from zoo.evaluation.groups import groups_of
+
+    metrics = groups_of(args.metrics.split(","))
+    rows, labels = read_embeddings(args.embeddings)
+    if args.labels is not None:
+        labels = read_labels(args.labels)
+    elif args.dataset is not None:
+        labels = None
+    elif labels is None:
+        raise UsageError("of which classes are the rows? Name their labels (--labels FILE) or data set (--dataset D).")
+    result = evaluate(rows, args.dataset, args.split, args.data, labels=labels, k=args.k, metrics=metrics)
+    measurement.tell(result, args)
+    return 0
+
+
+COMMAND = Command(
+    summary="measure embeddings of any origin, from files",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo score rows.npy --labels labels.txt                   float [n, dim] and a label a line
+  zoo score rows.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery""",
+)

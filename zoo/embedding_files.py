@@ -1,0 +1,82 @@
+"""Embeddings and labels in files that other programs write, too."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from zoo.errors import UsageError
+
+EMBEDDINGS, LABELS = "embeddings", "labels"
+"""The names of tensors, and of a column."""
+_LABEL = "label"
+
+
+def read_embeddings(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows of .npy, memory-mapped, or of .safetensors; and labels, where tensors beside them are so called.
+
+    Raises `UsageError` for a file that is not there or is neither; what the rows hold is for who measures them.
+    """
+    if path.suffix == ".npy":
+        return _read_npy(path), None
+    if path.suffix != ".safetensors":
+        raise UsageError(f"embeddings are in a .npy or a .safetensors file, not in {path}.")
+    tensors = _read_tensors(path)
+    if EMBEDDINGS not in tensors:
+        raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
+    return tensors[EMBEDDINGS], tensors.get(LABELS)
+
+
+def read_labels(path: Path) -> np.ndarray:
+    """A label a row, of .npy, of the column `label` of .csv, or of any other text in UTF-8, a label a line: [n].
+
+    Raises `UsageError` for a file that is not there or not so, and for an empty label.
+    """
+    if path.suffix == ".npy":
+        return _read_npy(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            labels = _column(path, file) if path.suffix == ".csv" else file.read().splitlines()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, str(error)) from None
+    if "" in labels:
+        raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
+    return np.array(labels, dtype=np.str_)
+
+
+def _column(path: Path, file: TextIO) -> list[str]:
+    reader = csv.DictReader(file)
+    if _LABEL not in (reader.fieldnames or ()):
+        raise UsageError(f"{path} lacks the column {_LABEL}; it has {', '.join(reader.fieldnames or ()) or 'none'}.")
+    return [row[_LABEL] or "" for row in reader]
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except ValueError as error:  # pickled, or cut off
+        raise _unreadable(path, str(error)) from None
+    return found
+
+
+def _read_tensors(path: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except (SafetensorError, KeyError, TypeError) as error:  # damaged, or of a dtype that NumPy has not
+        raise _unreadable(path, str(error)) from None
+
+
+def _unreadable(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} cannot be read: {why.rstrip('.')}.")
