@@ -145,8 +145,8 @@ def pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, 
         near = doubled.of(end - start, gallery.shape[1])
         single = gathered.of(end - start, gallery.shape[1])
         near[...] = np.take(gallery, columns[start:end], axis=0, out=single, mode="clip")
-        # Not by BLAS: it would wake threads for little.
-        out[start:end] = np.einsum("ij,j->i", near, queries[row].astype(np.float64))
+        # Row by row: a product of all would wake BLAS's threads for little.
+        out[start:end] = np.vecdot(near, queries[row].astype(np.float64))
     return out
 
 
@@ -156,5 +156,5 @@ def _pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray,
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         a, b = queries[rows[part]].astype(np.float64), gallery[columns[part]].astype(np.float64)
-        out[part] = np.einsum("ij,ij->i", a, b)
+        out[part] = np.vecdot(a, b)
     return out
