@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
 from zoo.errors import UsageError
+from zoo.files import atomic_path
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
 """The names of tensors, and of a column."""
@@ -47,6 +49,27 @@ def read_labels(path: Path) -> np.ndarray:
     if "" in labels:
         raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
     return np.array(labels, dtype=np.str_)
+
+
+def table_of(path: Path) -> Path:
+    """Where the names and labels of the rows in a .npy file are written. Raises `UsageError` for another file."""
+    if path.suffix != ".npy":
+        raise UsageError(f"embeddings are written to a .npy file, not to {path}.")
+    return path.with_suffix(".csv")
+
+
+def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root: Path) -> None:
+    """Rows [n, d] as .npy, and `table_of` it: each image's path from `root` and its label, the folder that it is in.
+
+    An image that lies in no folder below the root has no label.
+    """
+    names = [image.relative_to(root) if image != root else Path(image.name) for image in images]
+    with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", _LABEL])
+        table.writerows([name.as_posix(), "" if name.parent == Path() else name.parent.as_posix()] for name in names)
+    with atomic_path(path) as there, there.open("wb") as file:
+        np.save(file, rows, allow_pickle=False)
 
 
 def _column(path: Path, file: TextIO) -> list[str]:

@@ -1,9 +1,11 @@
-"""`zoo score`: embeddings of files, measured as the same rows are in memory, and what is wrong with files."""
+"""`zoo embed` and `zoo score`: files of embeddings are as rows in memory are, and what may be wrong."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from zoo.cli.main import main
 from zoo.embedding_files import read_embeddings, read_labels
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
+from zoo.loading import load
 
 ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 NAMES = [f"class {i % 8}" for i in range(40)]
@@ -77,6 +80,48 @@ def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_rows_are_not_read_before_they_are_needed(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)
     assert isinstance(read_embeddings(tmp_path / "rows.npy")[0], np.memmap)
+
+
+def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "with, comma", tmp_path / "rows.npy"
+    shutil.copytree(pictures, folder)
+    model = load("margin-conv4-glyphs", runtime="onnx")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    assert main(["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"embeddings": str(out), "table": str(tmp_path / "rows.csv"), "images": len(paths), "dim": 64}
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert {(row["image"], row["label"]) for row in table} == {
+        (path.relative_to(folder).as_posix(), path.parent.relative_to(folder).as_posix()) for path in paths
+    }
+    rows = np.load(out)
+    np.testing.assert_array_equal(rows, model.embed([folder / row["image"] for row in table]))
+    assert main(["score", str(out), "--labels", str(tmp_path / "rows.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == len(paths)
+    image = folder / table[3]["image"]
+    assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx"]) == 0
+    assert capsys.readouterr().out.startswith("1 images, 64 dimensions: ")
+    np.testing.assert_allclose(np.load(out), rows[3:4], atol=1e-6)
+    assert (tmp_path / "rows.csv").read_text().splitlines() == ["image,label", f"{image.name},"]
+
+
+def test_what_cannot_be_embedded_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad" / "a").mkdir(parents=True)
+    (tmp_path / "bad" / "a" / "0.png").write_bytes(b"no image")
+    for folder, out, said in (
+        ("no", "rows.npy", "there is no folder"),
+        ("empty", "rows.npy", "holds no images"),
+        ("bad", "rows.npy", r"0\.png"),
+        ("bad", "rows.txt", r"written to a \.npy file"),
+    ):
+        arguments = ["margin-conv4-glyphs", str(tmp_path / folder), "--out", str(tmp_path / out), "--runtime", "onnx"]
+        assert main(["embed", *arguments]) in (1, 2)
+        assert re.search(said, capsys.readouterr().err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "empty"]
 
 
 def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:

@@ -1,0 +1,54 @@
+"""`zoo embed`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from zoo.cli.command import Command
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help="a model's name, or the path of a model folder")
+    parser.add_argument("images", type=Path, help="a folder of images, with all that lies below it, or one image")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
+    parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
+    parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
+    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def _run(args: Namespace) -> int:
+    from zoo.cli.measurement import naming
+    from zoo.cli.output import print_json
+    from zoo.datasets.folder import list_images
+    from zoo.embedding_files import table_of, write_embeddings
+    from zoo.errors import UsageError
+    from zoo.loading import load
+
+    table = table_of(args.out)  # before anything takes time
+    paths = [args.images] if args.images.is_file() else list_images(args.images)
+    if not paths:
+        raise UsageError(f"{args.images} holds no images.")
+    model = load(args.model, args.runtime, args.precision, args.device)
+    rows = model.embed(paths, args.batch_size, progress=sys.stderr.isatty())
+    with naming(args.out):
+        write_embeddings(args.out, rows, paths, args.images)
+    if args.json:
+        print_json({"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim})
+    else:
+        print(f"{len(rows):,} images, {model.dim} dimensions: {args.out}; their names and labels: {table}")
+    return 0
+
+
+COMMAND = Command(
+    summary="write the embeddings of a folder of images to a file",
+    configure=_configure,
+    run=_run,
+    examples="""\
+  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: image,label, a line a row
+  zoo score rows.npy --labels rows.csv                     the label is the folder that an image lies in
+  zoo embed mine pictures --out rows.npy --runtime onnx --precision int8""",
+)
