@@ -311,6 +311,15 @@ def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grade
         assert made() is products.Float32Products
 
 
+@pytest.mark.filterwarnings("error")
+def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
+    rows = np.random.default_rng(8).normal(size=(256, 64)).astype(np.float32)
+    rows[:128] *= np.float32(1e-30)
+    short = graded_products.GradedProducts(rows, rows, 128, 128)
+    floors = np.full(128, np.float32(1e9))
+    assert len(short.reaching(slice(0, 128), slice(128, 256), floors, floors)[0]) == 0
+
+
 @pytest.mark.parametrize(("largest", "singly"), [(127, False), (64, True), (64, False)])
 def test_rounding_changes_no_product_by_more_than_its_bound(largest, singly):
     for name, rows in kinds_of_rows():

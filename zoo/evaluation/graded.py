@@ -25,12 +25,12 @@ class Graded:
 
         lowest: [r]; column_lowest: [c]; in units of the sums.
         """
-        levels = np.full(columns.stop - columns.start, lowest.min(), np.float64)
+        largest = self._grades.largest
+        levels = np.full(columns.stop - columns.start, min(lowest.min(), 2 * largest), np.float64)
         top = lowest.max()
         if column_lowest is not None:
             np.minimum(levels, column_lowest, out=levels)
             top = max(top, column_lowest.max())
-        largest = self._grades.largest
         if levels.min() < -largest or not self._tries.due():
             return None
         step = max((min(top, largest) - levels.min()) / STEPS, self._grades.least_step)
