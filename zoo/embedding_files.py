@@ -58,13 +58,20 @@ def table_of(path: Path) -> Path:
     return path.with_suffix(".csv")
 
 
+def check_free(path: Path) -> None:
+    """Raise `UsageError` where the rows' file, or the table beside it, is there already."""
+    for taken in (path, table_of(path)):
+        if taken.exists():
+            raise UsageError(f"{taken} exists already; name another --out, or give --replace.")
+
+
 def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root: Path) -> None:
     """Rows [n, d] as .npy, and `table_of` it: each image's path from `root` and its label, the folder that it is in.
 
-    An image that lies in no folder below the root has no label.
+    An image that lies in no folder below the root has no label; what is no UTF-8 in a name is a question mark.
     """
     names = [image.relative_to(root) if image != root else Path(image.name) for image in images]
-    with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", newline="") as file:
+    with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", _LABEL])
         table.writerows([name.as_posix(), "" if name.parent == Path() else name.parent.as_posix()] for name in names)

@@ -102,10 +102,31 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     assert main(["score", str(out), "--labels", str(tmp_path / "rows.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == len(paths)
     image = folder / table[3]["image"]
-    assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx"]) == 0
+    for taken, left in (("rows.npy", "rows.csv"), ("rows.csv", "rows.npy")):
+        (tmp_path / left).rename(tmp_path / "aside")
+        assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx"]) == 2
+        assert f"{taken} exists already" in capsys.readouterr().err
+        (tmp_path / "aside").rename(tmp_path / left)
+    assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx", "--replace"]) == 0
     assert capsys.readouterr().out.startswith("1 images, 64 dimensions: ")
     np.testing.assert_allclose(np.load(out), rows[3:4], atol=1e-6)
     assert (tmp_path / "rows.csv").read_text().splitlines() == ["image,label", f"{image.name},"]
+
+
+def test_a_name_that_is_no_utf_8(tmp_path: Path, pictures: Path) -> None:
+    (tmp_path / "folder" / "a").mkdir(parents=True)
+    shutil.copy(next(path for path in pictures.rglob("*") if path.is_file()), tmp_path / "folder" / "a" / "0\udcfe.png")
+    out = tmp_path / "rows.npy"
+    assert main(["embed", "margin-conv4-glyphs", str(tmp_path / "folder"), "--out", str(out), "--runtime", "onnx"]) == 0
+    assert (tmp_path / "rows.csv").read_text().splitlines()[1:] == ["a/0?.png,a"]
+
+
+def test_a_measurement_does_not_overwrite_what_is_measured(tmp_path: Path) -> None:
+    rows, _, labels = written(tmp_path, "txt")
+    for taken in (rows, labels):
+        before = Path(taken).read_bytes()
+        assert main(["score", rows, "--labels", labels, "--out", taken]) == 2
+        assert Path(taken).read_bytes() == before
 
 
 def test_what_cannot_be_embedded_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

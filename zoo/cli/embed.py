@@ -13,6 +13,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name, or the path of a model folder")
     parser.add_argument("images", type=Path, help="a folder of images, with all that lies below it, or one image")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
+    parser.add_argument("--replace", action="store_true", help="overwrite FILE.npy and FILE.csv")
     parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
     parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
     parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
@@ -24,11 +25,13 @@ def _run(args: Namespace) -> int:
     from zoo.cli.measurement import naming
     from zoo.cli.output import print_json
     from zoo.datasets.folder import list_images
-    from zoo.embedding_files import table_of, write_embeddings
+    from zoo.embedding_files import check_free, table_of, write_embeddings
     from zoo.errors import UsageError
     from zoo.loading import load
 
     table = table_of(args.out)  # before anything takes time
+    if not args.replace:
+        check_free(args.out)
     paths = [args.images] if args.images.is_file() else list_images(args.images)
     if not paths:
         raise UsageError(f"{args.images} holds no images.")

@@ -32,6 +32,10 @@ def _run(args: Namespace) -> int:
     from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
 
+    if args.out is not None and args.out.resolve() in [
+        path.resolve() for path in (args.embeddings, args.labels) if path
+    ]:
+        raise UsageError(f"{args.out} is what is measured; name another --out.")
     metrics = groups_of(args.metrics.split(","))
     rows, labels = read_embeddings(args.embeddings)
     if args.labels is not None:
