@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import TextIO
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
 from zoo.errors import UsageError
 from zoo.files import atomic_path
@@ -71,12 +73,12 @@ def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root:
     An image that lies in no folder below the root has no label; what is no UTF-8 in a name is a question mark.
     """
     names = [image.relative_to(root) if image != root else Path(image.name) for image in images]
+    with atomic_path(path) as there, there.open("wb") as file:
+        np.save(file, rows, allow_pickle=False)
     with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", _LABEL])
         table.writerows([name.as_posix(), "" if name.parent == Path() else name.parent.as_posix()] for name in names)
-    with atomic_path(path) as there, there.open("wb") as file:
-        np.save(file, rows, allow_pickle=False)
 
 
 def _column(path: Path, file: TextIO) -> list[str]:
@@ -88,10 +90,13 @@ def _column(path: Path, file: TextIO) -> list[str]:
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise _unreadable(path, "it is no .npy file")
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except ValueError as error:  # pickled, or cut off
+    except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:  # of Python objects, or damaged
         raise _unreadable(path, str(error)) from None
     return found
 
@@ -104,7 +109,7 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
         return load_file(path)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except (SafetensorError, KeyError, TypeError) as error:  # damaged, or of a dtype that NumPy has not
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # damaged, or of a dtype that NumPy has not
         raise _unreadable(path, str(error)) from None
 
 

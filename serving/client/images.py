@@ -23,14 +23,16 @@ def groups(images: Image | Sequence[Image]) -> Iterator[tuple[int, Image | Seque
     if isinstance(images, Image) or not images:
         yield 0, images
         return
+    part: list[Image] = []
     start, size = 0, 0
-    for number, image in enumerate(images):
+    for image in images:
         own = _size(image)
-        if number > start and (number - start == MOST or size + own > MOST_BYTES):
-            yield start, images[start:number]
-            start, size = number, 0
+        if part and (len(part) == MOST or size + own > MOST_BYTES):
+            yield start, part
+            start, size, part = start + len(part), 0, []
+        part.append(image)
         size += own
-    yield start, images[start:]
+    yield start, part
 
 
 def several(images: Image | Sequence[Image]) -> Sequence[Image]:

@@ -150,6 +150,10 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
     np.save(folder / "objects.npy", np.array([{}, []], dtype=object))
     np.save(folder / "nan.npy", np.where(np.arange(6) == 2, np.float32(np.nan), ROWS))
     (folder / "cut.npy").write_bytes(Path(rows).read_bytes()[:-9])
+    (folder / "empty.npy").write_bytes(b"")
+    (folder / "zip.npy").write_bytes(b"PK\x03\x04" + bytes(60))
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (40,"
+    (folder / "header.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     (folder / "short.txt").write_text("\n".join(NAMES[:-1]))
     (folder / "gap.txt").write_text("a\n\nb\n")
     (folder / "bare.csv").write_text("image,class\n1,2\n")
@@ -166,6 +170,10 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
         "pickled": ([named["objects.npy"], "--labels", labels], "cannot be read: .*Python objects"),
         "pickled labels": ([rows, "--labels", named["objects.npy"]], "cannot be read: .*Python objects"),
         "cut": ([named["cut.npy"], "--labels", labels], "cannot be read"),
+        "empty": ([named["empty.npy"], "--labels", labels], "cannot be read"),
+        "a zip": ([named["zip.npy"], "--labels", labels], "cannot be read"),
+        "a cut header": ([named["header.npy"], "--labels", labels], "cannot be read"),
+        "a part of no data set": ([rows, "--labels", labels, "--split", "train"], "which --dataset names"),
         "NaN": ([named["nan.npy"], "--labels", labels], "holds NaN or infinite values"),
         "few labels": ([rows, "--labels", named["short.txt"]], "39"),
         "an empty label": ([rows, "--labels", named["gap.txt"]], "label 2 of 3 is empty"),
@@ -177,7 +185,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
     }
 
 
-@pytest.mark.parametrize("mistake", range(16))
+@pytest.mark.parametrize("mistake", range(20))
 def test_mistakes_are_explained(mistake: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, said = list(mistakes(tmp_path).values())[mistake]
     assert main(["score", *arguments]) in (1, 2)

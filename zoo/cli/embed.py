@@ -28,7 +28,9 @@ def _run(args: Namespace) -> int:
     from zoo.embedding_files import check_free, table_of, write_embeddings
     from zoo.errors import UsageError
     from zoo.loading import load
+    from zoo.paths import expand
 
+    args.images, args.out = expand(args.images), expand(args.out)
     table = table_of(args.out)  # before anything takes time
     if not args.replace:
         check_free(args.out)

@@ -22,7 +22,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--dataset", metavar="D", help="instead of labels: the data set whose images these are, in order"
     )
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
-    parser.add_argument("--split", default="test", help="train or test (default: test)")
+    parser.add_argument("--split", help="train or test (default: test)")
     measurement.configure(parser)
 
 
@@ -37,6 +37,8 @@ def _run(args: Namespace) -> int:
     ]:
         raise UsageError(f"{args.out} is what is measured; name another --out.")
     metrics = groups_of(args.metrics.split(","))
+    if args.dataset is None and (args.data or args.split):
+        raise UsageError("--data and --split are of a data set, which --dataset names.")
     rows, labels = read_embeddings(args.embeddings)
     if args.labels is not None:
         labels = read_labels(args.labels)
@@ -44,7 +46,7 @@ def _run(args: Namespace) -> int:
         labels = None
     elif labels is None:
         raise UsageError("of which classes are the rows? Name their labels (--labels FILE) or data set (--dataset D).")
-    result = evaluate(rows, args.dataset, args.split, args.data, labels=labels, k=args.k, metrics=metrics)
+    result = evaluate(rows, args.dataset, args.split or "test", args.data, labels=labels, k=args.k, metrics=metrics)
     measurement.tell(result, args)
     return 0
 
