@@ -49,6 +49,8 @@ def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
             measured.setdefault(precision, []).append(retrieval(dataset, model, progress=sys.stderr.isatty()))
     fp32 = mean_of(measured["fp32"])
     return {
+        "method": cards[0].method,
+        "dataset": dataset.name,
         "architecture": cards[0].architecture,
         "input": cards[0].preprocessing.crop,
         "seeds": seeds,
@@ -57,6 +59,10 @@ def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
         "costs": {name: precision_cost(dataset, fp32, mean_of(measured[name]), name) for name in PRECISIONS},
         "over_seeds": {name: _over_seeds(measured["fp32"], measured[name]) for name in PRECISIONS},
     }
+
+
+def _what(pool: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(pool[key]) for key in ("architecture", "method", "dataset", "input"))
 
 
 def mean_of(measured: Sequence[PerQuery]) -> PerQuery:
@@ -90,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         known = read_json(store)
     except (ZooError, OSError) as error:
         raise SystemExit(f"exports.pooled_cost: error: {error}") from None
-    others = [pool for pool in known.get("pools", ()) if pool["architecture"] != found["architecture"]]
-    known["pools"] = sorted([*others, found], key=lambda pool: str(pool["architecture"]))
+    others = [pool for pool in known.get("pools", ()) if _what(pool) != _what(found)]
+    known["pools"] = sorted([*others, found], key=_what)
     write_json(store, known)
     write_bytes(shown, page(shown.read_text(encoding="utf-8"), known).encode())
 

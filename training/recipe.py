@@ -243,8 +243,9 @@ class Recipe:
         _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
         _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         _check(self.seed >= 0, "seed", self.seed, "0 or more")
-        paired = self.batch.per_class > 1 or self.batch.sampler == "spc-r" or self.batch.args
-        mined = self.objective.miner not in (None, "inter-class")
+        paired = self.batch.per_class > 1 or self.batch.sampler == "spc-r"
+        # Inter-class triplets take their positives from other classes, a memory has those of earlier batches.
+        mined = self.objective.miner not in (None, "inter-class") and self.objective.method != "cross-batch-memory"
         _check(paired or not mined, "batch.per_class", 1, "2 or more, of which a miner makes positives")
         if why := refused_heads(self.heads):
             raise RecipeError(f"heads: {why}")

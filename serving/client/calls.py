@@ -124,7 +124,7 @@ def describe(
     """Raises `UsageError` where nothing is to be changed, or a label both given and taken."""
     if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
         raise UsageError("describe an item by a label, or unlabel=True, or metadata.")
-    change: dict[str, Any] = {} if metadata is None else {"metadata": dict(metadata)}
+    change: dict[str, Any] = {} if metadata is None else {"metadata": json.loads(_as_json(metadata, "metadata"))}
     if label is not None or unlabel:
         change["label"] = label
     return Call("PATCH", f"/items/{item}", _item, json=change, repeatable=False)
@@ -272,8 +272,8 @@ def _chosen(labels: str | Sequence[str], where: Mapping[str, Any] | None) -> lis
 
 def _as_json(values: Mapping[str, Any], name: str) -> str:
     try:
-        return json.dumps(dict(values))
-    except (TypeError, ValueError) as error:
+        return json.dumps(dict(values), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is a mapping of names to what JSON has: {error}.") from None
 
 

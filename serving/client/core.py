@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class Core:
 
     def request(self, call: Call[T]) -> dict[str, Any]:
         """For `request` of httpx's clients."""
-        _check_length(call)
+        _check_sent(call)
         wait = httpx.Timeout(max(self.timeout, call.seconds), connect=min(self.timeout, CONNECT_SECONDS))
         sent: dict[str, Any] = {"params": list(call.values), "timeout": wait}
         if call.files:
@@ -117,9 +118,11 @@ class Core:
         raise ServiceError(f"{self.url} answers, but not as the search service does. Is it another one?")
 
 
-def _check_length(call: Call[T]) -> None:
-    """Raise `UsageError` for what no address can hold: httpx would, with an error of its own."""
+def _check_sent(call: Call[T]) -> None:
+    """Raise `UsageError` for what is no Unicode and what no address can hold: httpx would, with errors of its own."""
+    texts = [*call.form.values(), *(name for _, (name, _, _) in call.files), json.dumps(call.json, ensure_ascii=False)]
     try:
+        "".join(texts).encode()
         length = len(str(httpx.QueryParams(list(call.values))))
     except UnicodeEncodeError as error:
         raise UsageError(f"{error.object[:80]!r} is no Unicode text.") from None

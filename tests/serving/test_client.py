@@ -25,6 +25,9 @@ from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
 KEY = "write-key-of-the-client"
+NESTED: dict[str, Any] = {}
+for _ in range(100_000):
+    NESTED = {"a": NESTED}
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +110,34 @@ def test_a_key_is_of_one_image_however_they_are_sent(
     assert client.stats().items == before
 
 
-@pytest.mark.parametrize("where", [{"a": np.float32(1)}, [1], {"a": {1, 2}}])
+@pytest.mark.parametrize("where", [{"a": np.float32(1)}, [1], {"a": {1, 2}}, {"a": float("nan")}, NESTED])
 def test_what_json_has_not_is_refused(kind: Any, server: Running, where: Any) -> None:
     for call in (kind(server.url).items, lambda where: kind(server.url).search(item=1, where=where)):
         with pytest.raises(UsageError, match="where is a mapping of names to what JSON has"):
             call(where=where)
     with pytest.raises(UsageError, match="metadata is a mapping"):
         kind(server.url).add(toys.query(0), metadata=where)
+    with pytest.raises(UsageError, match="metadata is a mapping"):
+        kind(server.url).describe(1, metadata=where)
+
+
+def test_what_is_no_unicode_is_refused_wherever_it_stands(kind: Any, server: Running, tmp_path: Path) -> None:
+    client, named = kind(server.url), tmp_path / "0\udcff.png"
+    named.write_bytes(toys.query(0))
+    for call in (
+        lambda: client.describe(1, label="\ud800"),
+        lambda: client.search(text="\ud800"),
+        lambda: client.add(toys.query(0), key="\ud800"),
+        lambda: client.add(named),
+        lambda: client.items(label="\ud800"),
+    ):
+        with pytest.raises(UsageError, match="is no Unicode text"):
+            call()
+
+
+def test_images_may_come_from_an_iterator(kind: Any, server: Running) -> None:
+    rows = kind(server.url).embed(toys.query(i % 4) for i in range(35))
+    np.testing.assert_allclose(rows[32:], rows[:3], atol=1e-6)
 
 
 def test_no_label_is_not_the_empty_one(kind: Any, server: Running) -> None:

@@ -255,3 +255,10 @@ def test_what_varies_within_a_class_takes_three_of_it() -> None:
     with pytest.raises(RecipeError, match=r"'intra' learns from three samples of a class, and batch\.per_class is 2"):
         resolve("diva-conv4-glyphs", ["batch.per_class=2"])
     assert resolve("diva-conv4-glyphs", ["batch.per_class=4"]).batch.per_class == 4  # type: ignore[union-attr]
+
+
+def test_a_memory_has_positives_of_earlier_batches() -> None:
+    one = ["batch.per_class=1", "objective.miner=random"]
+    assert resolve("xbm-conv4-glyphs", [*one, "objective.loss=margin"]).batch.per_class == 1  # type: ignore[union-attr]
+    with pytest.raises(RecipeError, match=r"batch\.per_class must be 2 or more"):
+        resolve("margin-conv4-glyphs", ["batch.per_class=1", "batch.args.together=2"])
