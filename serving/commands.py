@@ -39,6 +39,9 @@ def _configure_index(parser: ArgumentParser) -> None:
         help="of a running cluster, auto for this machine's; default: a Ray of this machine alone, for this run",
     )
     parser.add_argument(
+        "--update", action="store_true", help="items that are there get the labels of this run, whoever labelled them"
+    )
+    parser.add_argument(
         "--backend", metavar="WHERE", help="where the vectors are to lie in the end; see zoo gallery backend --help"
     )
     parser.add_argument("--ray-workers", type=int, metavar="N", help="processes that embed, default one a processor")
@@ -54,7 +57,15 @@ def _index(args: Namespace) -> None:
     embedder = runtimes.loaded(args.model, args)
     progress = sys.stderr.isatty()
     report = index_folder(
-        embedder, model_ref(args.model), args.folder, args.out, args.batch_size, progress, args.labels, embed
+        embedder,
+        model_ref(args.model),
+        args.folder,
+        args.out,
+        args.batch_size,
+        progress,
+        args.labels,
+        embed,
+        args.update,
     )
     if args.backend is not None:
         backends.choose(args.out, args.backend)
@@ -103,7 +114,9 @@ def _told(report: Report) -> str:
         f"already, {len(report.unreadable):,} could not be read"
     )
     if report.moved:
-        lines.append(f"{report.moved:,} lie elsewhere now: their source and label were updated")
+        lines.append(f"{report.moved:,} lie elsewhere now, or have another label: their source and label were updated")
+    if report.kept:
+        lines.append(f"{report.kept:,} keep a label that is not their folder's; --update gives them that")
     if report.labels_unused or report.unlabelled:
         lines.append(
             f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "

@@ -69,12 +69,15 @@ def index_folder(
     progress: bool = False,
     labels: Path | None = None,
     embed: Fill | None = None,
+    update: bool = False,
 ) -> Report:
     """Add all images below `folder` to the gallery `out`, which is made if it is not there.
 
     Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
     file with the columns path (below the folder) and label, in place of the folders' names. `embed`: where it is done,
-    by default in this process (serving.gallery.distributed has another).
+    by default in this process (serving.gallery.distributed has another). An item that is there keeps a label that was
+    given to it: a folder's name is taken over of images that moved and were labelled by their folder, a label of the
+    file always, none never; with `update` all are as `folder` and `labels` have them.
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
@@ -87,7 +90,7 @@ def index_folder(
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card, model_ref)
-        run = Run(gallery, report)
+        run = Run(gallery, report, labels is not None, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()
         remember(gallery, folder)

@@ -55,6 +55,11 @@ def other_kinds(kinds: Mapping[str, int]) -> str:
     return ", ".join(shown + ([f"{rest:,} others"] if rest else []))
 
 
+def folder_of(source: str) -> str | None:
+    """The folder part of a path below the folder that is indexed; None for what lies at the top."""
+    return source.rpartition("/")[0] or None
+
+
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
     """Image files as they were named, all with one label. Raises `UsageError` that names all folders and files that are
     not there.
@@ -116,8 +121,8 @@ def _labels(path: Path, reader: csv.DictReader[str]) -> dict[str, str | None]:
 
 def _image_file(folder: Path, path: Path) -> ImageFile:
     below = path.relative_to(folder)
-    label = below.parent.as_posix()
-    return ImageFile(path, _text(below.as_posix()), None if label == "." else _text(label))
+    source = _text(below.as_posix())
+    return ImageFile(path, source, folder_of(source))
 
 
 def _text(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from serving.gallery.gallery import Gallery
-from serving.gallery.image_files import ImageFile
+from serving.gallery.image_files import ImageFile, folder_of
 from serving.gallery.items import Item, NewItem
 
 
@@ -16,12 +16,12 @@ class Report:
     """What indexing a folder did.
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source or label; `differing`: of files that were there already, source, id and label of the item, where another
-    label or other metadata was asked for, also of one image in two folders; and `updated`, how many got it;
-    `unreadable`: source and reason of every image that was left out; `not_in_folder`: sources of the gallery's items
-    whose content the folder does not hold; `other_files`: how many files of other kinds it holds, by suffix. Of labels
-    from a file: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the folder
-    does not hold.
+    source or label; `kept`: items that keep a label which is not their folder's; `differing`: of files that were there
+    already, source, id and label of the item, where another label or other metadata was asked for, also of one image in
+    two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was left out;
+    `not_in_folder`: sources of the gallery's items whose content the folder does not hold; `other_files`: how many
+    files of other kinds it holds, by suffix. Of labels from a file: `unlabelled`: images that it does not name;
+    `labels_unused`: the paths that it names and the folder does not hold.
     """
 
     gallery: str
@@ -29,6 +29,7 @@ class Report:
     added: int = 0
     already_there: int = 0
     moved: int = 0
+    kept: int = 0
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
     updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
@@ -45,8 +46,9 @@ class Report:
 class Run:
     """One run over files: it is told of each in their order, and writes to the gallery what is new."""
 
-    def __init__(self, gallery: Gallery, report: Report) -> None:
-        self.gallery, self.report = gallery, report
+    def __init__(self, gallery: Gallery, report: Report, named: bool = False, update: bool = False) -> None:
+        """named: labels are of a file, not of folders; update: they replace all that items have, also by none."""
+        self.gallery, self.report, self._named, self._update = gallery, report, named, update
         self.differing: list[tuple[ImageFile, Item]] = []
         self._places: list[tuple[int, str, str | None]] = []
         self._seen: dict[str, ImageFile] = {}
@@ -71,10 +73,19 @@ class Run:
         self.report.already_there += 1
         if item is None:
             return
-        if (item.source, item.label) != (file.source, file.label):
-            self._places.append((item.id, file.source, file.label))
+        label = self._label(file, item)
+        self.report.kept += label != file.label and file.label is not None
+        if (item.source, item.label) != (file.source, label):
+            self._places.append((item.id, file.source, label))
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
+
+    def _label(self, file: ImageFile, item: Item) -> str | None:
+        """What the item is to be labelled: as it is, unless the file says otherwise and nobody else has said it."""
+        if self._update:
+            return file.label
+        of_folder = item.label in (None, folder_of(item.source)) and item.source != file.source
+        return file.label if file.label is not None and (self._named or of_folder) else item.label
 
     def write(self, items: Sequence[NewItem]) -> None:
         """Add items in one transaction; where another process added one of them meanwhile, that one stays."""

@@ -206,7 +206,36 @@ def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) 
     with Gallery.open(tmp_path / "g") as gallery:
         assert {item.source: item.label for item in gallery.items() if item.label} == {"red stripes/0.png": "red"}
     report = index_folder(model, "toy", folder, tmp_path / "g")
-    assert (report.added, report.moved) == (0, 24), "labels of the folders again"
+    assert (report.added, report.moved, report.kept) == (0, 0, 24), "who labels by a file does not mean the folders"
+    report = index_folder(model, "toy", folder, tmp_path / "g", update=True)
+    assert (report.added, report.moved, report.kept) == (0, 24, 0), "labels of the folders again"
+
+
+def test_indexing_again_takes_no_label_away_that_somebody_gave(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    source = "red stripes/0.png"
+    with Gallery.open(tmp_path / "g") as gallery:
+        corrected = next(item.id for item in gallery.items() if item.source == source)
+        gallery.describe(corrected, label="by hand")
+
+    def labels() -> dict[str, str | None]:
+        with Gallery.open(tmp_path / "g") as gallery:
+            return {item.source: item.label for item in gallery.items()}
+
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.moved, report.kept, labels()[source]) == (0, 1, "by hand")
+    (folder / source).rename(folder / "blue checks" / "elsewhere.png")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.moved, report.kept, labels()["blue checks/elsewhere.png"]) == (1, 1, "by hand")
+    report = index_folder(model, "toy", folder / "blue checks", tmp_path / "g")
+    found = labels()
+    assert (report.moved, found["elsewhere.png"], found["0.png"]) == (7, "by hand", "blue checks")
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\nelsewhere.png,of the file\n")
+    index_folder(model, "toy", folder / "blue checks", tmp_path / "g", labels=table)
+    assert (labels()["elsewhere.png"], labels()["0.png"]) == ("of the file", "blue checks")
+    index_folder(model, "toy", folder, tmp_path / "g", update=True)
+    assert labels()["blue checks/elsewhere.png"] == "blue checks"
 
 
 @pytest.mark.parametrize(
