@@ -21,6 +21,7 @@ from zoo.parity import COST_METRICS, read_parity, verdict
 from zoo.registry import find
 
 MEBI = 2**20
+FIGURES, PAGE = "precision-cost.json", "precision-cost.md"
 
 
 def row(folder: Path) -> dict[str, Any]:
@@ -117,8 +118,15 @@ def page(text: str, known: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
     origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
     parts = {"costs": table(known["rows"]), "models": models(known["rows"]), "origin": origin}
-    parts["pools"] = pools(known.get("pools", ()))
-    return markdown.with_parts(text, parts)
+    return markdown.with_parts(text, {**parts, "pools": pools(known.get("pools", ()))})
+
+
+def write_page(docs: Path, known: Mapping[str, Any]) -> None:
+    """Keep the figures, and make the page of them anew."""
+    shown = docs / PAGE
+    text = page(shown.read_text(encoding="utf-8"), known)
+    write_json(docs / FIGURES, known)
+    write_bytes(shown, text.encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,16 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="names or folders; none: the page alone, anew")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the two files are (default: docs)")
     args = parser.parse_args(arguments)
-    store, shown = args.docs / "precision-cost.json", args.docs / "precision-cost.md"
     try:
+        store = args.docs / FIGURES
+        known = read_json(store) if store.is_file() or not args.models else {}
         if args.models:
-            rows = [row(find(name)) for name in args.models]
-            before = read_json(store) if store.is_file() else {}
-            write_json(store, {**before, "hardware": hardware(), "rows": rows})
-        known = read_json(store)
+            known |= {"hardware": hardware(), "rows": [row(find(name)) for name in args.models]}
+        write_page(args.docs, known)
     except (ZooError, OSError) as error:
         raise SystemExit(f"exports.cost_page: error: {error}") from None
-    write_bytes(shown, page(shown.read_text(encoding="utf-8"), known).encode())
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from exports.cost_page import page
+from exports.cost_page import FIGURES, write_page
 from exports.families import DOCS, hardware
 from zoo.cards import read_card
 from zoo.comparison.compare import interval_over_seeds
 from zoo.datasets import load as load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.metrics import PerQuery
-from zoo.files import read_json, write_bytes, write_json
+from zoo.files import read_json
 from zoo.loading import load
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.registry import find
@@ -90,16 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", metavar="DIR", help="where the data set lies")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where precision-cost.json and .md are (default: docs)")
     args = parser.parse_args(arguments)
-    store, shown = args.docs / "precision-cost.json", args.docs / "precision-cost.md"
     try:
+        known = read_json(args.docs / FIGURES)
         found = pooled([find(name) for name in args.models], args.data)
-        known = read_json(store)
+        others = [pool for pool in known.get("pools", ()) if _what(pool) != _what(found)]
+        write_page(args.docs, {**known, "pools": sorted([*others, found], key=_what)})
     except (ZooError, OSError) as error:
         raise SystemExit(f"exports.pooled_cost: error: {error}") from None
-    others = [pool for pool in known.get("pools", ()) if _what(pool) != _what(found)]
-    known["pools"] = sorted([*others, found], key=_what)
-    write_json(store, known)
-    write_bytes(shown, page(shown.read_text(encoding="utf-8"), known).encode())
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def _index(args: Namespace) -> None:
         args.out,
         args.batch_size,
         progress,
-        args.labels,
-        embed,
-        args.update,
+        labels=args.labels,
+        embed=embed,
+        update=args.update,
     )
     if args.backend is not None:
         backends.choose(args.out, args.backend)

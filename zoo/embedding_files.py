@@ -15,8 +15,9 @@ from zoo.errors import UsageError
 from zoo.files import atomic_path
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
-"""The names of tensors, and of a column."""
+"""The names of tensors."""
 _LABEL = "label"
+"""The name of a column."""
 
 
 def read_embeddings(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo import processor
 from zoo.cards import Card
 from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, missing, nearest
 from zoo.onnx_weights import check_weights
@@ -152,10 +153,8 @@ def _saturates() -> bool:
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
-    try:
-        return "vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # no Linux
-        return True
+    known = processor.flags()
+    return known is None or not any("vnni" in flag for flag in known)
 
 
 def _check_origin(session: Any, card: Card, path: Path) -> None:

@@ -15,12 +15,13 @@ from tests import text_toys
 from tests.serving import toys
 from tests.serving.clients import Awaited
 from tests.serving.running import Running, serving
-from tests.serving.toy_primary import Toy
 from zoo.embedder import Embedder
 from zoo.loading import load
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from tests.serving.toy_primary import Toy
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +119,8 @@ def kind(request: pytest.FixtureRequest, quick: None) -> Iterator[Any]:
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Iterator[Toy]:
+    from tests.serving.toy_primary import Toy
+
     made = Toy(tmp_path / "primary")
     yield made
     made.store.close()

@@ -301,7 +301,7 @@ def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grade
     assert made(rows[:255]) is products.Float32Products
     assert made(rows[:, :63].copy(), rows[:, :63].copy()) is products.Float32Products
     with monkeypatch.context() as patch:
-        patch.setattr(graded_products, "_BYTES", 700 * 64 - 1)
+        patch.setattr(neighbours, "MOST", 700 * 64 - 1)
         assert made() is products.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(graded_products, "_processor_has_avx2", lambda: False)

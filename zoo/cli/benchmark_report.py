@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from zoo.cli import running
 from zoo.cli.command import Command
 
 
@@ -16,10 +17,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
     parser.add_argument("--map", dest="mapping", default="pca", help="pca or tsne (needs scikit-learn; default: pca)")
-    parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
-    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+    running.configure(parser)
 
 
 def _run(args: Namespace) -> int:
@@ -28,14 +26,13 @@ def _run(args: Namespace) -> int:
     from zoo.datasets import check
     from zoo.datasets import load as load_dataset
     from zoo.errors import UsageError
-    from zoo.loading import load
     from zoo.registry import find
     from zoo.report.report import report
 
     if any((Path(args.model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(f"{args.model} is a study, which reports itself: zoo benchmark resume {args.model} --report")
     check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
-    model = load(args.model, args.runtime, args.precision, args.device)
+    model = running.loaded(args)
     dataset = load_dataset(args.dataset or model.card.dataset, args.split, args.data)
     text = report(model, dataset, args.mapping, args.batch_size, sys.stderr.isatty())
     write_text(args.out, text)

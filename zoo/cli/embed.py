@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from zoo.cli import running
 from zoo.cli.command import Command
 
 
@@ -14,20 +15,15 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("images", type=Path, help="a folder of images, with all that lies below it, or one image")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
     parser.add_argument("--replace", action="store_true", help="overwrite FILE.npy and FILE.csv")
-    parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
-    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+    running.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.measurement import naming
-    from zoo.cli.output import print_json
+    from zoo.cli.output import naming, print_json
     from zoo.datasets.folder import list_images
     from zoo.embedding_files import check_free, table_of, write_embeddings
     from zoo.errors import UsageError
-    from zoo.loading import load
     from zoo.paths import expand
 
     args.images, args.out = expand(args.images), expand(args.out)
@@ -37,7 +33,7 @@ def _run(args: Namespace) -> int:
     paths = [args.images] if args.images.is_file() else list_images(args.images)
     if not paths:
         raise UsageError(f"{args.images} holds no images.")
-    model = load(args.model, args.runtime, args.precision, args.device)
+    model = running.loaded(args)
     rows = model.embed(paths, args.batch_size, progress=sys.stderr.isatty())
     with naming(args.out):
         write_embeddings(args.out, rows, paths, args.images)

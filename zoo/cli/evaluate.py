@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from zoo.cli import measurement
+from zoo.cli import measurement, running
 from zoo.cli.command import Command
+from zoo.cli.output import naming
 
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
@@ -23,10 +24,7 @@ def _configure(parser: ArgumentParser) -> None:
         "a folder with the folders train and test the one is a split of classes to train on, the other to measure on",
     )
     parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
-    parser.add_argument("--runtime", default="torch", help="torch or onnx (default: torch)")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16, fp16 or int8, as the runtime has them")
-    parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
+    running.configure(parser)
     measurement.configure(parser)
     parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
 
@@ -37,13 +35,12 @@ def _run(args: Namespace) -> int:
     from zoo.datasets.dataset import WHOLE
     from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
-    from zoo.loading import load
     from zoo.registry import find
     from zoo.results import add_result
 
     groups_of(args.metrics.split(","))
     check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
-    model = load(args.model, args.runtime, args.precision, args.device)
+    model = running.loaded(args)
     progress = sys.stderr.isatty()
     result = evaluate(
         model,
@@ -59,7 +56,7 @@ def _run(args: Namespace) -> int:
         print(f"zoo: {SEEN.format(name=model.card.name)}", file=sys.stderr)
     measurement.tell(result, args)
     if args.save:
-        with measurement.naming(model.folder):
+        with naming(model.folder):
             add_result(model.folder, result)
     return 0
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.cli.output import print_json, print_table
+from zoo.cli.output import naming, print_json, print_table
 
 if TYPE_CHECKING:
     from zoo.results import Evaluation
@@ -44,17 +42,6 @@ def tell(result: Evaluation, args: Namespace) -> None:
     if args.out:
         with naming(args.out):
             write_json(args.out, result.to_json())
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """A file that cannot be written is the user's to put right, not a bug."""
-    from zoo.errors import UsageError
-
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _print_for_people(result: Evaluation) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,20 @@ def table_text(
     return text.get()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole. One that cannot be written is the user's to put right: `UsageError`."""
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A file that cannot be written is the user's to put right, not a bug."""
     from zoo.errors import UsageError
-    from zoo.files import write_bytes
 
     try:
-        write_bytes(path, text.encode())
+        yield
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole. One that cannot be written is the user's to put right: `UsageError`."""
+    from zoo.files import write_bytes
+
+    with naming(path):
+        write_bytes(path, text.encode())

@@ -32,9 +32,8 @@ def _run(args: Namespace) -> int:
     from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
 
-    if args.out is not None and args.out.resolve() in [
-        path.resolve() for path in (args.embeddings, args.labels) if path
-    ]:
+    given = [path.resolve() for path in (args.embeddings, args.labels) if path is not None]
+    if args.out is not None and args.out.resolve() in given:
         raise UsageError(f"{args.out} is what is measured; name another --out.")
     metrics = groups_of(args.metrics.split(","))
     if args.dataset is None and (args.data or args.split):

@@ -11,6 +11,10 @@ Places = tuple[np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p]."""
 
 
+_BLOCKS = 4
+"""Of how many blocks of queries on grades spare more than it takes to bring the gallery in their order."""
+
+
 class Graded:
     """few: where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
 
@@ -45,6 +49,12 @@ class Graded:
         if column_lowest is not None:
             reached |= sums >= column_lowest[c]
         return r[reached], c[reached]
+
+
+def pays(queries: int, row_block: int, numbers: int, most: int) -> bool:
+    """Whether so many queries, in blocks of so many, are worth keeping the gallery's numbers, at most so many, in the
+    order of 8-bit products."""
+    return queries >= _BLOCKS * row_block and numbers <= most
 
 
 class _Tries:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 
+from zoo import processor
 from zoo.evaluation.graded import Graded
 from zoo.evaluation.grades import Grades, have_grades
 from zoo.evaluation.products import Float32Products, Pairs, pairs_in_float32
-from zoo.evaluation.rounded import Rounded
+from zoo.evaluation.rounded import Rounded, worth_rounding
 from zoo.evaluation.workers import Workers, one_core_each
 
 LARGEST = 64
 """These processors add two products of bytes in 16 bits, which hold 2 x 255 x 64 and not 2 x 255 x 127."""
-_BLOCKS, _BYTES = 4, 2**28
-"""From how many blocks of queries on, and up to how many bytes of the gallery in 8 bits, kept twice, grades pay."""
+MOST = 2**28
+"""How many numbers a gallery has at most that is kept twice in 8 bits, beside the queries."""
 _FEW = 12
 """To multiply all in float32 takes so much longer that many pairs may be looked at one by one."""
 
@@ -52,20 +49,10 @@ class GradedProducts(Float32Products):
         return *places, pairs_in_float32(self.queries[rows], self.gallery[columns], *places)
 
 
-def pays(queries: int, numbers: int, row_block: int) -> bool:
-    """Whether so many queries are worth rounding a gallery of so many numbers, and the memory that it takes."""
-    return queries >= _BLOCKS * row_block and numbers <= _BYTES
-
-
 def has_grades(dim: int) -> bool:
-    """Whether they are to be had and worth it: torch is loaded already, FAISS is there, and the processor has AVX2."""
-    if not (64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss")):
-        return False
-    return _processor_has_avx2() and have_grades(LARGEST)
+    """Whether they are to be had and worth it: the rows are `worth_rounding`, and the processor has AVX2."""
+    return worth_rounding(dim) and _processor_has_avx2() and have_grades(LARGEST)
 
 
 def _processor_has_avx2() -> bool:
-    try:
-        return "avx2" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
+    return "avx2" in (processor.flags() or ())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
-from pathlib import Path
 
 import numpy as np
 
-from zoo.evaluation.graded import Graded
+from zoo import processor
+from zoo.evaluation.graded import Graded, pays
 from zoo.evaluation.grades import Grades, have_grades
 from zoo.evaluation.products import (
     Buffer,
@@ -18,13 +17,11 @@ from zoo.evaluation.products import (
     kth_at_least,
     pairs_in_float32,
 )
-from zoo.evaluation.rounded import Rounded
+from zoo.evaluation.rounded import Rounded, worth_rounding
 from zoo.evaluation.workers import Workers, one_core_each
 
-_BLOCKS = 4
-"""Of how many blocks of queries on grades spare more than it takes to bring the gallery in their order."""
 _LARGEST = 2**29
-"""How many bytes more, a quarter of the gallery's, that may take."""
+"""How many bytes more, a quarter of the gallery's, grades may take."""
 _FEW = 32
 """Where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
 
@@ -46,9 +43,8 @@ class Int8Products(Float32Products):
         same = queries is gallery and (row_block == column_block or column_block >= len(gallery))
         self._rows = self._columns if same else Rounded(queries, row_block)
         self._whole_products = Buffer(np.int32)
-        pays = len(queries) >= _BLOCKS * row_block and self._columns.whole.nbytes <= _LARGEST
-        grades = Grades(self._rows.whole, self._columns.whole)
-        self._graded = Graded(grades, _FEW) if pays and have_grades() else None
+        graded = pays(len(queries), row_block, gallery.size, _LARGEST) and have_grades()
+        self._graded = Graded(Grades(self._rows.whole, self._columns.whole), _FEW) if graded else None
 
     def workers(self) -> Workers:
         return one_core_each()
@@ -101,23 +97,15 @@ def _int8_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
 
 
 def has_int8(dim: int) -> bool:
-    """Whether 8-bit products are worth it and to be had: torch is loaded already, FAISS and the instructions are there.
-
-    Short rows are multiplied fast enough; the sums of rows beyond 2^17 dimensions could overflow 32 bits.
-    """
-    if not (64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss")):
+    """Whether 8-bit products are worth it and to be had: the rows are `worth_rounding`, the instructions are there."""
+    if not worth_rounding(dim):
         return False
     return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8() and _sums_are_exact()
 
 
-@functools.cache
 def _processor_has_int8() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
     # Without these instructions the 8-bit product of some libraries saturates, and is not exact.
-    return "avx512_vnni" in flags or "amx_int8" in flags
+    return not {"avx512_vnni", "amx_int8"}.isdisjoint(processor.flags() or ())
 
 
 @functools.cache

@@ -16,7 +16,8 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu_search import on_gpu
-from zoo.evaluation.graded_products import GradedProducts, has_grades, pays
+from zoo.evaluation.graded import pays
+from zoo.evaluation.graded_products import MOST, GradedProducts, has_grades
 from zoo.evaluation.int8_products import Int8Products, has_int8
 from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, lengths_at_most, pairs_in_double
 from zoo.evaluation.shortlist import (
@@ -147,7 +148,7 @@ def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_b
     if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     several = column_block < len(gallery)  # of a single block nothing is known before it is multiplied
-    if several and pays(len(queries), gallery.size, row_block) and has_grades(gallery.shape[1]):
+    if several and pays(len(queries), row_block, gallery.size, MOST) and has_grades(gallery.shape[1]):
         return GradedProducts(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)
 

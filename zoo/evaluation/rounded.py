@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 import numpy as np
 
 from zoo.evaluation.products import lengths_at_most
@@ -39,3 +42,11 @@ class Rounded:
         """The bound on |q g - q' g'| of each of our rows with all rows of one block of the others."""
         errors = self.errors[rows]
         return (errors * others._longest[block] + (self.norms[rows] + errors) * others._coarsest[block]) * (1 + 1e-6)
+
+
+def worth_rounding(dim: int) -> bool:
+    """Whether rows of so many dimensions are, where torch is loaded already, which multiplies them, and FAISS is there.
+
+    Short rows are multiplied fast enough; the sums of rows beyond 2^17 dimensions could overflow 32 bits.
+    """
+    return 64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss") is not None
