@@ -1,7 +1,7 @@
 """A device of torch that computes what the CPU does, and refuses what a GPU would: operands on different devices.
 
 No machine of ours has a GPU, and code that leaves one tensor on the CPU works everywhere else. This needs torch's
-experimental backends in Python; `here` says whether torch has them. The device is torch's for the rest of the process.
+experimental backends in Python. The device is torch's for the rest of the process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ _ALL = {"cat", "stack", "mm", "bmm", "addmm", "convolution", "gather", "index_ad
 
 _INDEX = {"index", "index_put", "index_put_", "_index_put_impl_"}
 """Indices may lie on the CPU, and nowhere else but with what they index."""
-
-
-def here() -> bool:
-    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 
 
 class There(torch.Tensor):

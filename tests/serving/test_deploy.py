@@ -72,7 +72,6 @@ def test_the_container_serves_as_nobody_in_particular() -> None:
     assert not re.search(r"KEYS\s*=|SECRET|TOKEN", final["ENV"])
 
 
-@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed")
 def test_hadolint_has_nothing_to_say_of_the_containerfile(tmp_path: Path) -> None:
     told = subprocess.run(
         [HADOLINT, "--no-color", "--format", "json", DEPLOY / "Containerfile"],

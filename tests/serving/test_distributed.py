@@ -223,7 +223,6 @@ def test_arguments_that_do_not_go_together_are_refused(
 @pytest.mark.timeout(1200)
 def test_two_workers_of_a_real_ray_finish_what_was_broken_off(model: Embedder, folder: Path, tmp_path: Path) -> None:
     """On a Ray of this machine, or on the cluster whose address ZOO_TEST_RAY names."""
-    pytest.importorskip("ray")
     alone = index_folder(model, str(model.folder), folder, tmp_path / "alone", 4)
     with pytest.raises(KeyboardInterrupt):
         index_folder(model, str(model.folder), folder, tmp_path / "g", 4, embed=Workers(model, folder, stop_after=2))

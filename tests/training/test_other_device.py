@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.other_device import here
 from tests.training.on_other_device import CASES, QUICK
-
-pytestmark = pytest.mark.skipif(not here(), reason="this torch has no backends in Python")
 
 REST = [case for case in CASES if case not in QUICK]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import toys
+from tests.zoo import exact_layer
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_world import FILES, World
 from zoo.evaluation import graded_products, int8_products
@@ -35,16 +36,28 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 @pytest.fixture
-def int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8-bit products wherever torch's are exact: without VNNI they are only slow, and not taken for that."""
+def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """8-bit products, which without VNNI are only slow, and not taken for that; exact ones where torch's are not."""
     monkeypatch.setattr(int8_products, "_processor_has_int8", lambda: True)
     if not int8_products.has_int8(64):
-        pytest.skip("8-bit products of this torch are not exact on this processor")
+        monkeypatch.setattr("torch._int_mm", exact_layer.multiply)
+    int8_products._sums_are_exact.cache_clear()
+    yield
+    int8_products._sums_are_exact.cache_clear()
 
 
 @pytest.fixture
-def grades(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grades of products in float32 wherever torch's are exact, for processors with VNNI have better."""
+def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An exact layer in place of torch's, and nothing remembered of either."""
+    exact_layer.install(monkeypatch)
+    have_grades.cache_clear()
+    yield
+    have_grades.cache_clear()
+
+
+@pytest.fixture
+def grades(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grades of products in float32, also where the processor has better; exact ones where torch's are not."""
     monkeypatch.setattr(graded_products, "_processor_has_avx2", lambda: True)
     if not have_grades(graded_products.LARGEST):
-        pytest.skip("torch grades no 8-bit products on this processor")
+        request.getfixturevalue("exact")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import playwright
 import pytest
 
 from zoo.cards import read_card
@@ -22,6 +23,8 @@ from zoo.preprocessing import to_pixels
 ROOT = Path(__file__).parent
 FIXTURES = ROOT / "fixtures"
 SCRIPT = ROOT / "web" / "embed.mjs"
+NODE = shutil.which("node") or str(Path(playwright.__file__).parent / "driver" / "node")
+"""Playwright brings one."""
 
 PLAIN = """
 import json, sys
@@ -57,18 +60,10 @@ def test_plain_onnxruntime_gives_the_golden_embeddings(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def web(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or, with -m slow, one from npm."""
-    if not shutil.which("node"):
-        pytest.skip("node is not installed")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or one from npm, of 100 MB."""
     if given := os.environ.get("ZOO_NODE_MODULES"):
         return Path(given).parent
-    if "slow" not in request.config.option.markexpr:
-        pytest.skip(
-            "100 MB from npm: pytest -m slow, or name a node_modules that has onnxruntime-web in ZOO_NODE_MODULES"
-        )
-    if not shutil.which("npm"):
-        pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("web")
     install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "onnxruntime-web@1.22.0"]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=220)
@@ -113,7 +108,7 @@ def _assert_golden_in_web(folder: Path, web: Path, scratch: Path) -> list[str]:
 def _in_web(graph: Path, pixels: np.ndarray, web: Path, scratch: Path) -> np.ndarray:
     """The embeddings float32 [n, dim] of pixels uint8 [n, h, w, c] by onnxruntime-web under Node."""
     (scratch / "pixels").write_bytes(pixels.tobytes())
-    command = ["node", str(SCRIPT), str(graph), str(scratch / "pixels"), *map(str, pixels.shape)]
+    command = [NODE, str(SCRIPT), str(graph), str(scratch / "pixels"), *map(str, pixels.shape)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=web)
     assert done.returncode == 0, done.stderr
     return np.array(json.loads(done.stdout), np.float32).reshape(len(pixels), -1)
