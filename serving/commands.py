@@ -11,20 +11,29 @@ from typing import TYPE_CHECKING
 
 from serving import runtimes
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
+from serving.confirming import confirmed, marked
 from zoo.cli.command import Command, always
 from zoo.cli.output import print_json
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
+    from serving.gallery import Gallery
     from serving.gallery.builder import Fill
     from serving.gallery.indexing import Report
+
+_NAMED = 5
+"""So many of the items that are to go are named."""
 
 
 def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="name or folder of the model")
     parser.add_argument("folder", type=Path, help="folder of images; the folders inside it are the labels")
     parser.add_argument(
-        "--labels", type=Path, metavar="CSV", help="labels from a file with the columns path and label instead"
+        "--labels",
+        type=Path,
+        metavar="CSV",
+        help="a file with the columns path, below the folder, and label, in place of the folders' names; further "
+        "columns are kept as metadata",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="gallery to make or add to")
     runtimes.configure(parser)
@@ -39,19 +48,29 @@ def _configure_index(parser: ArgumentParser) -> None:
         help="of a running cluster, auto for this machine's; default: a Ray of this machine alone, for this run",
     )
     parser.add_argument(
-        "--update", action="store_true", help="items that are there get the labels of this run, whoever labelled them"
+        "--update",
+        action="store_true",
+        help="items that are there get the labels and metadata of this run, whoever gave them others",
     )
+    parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="remove every item whose image the folder does not hold, also what clients have added; asks first",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --prune: do not ask first")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
     parser.add_argument(
         "--backend", metavar="WHERE", help="where the vectors are to lie in the end; see zoo gallery backend --help"
     )
     parser.add_argument("--ray-workers", type=int, metavar="N", help="processes that embed, default one a processor")
 
 
-def _index(args: Namespace) -> None:
+def _index(args: Namespace) -> int:
     from serving.gallery import backends
     from serving.gallery.builder import index_folder
 
     embed = _embedding(args)
+    _check_pruning(args)
     if args.backend is not None:
         backends.check(args.backend)
     embedder = runtimes.loaded(args.model, args)
@@ -66,14 +85,30 @@ def _index(args: Namespace) -> None:
         labels=args.labels,
         embed=embed,
         update=args.update,
+        prune=(lambda gallery, ids: args.yes or _may_prune(gallery, ids)) if args.prune else None,
     )
     if args.backend is not None:
         backends.choose(args.out, args.backend)
     if args.json:
         print_json(report.to_json())
     else:
-        print(_told(report))
+        print(_told(report, args.prune))
         _advise(args.out, report)
+    return 1 if args.strict and report.unreadable else 0
+
+
+def _check_pruning(args: Namespace) -> None:
+    if args.yes and not args.prune:
+        raise UsageError("--yes is for --prune.")
+    if args.prune and not (args.yes or sys.stdin.isatty()):
+        raise UsageError("--prune asks before it removes; say --yes as well where nobody is there to answer.")
+
+
+def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
+    marks = gallery.marks.of_items(ids)
+    named = ", ".join(gallery.item(one).source for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
+    what = f"{len(ids):,} item(s) whose image the folder does not hold ({named})"
+    return confirmed(f"Remove {what}{f' and {marked(marks)} of theirs' if marks else ''}?")
 
 
 def _advise(path: Path, report: Report) -> None:
@@ -105,7 +140,7 @@ def model_ref(model: str) -> str:
     return str(folder.resolve()) if (folder / "card.json").is_file() else model
 
 
-def _told(report: Report) -> str:
+def _told(report: Report, pruning: bool) -> str:
     from serving.gallery.image_files import other_kinds
 
     lines = [f"left out {source}: {reason}" for source, reason in report.unreadable]
@@ -114,7 +149,7 @@ def _told(report: Report) -> str:
         f"already, {len(report.unreadable):,} could not be read"
     )
     if report.moved:
-        lines.append(f"{report.moved:,} lie elsewhere now, or have another label: their source and label were updated")
+        lines.append(f"{report.moved:,} lie elsewhere now, or are described otherwise: they were updated")
     if report.kept:
         lines.append(f"{report.kept:,} keep a label that is not their folder's; --update gives them that")
     if report.labels_unused or report.unlabelled:
@@ -123,11 +158,18 @@ def _told(report: Report) -> str:
             f"{len(report.labels_unused):,} of its rows name no image here"
         )
     for source, known, label in report.differing:
-        lines.append(f"{source} is the image of item {known} with another label, which stays: {label or 'none'}")
+        lines.append(
+            f"{source} is the image of item {known} as well, which stays as it is, with the label {label or 'none'}"
+        )
     if report.other_files:
         lines.append(f"files of other kinds were not looked at: {other_kinds(report.other_files)}")
-    if report.not_in_folder:
-        lines.append(f"{len(report.not_in_folder):,} are not in the folder indexed now: they stay in the gallery")
+    if report.metadata:
+        lines.append(f"kept as metadata: {', '.join(report.metadata)}")
+    if report.pruned:
+        lines.append(f"{report.pruned:,} that the folder does not hold were removed")
+    if stay := len(report.not_in_folder) - report.pruned:
+        hint = "" if pruning else "; --prune removes such"
+        lines.append(f"{stay:,} are not in the folder indexed now: they stay in the gallery{hint}")
     return "\n".join(lines)
 
 
@@ -209,7 +251,8 @@ INDEX = Command(
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here\n"
     "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster\n"
-    "Images that cannot be read are left out and listed: the exit status is 0 (that of zoo gallery add is 1).",
+    "zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron\n"
+    "Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.",
     resumes=always,
 )
 SERVE = Command(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import choosing, runtimes
+from serving.confirming import confirmed, marked
 from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table
@@ -110,7 +111,7 @@ def _remove(args: Namespace) -> int:
     if args.json:
         print_json({"removed": removed, "not_there": absent, "items": items, "marks_removed": marks})
     else:
-        went = f"; {_marked(marks)} went with them" if marks else ""
+        went = f"; {marked(marks)} went with them" if marks else ""
         print(f"{removed:,} removed, {absent:,} were not there; {items:,} items{went}")
     return ItemNotFoundError.exit_code if absent else 0
 
@@ -125,17 +126,12 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if yes:
         return ids
     marks = gallery.marks.of_items(ids)
-    what = f"{len(ids):,} items of the label {label!r}" + (f" and {_marked(marks)} of theirs" if marks else "")
+    what = f"{len(ids):,} items of the label {label!r}" + (f" and {marked(marks)} of theirs" if marks else "")
     if not sys.stdin.isatty():
         raise UsageError(f"{what} would be removed, out of {len(of_items):,}. Say --yes if they are to go.")
-    print(f"Remove {what}, out of {len(of_items):,}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not confirmed(f"Remove {what}, out of {len(of_items):,}?"):
         raise UsageError("nothing was removed.")
     return ids
-
-
-def _marked(marks: int) -> str:
-    return "1 marked result" if marks == 1 else f"{marks:,} marked results"
 
 
 def _configure_list(parser: ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from zoo.cards import Card, Preprocessing
-from zoo.errors import ModelFolderError, UsageError
+from zoo.errors import ImageError, ModelFolderError, UsageError
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
@@ -48,11 +48,14 @@ class Embedder:
         A single image gives one row; an array of four dimensions is a batch of images. Iterators are consumed batch
         by batch. Raises `ImageError` naming the first image that cannot be used.
         """
-        if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
-        several = _as_iterable(images)
-        rows = [self.embed_pixels(pixels) for pixels in self._batches(several, batch_size, progress)]
-        return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
+        return self._embed(_as_iterable(images), batch_size, progress, None)
+
+    def embed_readable(
+        self, images: Iterable[ImageLike], batch_size: int = 64, progress: bool = False
+    ) -> tuple[np.ndarray, dict[int, ImageError]]:
+        """As `embed`, of the images that can be read; and what is wrong with each of the others, by its place."""
+        unreadable: dict[int, ImageError] = {}
+        return self._embed(_as_iterable(images), batch_size, progress, unreadable), unreadable
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Unit embeddings, float32 [n, dim], of preprocessed pixels, uint8 [n, crop, crop, channels].
@@ -106,11 +109,21 @@ class Embedder:
 
         return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force, revision=revision)
 
-    def _batches(self, images: Iterable[ImageLike], batch_size: int, progress: bool) -> Iterable[np.ndarray]:
+    def _embed(
+        self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
+    ) -> np.ndarray:
+        if batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
+        rows = [self.embed_pixels(pixels) for pixels in self._batches(images, batch_size, progress, unreadable)]
+        return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
+
+    def _batches(
+        self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
+    ) -> Iterable[np.ndarray]:
         from zoo.preprocessing import batches  # Pillow is read while a graph is opened (zoo.loading)
 
         total = len(images) if isinstance(images, Sized) else None
-        source = batches(images, self.preprocessing, batch_size)
+        source = batches(images, self.preprocessing, batch_size, unreadable=unreadable)
         if not progress:
             return source
         return _with_progress(source, total)

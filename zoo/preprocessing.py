@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from zoo.cards import Preprocessing
+from zoo.errors import ImageError
 from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 
 
@@ -22,15 +23,22 @@ def to_pixels(source: ImageLike, how: Preprocessing, limits: Limits = DEFAULT_LI
 
 
 def batches(
-    images: Iterable[ImageLike], how: Preprocessing, batch_size: int, threads: int | None = None
+    images: Iterable[ImageLike],
+    how: Preprocessing,
+    batch_size: int,
+    threads: int | None = None,
+    unreadable: dict[int, ImageError] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Batches of pixels, uint8 [n, crop, crop, channels], in order, decoded in threads ahead of their use."""
+    """Batches of pixels, uint8 [n, crop, crop, channels], in order, decoded in threads ahead of their use.
+
+    unreadable: where it is given, images that cannot be read are left out of their batch and put there by their place.
+    """
     threads = threads or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         # Two batches ahead keep the decoders busy while the network runs, without holding a whole folder in memory.
         waiting: deque[Future[np.ndarray]] = deque()
         source = iter(images)
-        exhausted = False
+        exhausted, start = False, 0
         while waiting or not exhausted:
             while not exhausted and len(waiting) < 2 * batch_size:
                 try:
@@ -39,7 +47,21 @@ def batches(
                     exhausted = True
             count = min(batch_size, len(waiting))
             if count:
-                yield np.stack([waiting.popleft().result() for _ in range(count)])
+                ready = enumerate([waiting.popleft() for _ in range(count)], start)
+                read = [pixels for place, one in ready if (pixels := _pixels(place, one, unreadable)) is not None]
+                if read:
+                    yield np.stack(read)
+                start += count
+
+
+def _pixels(place: int, decoded: Future[np.ndarray], unreadable: dict[int, ImageError] | None) -> np.ndarray | None:
+    try:
+        return decoded.result()
+    except ImageError as error:
+        if unreadable is None:
+            raise
+        unreadable[place] = error
+        return None
 
 
 def _centre_square(image: Image.Image, how: Preprocessing) -> Image.Image:

@@ -1,8 +1,9 @@
-"""Index images: decode and embed in batches, labels from the folders' names or a CSV file.
+"""Index images: decode and embed in batches, labels from the folders' names or a CSV file, metadata from that file.
 
 What is in the gallery already, by the SHA-256 of the file, is passed over before it is decoded; so a run that
 was broken off, or a folder that has changed, is simply indexed again. An image that lies elsewhere now gets its new
-source and label; one that is gone stays, and is reported. Of several files with the same content the first counts.
+source and label; one that is gone is reported, and stays unless it is to be pruned. Of several files with the same
+content the first counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from tqdm import tqdm
 
 from serving.gallery.decoding import decode
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.image_files import ImageFile, find_images, read_image, read_labels, with_labels
+from serving.gallery.image_files import ImageFile, find_images, read_image
 from serving.gallery.indexing import Report, Run
 from serving.gallery.items import AS_IT_IS, Item, NewItem
-from serving.gallery.originals import remember
+from serving.gallery.label_file import LabelFile, read_label_file
+from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError
@@ -60,6 +62,10 @@ Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
 """Tells the run of every file, in order, and has it write what is new: run, model, files, batch size, progress."""
 
 
+Agreed = Callable[[Gallery, list[int]], bool]
+"""Whether these items of the gallery, by their ids, are to be removed."""
+
+
 def index_folder(
     embedder: Embedder,
     model_ref: str,
@@ -70,30 +76,37 @@ def index_folder(
     labels: Path | None = None,
     embed: Fill | None = None,
     update: bool = False,
+    prune: Agreed | None = None,
 ) -> Report:
     """Add all images below `folder` to the gallery `out`, which is made if it is not there.
 
     Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
-    file with the columns path (below the folder) and label, in place of the folders' names. `embed`: where it is done,
-    by default in this process (serving.gallery.distributed has another). An item that is there keeps a label that was
-    given to it: a folder's name is taken over of images that moved and were labelled by their folder, a label of the
-    file always, none never; with `update` all are as `folder` and `labels` have them.
+    file with the columns path (below the folder), label, in place of the folders' names, and others, which are metadata
+    (serving.gallery.label_file). `embed`: where it is done, by default in this process (serving.gallery.distributed has
+    another). An item that is there keeps a label that was given to it: a folder's name is taken over of images that
+    moved and were labelled by their folder, what the file says always, none never; with `update` all are as `folder`
+    and `labels` have them. `prune`: items whose image the folder does not hold are removed where it agrees.
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
     files, others = find_images(folder, [out, *([labels] if labels else [])])
     report = Report(str(out), len(files), other_files=others)
+    said = read_label_file(labels) if labels is not None else LabelFile()
     if labels is not None:
-        files = _labelled(files, labels, report)
+        files = _described(files, said, labels, report)
     _check_batch_size(batch_size)
     made_here = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card, model_ref)
-        run = Run(gallery, report, labels is not None, update)
+        if prune is not None:
+            _check_only(gallery, folder)
+        run = Run(gallery, report, said.has_labels, said.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()
         remember(gallery, folder)
+        if prune is not None and (gone := run.to_prune()) and prune(gallery, gone):
+            report.pruned = gallery.remove(gone)
         report.items = gallery.count()
     if report.items == 0:
         if made_here:
@@ -128,14 +141,32 @@ def add_files(
     return report
 
 
-def _labelled(files: Sequence[ImageFile], path: Path, report: Report) -> list[ImageFile]:
-    labels, sources = read_labels(path), {file.source for file in files}
-    report.unlabelled = len(sources - labels.keys())
-    report.labels_unused = sorted(labels.keys() - sources)
+def _described(files: Sequence[ImageFile], said: LabelFile, path: Path, report: Report) -> list[ImageFile]:
+    """The files with what the file of labels says of them."""
+    sources = {file.source for file in files}
+    report.unlabelled, report.labels_unused = len(sources - said.paths), sorted(said.paths - sources)
+    report.metadata = said.columns
     if report.unlabelled == len(files):
         example = files[0].source
         raise UsageError(f"{path} names none of the {len(files)} images; paths are below the folder, as {example}.")
-    return with_labels(files, labels)
+    return [
+        replace(
+            file,
+            label=said.labels.get(file.source) if said.has_labels else file.label,
+            metadata=said.metadata.get(file.source, {}),
+        )
+        for file in files
+    ]
+
+
+def _check_only(gallery: Gallery, folder: Path) -> None:
+    """Raise `UsageError` where the gallery is also made of a folder that is there and does not lie in this one."""
+    here = folder.expanduser().resolve()
+    if others := [one for one in folders_of(gallery) if one.is_dir() and here not in (one, *one.parents)]:
+        raise UsageError(
+            f"the gallery was made of {others[0]} as well, whose images would all be pruned; remove items by their ids "
+            "or their label (zoo gallery remove)."
+        )
 
 
 def _check_batch_size(batch_size: int) -> None:

@@ -21,7 +21,7 @@ from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.generation import Facts
 from serving.gallery.hits import Hit, hits_of
 from serving.gallery.index import Index
-from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Stats
+from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Place, Stats
 from serving.gallery.kinds import KINDS, kind_of
 from serving.gallery.marks import Marks
 from serving.gallery.measuring import Measured, recall_of, sample_in
@@ -155,8 +155,8 @@ class Gallery:
         self._wrote = True
         return self._store.remove(ids)
 
-    def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
-        """Give items another source and label, (id, source, label) each; all of them, or none."""
+    def move(self, places: Sequence[Place]) -> None:
+        """Give items another source and label, or metadata too; all of them, or none."""
         self._store.move(places)
 
     def describe(

@@ -1,13 +1,12 @@
-"""The image files that a gallery is made of: where each one lies, what it is called, and its label."""
+"""The image files that a gallery is made of: where each one lies, what it is called, and what is said of it."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,40 +82,6 @@ def read_image(path: Path) -> tuple[bytes, str]:
         raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
     data = path.read_bytes()
     return data, hashlib.sha256(data).hexdigest()
-
-
-def read_labels(path: Path) -> dict[str, str | None]:
-    """The labels of a CSV file, by the image's path below the folder; an empty label is none.
-
-    The file is UTF-8 with a header that names the columns `path` and `label`; further columns are not read.
-    Raises `UsageError` that names the line.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            if not {"path", "label"} <= set(reader.fieldnames or ()):
-                found = ", ".join(reader.fieldnames or ()) or "nothing"
-                raise UsageError(f"{path} needs a header with the columns path and label; it has: {found}.")
-            return _labels(path, reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
-
-
-def with_labels(files: Sequence[ImageFile], labels: Mapping[str, str | None]) -> list[ImageFile]:
-    """The files with these labels in place of their folders' names; None for those that are not among them."""
-    return [replace(file, label=labels.get(file.source)) for file in files]
-
-
-def _labels(path: Path, reader: csv.DictReader[str]) -> dict[str, str | None]:
-    labels: dict[str, str | None] = {}
-    for row in reader:
-        source, label = row["path"], row["label"]
-        if source is None or label is None:
-            raise UsageError(f"{path}, line {reader.line_num}: a row needs a path and a label.")
-        source = Path(source).as_posix()
-        if labels.setdefault(source, label or None) != (label or None):
-            raise UsageError(f"{path}, line {reader.line_num}: {source} has another label above.")
-    return labels
 
 
 def _image_file(folder: Path, path: Path) -> ImageFile:

@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.gallery.gallery import Gallery
 from serving.gallery.image_files import ImageFile, folder_of
-from serving.gallery.items import Item, NewItem
+from serving.gallery.items import AS_IT_IS, Item, Kept, NewItem, Place
 
 
 @dataclass
@@ -16,12 +16,13 @@ class Report:
     """What indexing a folder did.
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source or label; `kept`: items that keep a label which is not their folder's; `differing`: of files that were there
-    already, source, id and label of the item, where another label or other metadata was asked for, also of one image in
-    two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was left out;
-    `not_in_folder`: sources of the gallery's items whose content the folder does not hold; `other_files`: how many
-    files of other kinds it holds, by suffix. Of labels from a file: `unlabelled`: images that it does not name;
-    `labels_unused`: the paths that it names and the folder does not hold.
+    source, label or metadata; `kept`: items that keep a label which is not their folder's; `differing`: of files that
+    were there already, source, id and label of the item, where another label or other metadata was asked for, also of
+    one image in two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was
+    left out; `not_in_folder`: sources of the gallery's items whose content the folder does not hold, and `pruned`, how
+    many of them were removed; `other_files`: how many files of other kinds it holds, by suffix. Of a file of labels:
+    `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the folder does not hold;
+    `metadata`: its columns that are kept as metadata.
     """
 
     gallery: str
@@ -34,9 +35,11 @@ class Report:
     updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
+    pruned: int = 0
     other_files: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
+    metadata: tuple[str, ...] = ()
     items: int = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -46,13 +49,22 @@ class Report:
 class Run:
     """One run over files: it is told of each in their order, and writes to the gallery what is new."""
 
-    def __init__(self, gallery: Gallery, report: Report, named: bool = False, update: bool = False) -> None:
-        """named: labels are of a file, not of folders; update: they replace all that items have, also by none."""
-        self.gallery, self.report, self._named, self._update = gallery, report, named, update
+    def __init__(
+        self,
+        gallery: Gallery,
+        report: Report,
+        named: bool = False,
+        keys: Sequence[str] = (),
+        update: bool = False,
+    ) -> None:
+        """named: labels are of a file, not of folders; keys: of metadata that the files are given; update: labels and
+        these keys replace all that items have, also by none."""
+        self.gallery, self.report, self._named, self._keys, self._update = gallery, report, named, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
-        self._places: list[tuple[int, str, str | None]] = []
+        self._places: list[Place] = []
         self._seen: dict[str, ImageFile] = {}
         self._contested: list[tuple[ImageFile, str]] = []
+        self._gone: dict[str, str] = {}
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
         """The file cannot be read."""
@@ -64,7 +76,7 @@ class Run:
         if first is file:
             return True
         self.report.already_there += 1
-        if file.label is not None and file.label != first.label:
+        if file.label not in (None, first.label) or (self._keys and file.metadata != first.metadata):
             self._contested.append((file, content_sha256))
         return False
 
@@ -75,8 +87,9 @@ class Run:
             return
         label = self._label(file, item)
         self.report.kept += label != file.label and file.label is not None
-        if (item.source, item.label) != (file.source, label):
-            self._places.append((item.id, file.source, label))
+        metadata = self._metadata(file, item)
+        if (item.source, item.label) != (file.source, label) or metadata is not AS_IT_IS:
+            self._places.append(Place(item.id, file.source, label, metadata))
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
 
@@ -86,6 +99,12 @@ class Run:
             return file.label
         of_folder = item.label in (None, folder_of(item.source)) and item.source != file.source
         return file.label if file.label is not None and (self._named or of_folder) else item.label
+
+    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Kept:
+        """As it is, but for the keys of the file; what it leaves empty goes on an update alone."""
+        kept = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
+        changed = {**kept, **{key: file.metadata[key] for key in self._keys if key in file.metadata}}
+        return AS_IT_IS if changed == item.metadata else changed
 
     def write(self, items: Sequence[NewItem]) -> None:
         """Add items in one transaction; where another process added one of them meanwhile, that one stays."""
@@ -102,4 +121,15 @@ class Run:
             if item := self.gallery.item_of_content(content):
                 self.report.differing.append((file.source, item.id, item.label))
         contents = self.gallery.sources_by_content()
-        self.report.not_in_folder = [source for content, source in contents.items() if content not in self._seen]
+        self._gone = {content: source for content, source in contents.items() if content not in self._seen}
+        self.report.not_in_folder = list(self._gone.values())
+
+    def to_prune(self) -> list[int]:
+        """The items, after `follow`, whose content the folder does not hold; not those whose file cannot be read now,
+        and none where no file can be.
+        """
+        if not self._seen:
+            return []
+        unreadable = {source for source, _ in self.report.unreadable}
+        ids = self.gallery.ids_by_content() if self._gone else {}
+        return [ids[content] for content, source in self._gone.items() if content in ids and source not in unreadable]

@@ -58,6 +58,16 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where an item lies now, and what it is: its source, its label and, unless they stay, its metadata."""
+
+    item: int
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any] | Kept = AS_IT_IS
+
+
+@dataclass(frozen=True)
 class Added:
     """The ids of the items given, in order (the older item's where the content was there); how many were new."""
 

@@ -26,7 +26,7 @@ from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
 from serving.gallery.history import History
-from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Reading, Stats
+from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Place, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.matching import Matching
 from serving.gallery.overview import Overview
@@ -105,11 +105,13 @@ class Store:
             self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
         return len(gone)
 
-    def move(self, places: Sequence[tuple[int, str, str | None]]) -> None:
-        """Give items (by id) another source and label, all in one transaction."""
+    def move(self, places: Sequence[Place]) -> None:
+        """Give items another source and label, or metadata too, all in one transaction."""
+        described = [(json_of(place.metadata), place.item) for place in places if not isinstance(place.metadata, Kept)]
         with self._writing():
-            rows = [(source, label, item_id) for item_id, source, label in places]
+            rows = [(place.source, place.label, place.item) for place in places]
             self._db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
+            self._db.executemany("UPDATE items SET metadata = ? WHERE id = ?", described)
 
     def describe(
         self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS

@@ -49,8 +49,8 @@ def test_index_then_search(
     assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 were there already, 0 could not be read\n"
     run_here(INDEX, model_folder, pictures / "green disc", "--out", gallery)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "6 lie elsewhere now, or have another label: their source and label were updated",
-        "18 are not in the folder indexed now: they stay in the gallery",
+        "6 lie elsewhere now, or are described otherwise: they were updated",
+        "18 are not in the folder indexed now: they stay in the gallery; --prune removes such",
     ]
     run_here(INDEX, model_folder, pictures, "--out", gallery, "--json")
     outcome = capsys.readouterr()

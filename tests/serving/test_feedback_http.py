@@ -16,6 +16,7 @@ import pytest
 
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
+from serving.gallery.items import Place
 from tests.serving import toys
 from tests.serving.running import serving
 from zoo.embedder import Embedder
@@ -30,7 +31,7 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     copy = tmp_path_factory.mktemp("marked") / "gallery"
     shutil.copytree(gallery_folder, copy)
     with Gallery.open(copy) as gallery:
-        gallery.move([(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.items()])
+        gallery.move([Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.items()])
     return copy
 
 

@@ -22,6 +22,7 @@ from serving.gallery import Gallery, NewItem, Thumbnail, schema
 from serving.gallery.compaction import tune
 from serving.gallery.database import Database
 from serving.gallery.history import FOLLOWING, Facts, ItemRow, MarkRow, Part, Position, StateRow
+from serving.gallery.items import Place
 from serving.gallery.marks import SentQuery
 from serving.gallery.replica import Replica
 from serving.gallery.schema import SCHEMA
@@ -116,7 +117,7 @@ def done(store: Store, what: str, one: Any, other: Any) -> None:
     elif what == "label" and one in there:
         store.describe(one, other, {"new": other})
     elif what == "move":
-        store.move([(one, other, "moved")])
+        store.move([Place(one, other, "moved")])
     elif what == "mark" and {one, other} <= set(there) and one != other:
         store.marks.put(one, other, bool(one % 2))
     elif what == "send" and other in there:

@@ -91,17 +91,23 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     assert main(["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == {"embeddings": str(out), "table": str(tmp_path / "rows.csv"), "images": len(paths), "dim": 64}
+    assert told == {
+        "embeddings": str(out),
+        "table": str(tmp_path / "rows.csv"),
+        "images": len(paths),
+        "dim": 64,
+        "unreadable": [],
+    }
     with (tmp_path / "rows.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
-    assert {(row["image"], row["label"]) for row in table} == {
+    assert {(row["path"], row["label"]) for row in table} == {
         (path.relative_to(folder).as_posix(), path.parent.relative_to(folder).as_posix()) for path in paths
     }
     rows = np.load(out)
-    np.testing.assert_array_equal(rows, model.embed([folder / row["image"] for row in table]))
+    np.testing.assert_array_equal(rows, model.embed([folder / row["path"] for row in table]))
     assert main(["score", str(out), "--labels", str(tmp_path / "rows.csv"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == len(paths)
-    image = folder / table[3]["image"]
+    image = folder / table[3]["path"]
     for taken, left in (("rows.npy", "rows.csv"), ("rows.csv", "rows.npy")):
         (tmp_path / left).rename(tmp_path / "aside")
         assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx"]) == 2
@@ -110,7 +116,36 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx", "--replace"]) == 0
     assert capsys.readouterr().out.startswith("1 images, 64 dimensions: ")
     np.testing.assert_allclose(np.load(out), rows[3:4], atol=1e-6)
-    assert (tmp_path / "rows.csv").read_text().splitlines() == ["image,label", f"{image.name},"]
+    assert (tmp_path / "rows.csv").read_text().splitlines() == ["path,label", f"{image.name},"]
+
+
+def test_images_that_cannot_be_read_are_left_out_and_listed(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "folder", tmp_path / "rows.npy"
+    shutil.copytree(pictures, folder)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    bad = [paths[0], paths[5], paths[-1]]
+    for path in bad:
+        path.write_bytes(b"cut off")
+    words = ["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--batch-size", "1"]
+    assert main([*words, "--json"]) == 0
+    told = capsys.readouterr()
+    assert [path for path, _ in json.loads(told.out)["unreadable"]] == [str(path) for path in bad]
+    assert [line.count(str(path)) for path, line in zip(bad, told.err.splitlines(), strict=True)] == [1, 1, 1]
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        named = [folder / row["path"] for row in csv.DictReader(file)]
+    assert named == [path for path in paths if path not in bad]
+    model = load("margin-conv4-glyphs", runtime="onnx")
+    np.testing.assert_allclose(np.load(out), model.embed(named), atol=1e-6)
+    assert main([*words, "--replace", "--strict", "--batch-size", "7"]) == 1
+    np.testing.assert_allclose(np.load(out), model.embed(named), atol=1e-6)
+    for path in paths:
+        path.write_bytes(b"cut off")
+    out.unlink()
+    assert main([*words, "--replace"]) == 2
+    assert f"none of the {len(paths)} images could be read" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path, pictures: Path) -> None:

@@ -16,6 +16,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
     parser.add_argument("--replace", action="store_true", help="overwrite FILE.npy and FILE.csv")
     running.configure(parser)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -23,7 +24,7 @@ def _run(args: Namespace) -> int:
     from zoo.cli.output import naming, print_json
     from zoo.datasets.folder import list_images
     from zoo.embedding_files import check_free, table_of, write_embeddings
-    from zoo.errors import UsageError
+    from zoo.errors import ImageError, UsageError
     from zoo.paths import expand
 
     args.images, args.out = expand(args.images), expand(args.out)
@@ -34,14 +35,21 @@ def _run(args: Namespace) -> int:
     if not paths:
         raise UsageError(f"{args.images} holds no images.")
     model = running.loaded(args)
-    rows = model.embed(paths, args.batch_size, progress=sys.stderr.isatty())
+    rows, unreadable = model.embed_readable(paths, args.batch_size, progress=sys.stderr.isatty())
+    for error in unreadable.values():  # which name their images
+        print(f"zoo: left out: {error}", file=sys.stderr)
+    if not len(rows):
+        raise ImageError(f"none of the {len(paths):,} images could be read; nothing was written.")
     with naming(args.out):
-        write_embeddings(args.out, rows, paths, args.images)
+        write_embeddings(
+            args.out, rows, [path for place, path in enumerate(paths) if place not in unreadable], args.images
+        )
+    told = {"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim}
     if args.json:
-        print_json({"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim})
+        print_json({**told, "unreadable": [[str(paths[place]), str(error)] for place, error in unreadable.items()]})
     else:
         print(f"{len(rows):,} images, {model.dim} dimensions: {args.out}; their names and labels: {table}")
-    return 0
+    return 1 if args.strict and unreadable else 0
 
 
 COMMAND = Command(
@@ -49,7 +57,8 @@ COMMAND = Command(
     configure=_configure,
     run=_run,
     examples="""\
-  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: image,label, a line a row
+  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, a line a row
   zoo score rows.npy --labels rows.csv                     the label is the folder that an image lies in
-  zoo embed mine pictures --out rows.npy --runtime onnx --precision int8""",
+  zoo embed mine pictures --out rows.npy --runtime onnx --precision int8
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )

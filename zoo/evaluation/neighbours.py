@@ -131,7 +131,7 @@ def _plan(
     # The lists of all queries may take as much memory as the gallery, or as a chunk.
     affordable = 8 * width_of(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
     if len(gallery) <= WHOLE:
-        size = min(size, max(1, BLOCK // 4))
+        size = min(size, max(1, BLOCK // 2))
         products = _products(queries, gallery, size, len(gallery))
         return products, lambda workers: shortlist_at_once(workers, products, k, slack, exclude_self, size)
     side = WIDE if has_int8(gallery.shape[1]) else BLOCK
@@ -166,18 +166,19 @@ def _settle(
 
     Products that lie further apart than the slack are in their true order already; only `exact` sums them again.
     """
-    keys = keys[:, : np.count_nonzero(keys != EMPTY, axis=1).max(initial=k)]
-    products, columns, filled = products_of(keys), columns_of(keys), keys != EMPTY
-    doubtful = filled.copy()
+    keys = keys[:, : np.count_nonzero(keys != EMPTY, axis=1).max(initial=k)].copy()
+    doubtful = keys != EMPTY
     if not exact:
-        close = products[:, :-1] - products[:, 1:] <= slack[:, None]
+        products = products_of(keys)
+        close = products[:, :-1] - products[:, 1:] <= slack[:, None]  # not so beside `EMPTY`, which gives NaN
         doubtful[:, 1:] = close
         doubtful[:, 0] = False
         doubtful[:, :-1] |= close
     rows, places = np.nonzero(doubtful)
-    products[rows, places] = pairs_in_double(queries, gallery, rows, columns[rows, places])
-    keys = np.where(filled, as_keys(products, columns), EMPTY)
-    keys.sort(axis=1)
+    columns = columns_of(keys[rows, places])
+    keys[rows, places] = as_keys(pairs_in_double(queries, gallery, rows, columns), columns)
+    changed = np.flatnonzero(doubtful.any(axis=1))
+    keys[changed] = np.sort(keys[changed], axis=1)
     return keys[:, :k]
 
 

@@ -87,9 +87,25 @@ class Float32Products:
 
 def entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
     """The marked entries of a matrix, row by row: their rows and columns, and what stands there."""
-    found = np.flatnonzero(mask)
+    found = marked(mask)
     rows = found // products.shape[1]
     return rows, found - rows * products.shape[1], products.ravel()[found]
+
+
+def marked(mask: np.ndarray) -> np.ndarray:
+    """`np.flatnonzero` of a contiguous matrix of bools, which takes about half as long where few are set: words of
+    eight in which none is are passed over.
+    """
+    flat = mask.reshape(-1)
+    whole = len(flat) - len(flat) % 8
+    words = flat[:whole].view(np.uint64)
+    some = words != 0
+    if np.count_nonzero(some) > len(some) // 2:
+        return np.flatnonzero(flat)
+    places = np.flatnonzero(some)
+    within = np.flatnonzero(words[places].view(np.bool_))
+    found = (places[within >> 3] << 3) + (within & 7)
+    return np.concatenate([found, whole + np.flatnonzero(flat[whole:])])
 
 
 class Buffer(threading.local):

@@ -1,0 +1,15 @@
+"""What commands that remove items say before they do."""
+
+from __future__ import annotations
+
+import sys
+
+
+def confirmed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def marked(marks: int) -> str:
+    return "1 marked result" if marks == 1 else f"{marks:,} marked results"

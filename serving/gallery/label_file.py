@@ -1,0 +1,97 @@
+"""The CSV file that says of images what their folders do not: labels, and metadata in its further columns."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import UsageError
+
+_PATH, _LABEL = "path", "label"
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?")
+"""As many digits as 64 bits, whole or floating, hold of every number: longer ones name things."""
+_TRUTH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """What the file says, by the image's path below the folder.
+
+    labels: None for an empty cell; empty without a column `label` (has_labels), where the folders' names stay.
+    metadata: of each path, without empty cells. columns: the keys of the metadata.
+    """
+
+    paths: frozenset[str] = frozenset()
+    has_labels: bool = False
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def read_label_file(path: Path) -> LabelFile:
+    """Read a UTF-8 CSV file whose header names `path` and one more column at least.
+
+    The column `label` holds labels; every other one that has a name is a key of the metadata. Its cells are numbers
+    where all of them are written as numbers (00123 is not), true and false where all are that, and else texts.
+    Raises `UsageError` that names the line.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            columns = _columns(path, list(reader.fieldnames or ()))
+            rows = _rows(path, reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
+    has_labels = _LABEL in (reader.fieldnames or ())
+    read = {column: _kind([row[column] for row in rows.values() if row[column]]) for column in columns}
+    return LabelFile(
+        frozenset(rows),
+        has_labels,
+        {source: row[_LABEL] or None for source, row in rows.items()} if has_labels else {},
+        tuple(columns),
+        {source: {key: read[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
+    )
+
+
+def _columns(path: Path, names: list[str]) -> list[str]:
+    """The header's names of metadata."""
+    named = [name for name in names if name]  # what writes row numbers leaves their column without a name
+    if _PATH not in named or len(named) < 2:
+        raise UsageError(
+            f"{path} needs a header with the columns path and label, or path and metadata; it has: "
+            f"{', '.join(names) or 'nothing'}."
+        )
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(f"{path} has the column {twice[0]} more than once.")
+    return [name for name in named if name not in (_PATH, _LABEL)]
+
+
+def _rows(path: Path, reader: csv.DictReader[str]) -> dict[str, dict[str, str]]:
+    rows: dict[str, dict[str, str]] = {}
+    for row in reader:
+        beyond: Any = row.pop(None, [])  # so the reader calls further cells
+        if any(beyond):
+            raise UsageError(
+                f"{path}, line {reader.line_num}: the row has more cells than the header, which has {len(row)}; a "
+                'comma within a cell needs quotation marks, as "a, b".'
+            )
+        if row[_PATH] is None or row.get(_LABEL, "") is None:
+            raise UsageError(f"{path}, line {reader.line_num}: a row needs a path and a label.")
+        source = Path(row.pop(_PATH)).as_posix()
+        if rows.setdefault(source, row) != row:
+            raise UsageError(f"{path}, line {reader.line_num}: {source} has another label or other metadata above.")
+    return rows
+
+
+def _kind(cells: list[str]) -> Callable[[str], Any]:
+    """What reads the cells of a column."""
+    if all(map(_WHOLE.fullmatch, cells)):
+        return int
+    if all(map(_DECIMAL.fullmatch, cells)):
+        return float
+    return _TRUTH.__getitem__ if _TRUTH.keys() >= set(cells) else str

@@ -1,0 +1,118 @@
+"""`zoo index --prune`: items go whose image the folder does not hold, and no others."""
+
+from __future__ import annotations
+
+import shutil
+from argparse import ArgumentParser
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from serving.commands import INDEX
+from serving.gallery import Gallery
+from serving.gallery.builder import index_folder
+from zoo.embedder import Embedder
+from zoo.errors import UsageError
+
+FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, pictures: Path) -> Path:
+    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def index(*words: object) -> int:
+    parser = ArgumentParser()
+    INDEX.configure(parser)
+    status = INDEX.run(parser.parse_args([str(word) for word in words]))
+    assert status is not None
+    return status
+
+
+def sources(gallery_folder: Path) -> set[str]:
+    with Gallery.open(gallery_folder) as gallery:
+        return {item.source for item in gallery.items(limit=100)}
+
+
+def count(gallery_folder: Path) -> int:
+    with Gallery.open(gallery_folder) as gallery:
+        return gallery.count()
+
+
+def test_items_go_whose_image_is_gone_or_another(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    before = sources(gallery_folder)
+    (folder / FIRST).rename(folder / "moved.png")
+    (folder / SECOND).unlink()
+    shutil.copy(folder / "red stripes/2.png", folder / "red stripes/3.png")  # what was there is gone
+    assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
+    assert sources(gallery_folder) == before - {FIRST, SECOND, "red stripes/3.png"} | {"moved.png"}
+    assert "2 that the folder does not hold were removed" in capsys.readouterr().out
+
+
+def test_it_asks_first(
+    model: Embedder,
+    model_folder: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    words = (model_folder, folder, "--out", gallery_folder)
+    (folder / FIRST).unlink()
+    with pytest.raises(UsageError, match="--yes is for --prune"):
+        index(*words, "--yes")
+    with pytest.raises(UsageError, match="say --yes as well where nobody is there"):
+        index(*words, "--prune")
+    for answer, left in (("n\n", 24), ("", 24), ("y\n", 23)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        index(*words, "--prune")
+        told = capsys.readouterr()
+        assert f"Remove 1 item(s) whose image the folder does not hold ({FIRST})? [y/N]" in told.err
+        assert ("stay in the gallery" in told.out) == (left == 24)
+        assert len(sources(gallery_folder)) == left
+
+
+def test_an_image_that_cannot_be_read_now_stays(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    (folder / FIRST).write_bytes(b"cut off")
+    words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
+    assert index(*words) == 0
+    assert len(sources(gallery_folder)) == 24
+    assert index(*words, "--strict") == 1, "cron is told"
+    for path in filter(Path.is_file, list(folder.rglob("*"))):
+        path.write_bytes(b"cut off")
+    (folder / SECOND).rename(folder / "other.png")
+    assert index(*words) == 0
+    assert len(sources(gallery_folder)) == 24, "a folder of which nothing can be read says nothing of what is gone"
+
+
+def test_another_folder_of_the_gallery_is_not_pruned_away(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path
+) -> None:
+    gallery_folder, other = tmp_path / "g", tmp_path / "other"
+    (folder / "green disc").rename(other)
+    for one in (folder, other, folder / "red stripes"):
+        index_folder(model, "toy", one, gallery_folder)
+    words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
+    with pytest.raises(UsageError, match=f"made of {other} as well"):
+        index(*words)
+    assert count(gallery_folder) == 24
+    shutil.rmtree(other)
+    assert index(*words) == 0
+    assert count(gallery_folder) == 18
