@@ -71,7 +71,8 @@ def check_free(path: Path) -> None:
 def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root: Path) -> None:
     """Rows [n, d] as .npy, and `table_of` it: each image's path from `root` and its label, the folder that it is in.
 
-    The table is one that `zoo index --labels` reads. An image that lies in no folder below the root has no label; what is no UTF-8 in a name is a question mark.
+    The table is one that `zoo index --labels` reads. An image that lies in no folder below the root has no label; what
+    is no UTF-8 in a name is a question mark.
     """
     names = [image.relative_to(root) if image != root else Path(image.name) for image in images]
     with atomic_path(path) as there, there.open("wb") as file:
