@@ -13,7 +13,7 @@ from serving import runtimes
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
 from serving.confirming import confirmed, marked
 from zoo.cli.command import Command, always
-from zoo.cli.output import print_json
+from zoo.cli.output import print_json, printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _index(args: Namespace) -> int:
     if args.json:
         print_json(report.to_json())
     else:
-        print(_told(report, args.prune))
+        print(printable(_told(report, args.prune)))
         _advise(args.out, report)
     return 1 if args.strict and report.unreadable else 0
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from zoo.cli.output import printable
+
 
 def confirmed(question: str) -> bool:
     """Whether the person at the terminal says yes."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -12,7 +12,7 @@ from serving import choosing, runtimes
 from serving.confirming import confirmed, marked
 from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
-from zoo.cli.output import print_json, print_table
+from zoo.cli.output import print_json, print_table, printable
 from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _add(args: Namespace) -> int:
         print_json(report.to_json())
     else:
         for source, reason in report.unreadable:
-            print(f"left out {source}: {reason}")
+            print(printable(f"left out {source}: {reason}"))
         for source, known, label in report.differing:
             what = "it is as given now" if args.update else "it stays as it is; --update changes it"
             print(f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {what}")

@@ -73,7 +73,10 @@ def _from_form(body: bytes) -> dict[str, tuple[str, ...]]:
         pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError:  # UnicodeDecodeError is one
         raise RefusedError(
-            HTTPStatus.BAD_REQUEST, "invalid_form", f"The body is no form in UTF-8 of at most {MAX_FIELDS} fields."
+            HTTPStatus.BAD_REQUEST,
+            "invalid_form",
+            f"The body is no form in UTF-8 of at most {MAX_FIELDS} fields. If it is an image, send it as one: curl -F "
+            "image=@FILE, or with the header Content-Type: application/octet-stream.",
         ) from None
     found: dict[str, tuple[str, ...]] = {}
     for name, value in pairs:

@@ -25,9 +25,10 @@ def read_embeddings(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
     Raises `UsageError` for a file that is not there or is neither; what the rows hold is for who measures them.
     """
-    if path.suffix == ".npy":
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
         return _read_npy(path), None
-    if path.suffix != ".safetensors":
+    if suffix != ".safetensors":
         raise UsageError(f"embeddings are in a .npy or a .safetensors file, not in {path}.")
     tensors = _read_tensors(path)
     if EMBEDDINGS not in tensors:
@@ -40,11 +41,12 @@ def read_labels(path: Path) -> np.ndarray:
 
     Raises `UsageError` for a file that is not there or not so, and for an empty label.
     """
-    if path.suffix == ".npy":
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
         return _read_npy(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            labels = _column(path, file) if path.suffix == ".csv" else file.read().splitlines()
+            labels = _column(path, file) if suffix == ".csv" else file.read().splitlines()
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (UnicodeDecodeError, csv.Error) as error:

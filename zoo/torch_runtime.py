@@ -27,10 +27,15 @@ def open_model(
 
     def run(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode(), torch.autocast(chosen.type, dtype, enabled=precision != "fp32"):
-            out: np.ndarray = network(torch.from_numpy(pixels).to(chosen)).float().cpu().numpy()
+            out: np.ndarray = network(_tensor(pixels).to(chosen)).float().cpu().numpy()
             return out
 
     return run, str(chosen)
+
+
+def _tensor(pixels: np.ndarray) -> torch.Tensor:
+    """torch warns of memory that may not be written to, as a single image's."""
+    return torch.from_numpy(np.require(pixels, requirements="W"))
 
 
 def open_trunk(network: Network, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
@@ -40,7 +45,7 @@ def open_trunk(network: Network, card: Card, device: str | None = None) -> Calla
 
     def run(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            images = normalised.images(torch.from_numpy(pixels).to(chosen))
+            images = normalised.images(_tensor(pixels).to(chosen))
             out: np.ndarray = network.trunk(images).float().cpu().numpy()
             return out
 

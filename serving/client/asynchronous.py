@@ -28,10 +28,11 @@ from serving.client.answers import (
     ServiceStats,
     Thumbnail,
 )
-from serving.client.calls import Box, Call
+from serving.client.calls import Call
 from serving.client.core import Core, Outcome, key_of
 from serving.client.images import Image, check_key, groups, placed
 from serving.client.options import SearchOptions
+from serving.client.parameters import Box
 from zoo.errors import GalleryError
 
 T = TypeVar("T")

@@ -33,9 +33,9 @@ from serving.client.answers import (
     Thumbnail,
 )
 from serving.client.images import Files, Image, files_of, several
+from serving.client.parameters import Box, as_json, chosen, crop_values, values_of
 from zoo.errors import UsageError
 
-Box = tuple[float, float, float, float]
 T = TypeVar("T")
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 LONG = 600.0
@@ -70,7 +70,7 @@ def search(
     """Raises `UsageError` unless it is an image, an item or a text that is searched by."""
     if sum(query is not None for query in (image, item, text)) != 1:
         raise UsageError("search by an image, by an item of the gallery or by a text, one of the three.")
-    values = _search_values(**options) + ([] if item is None else [("id", str(item))])
+    values = values_of(options) + ([] if item is None else [("id", str(item))])
     words = None if text is None else {"text": text}
     return Call("POST", "/search", _matches, values, [] if image is None else files_of([image]), json=words)
 
@@ -85,11 +85,11 @@ def search_many(images: Image | Sequence[Image], **options: Any) -> Call[list[An
         found = body.get("searches", [body])
         return [_answer(name, one) for name, one in zip(names, found, strict=True)]
 
-    return Call("POST", "/search", read, _search_values(**options), files_of(images), codes=_BAD_IMAGE)
+    return Call("POST", "/search", read, values_of(options), files_of(images), codes=_BAD_IMAGE)
 
 
 def embed(images: Image | Sequence[Image], crop: Box | None = None) -> Call[np.ndarray]:
-    values = [("format", "npy"), *_crop(crop)]
+    values = [("format", "npy"), *crop_values(crop)]
     return Call("POST", "/embed", _array, values, files_of(several(images)))
 
 
@@ -101,7 +101,7 @@ def add(
     update: bool = False,
     key: str | None = None,
 ) -> Call[Added]:
-    text = None if metadata is None else _as_json(metadata, "metadata")
+    text = None if metadata is None else as_json(metadata, "metadata")
     given = {"label": label, "source": source, "metadata": text, "key": key}
     form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
     codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
@@ -124,7 +124,7 @@ def describe(
     """Raises `UsageError` where nothing is to be changed, or a label both given and taken."""
     if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
         raise UsageError("describe an item by a label, or unlabel=True, or metadata.")
-    change: dict[str, Any] = {} if metadata is None else {"metadata": json.loads(_as_json(metadata, "metadata"))}
+    change: dict[str, Any] = {} if metadata is None else {"metadata": json.loads(as_json(metadata, "metadata"))}
     if label is not None or unlabel:
         change["label"] = label
     return Call("PATCH", f"/items/{item}", _item, json=change, repeatable=False)
@@ -139,7 +139,7 @@ def sent_query(image: Image, crop: Box | None) -> Call[dict[str, Any]]:
         said = {"content_sha256": body["content_sha256"][0], "embedding": body["embeddings"][0]}
         return {**said, "fingerprint": body["fingerprint"], "source": name}
 
-    return Call("POST", "/embed", read, [("format", "base64"), *_crop(crop)], files)
+    return Call("POST", "/embed", read, [("format", "base64"), *crop_values(crop)], files)
 
 
 def item_of(value: int | Match) -> int:
@@ -188,7 +188,7 @@ def items(
     where: Mapping[str, Any] | None = None,
 ) -> Call[Items]:
     page = [("offset", str(offset)), ("limit", str(limit))]
-    return Call("GET", "/items", _items, page + _chosen(() if label is None else label, where))
+    return Call("GET", "/items", _items, page + chosen(() if label is None else label, where))
 
 
 def sample(size: int) -> Call[tuple[Item, ...]]:
@@ -246,39 +246,6 @@ def last_evaluation() -> Call[Evaluation | None]:
 
 def ready() -> Call[None]:
     return Call("GET", "/readyz", lambda response: None)
-
-
-def _search_values(
-    k: int = 10,
-    offset: int = 0,
-    min_similarity: float | None = None,
-    min_p: float | None = None,
-    labels: str | Sequence[str] = (),
-    where: Mapping[str, Any] | None = None,
-    crop: Box | None = None,
-    rerank: str = "none",
-) -> list[tuple[str, str]]:
-    values = [("k", str(k)), ("offset", str(offset)), ("rerank", rerank)]
-    values += [
-        (name, f"{x:.9g}") for name, x in (("min_similarity", min_similarity), ("min_p", min_p)) if x is not None
-    ]
-    return values + _chosen(labels, where) + _crop(crop)
-
-
-def _chosen(labels: str | Sequence[str], where: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    values = [("label", label) for label in ([labels] if isinstance(labels, str) else labels)]
-    return values + ([] if where is None else [("where", _as_json(where, "where"))])
-
-
-def _as_json(values: Mapping[str, Any], name: str) -> str:
-    try:
-        return json.dumps(dict(values), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name} is a mapping of names to what JSON has: {error}.") from None
-
-
-def _crop(crop: Box | None) -> list[tuple[str, str]]:
-    return [] if crop is None else [("crop", ",".join(f"{side:.9f}" for side in crop))]
 
 
 def _matches(response: httpx.Response) -> list[Match]:

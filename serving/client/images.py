@@ -82,7 +82,10 @@ def _bytes(image: Image) -> bytes:
     try:
         return Path(image).read_bytes()
     except TypeError:
-        raise UsageError(f"an image is a path or the bytes of an image file, not a {type(image).__name__}.") from None
+        raise UsageError(
+            f"an image is a path or the bytes of an image file, not a {type(image).__name__}; "
+            "of one in memory, send the bytes that it is saved as."
+        ) from None
     except OSError as error:
         reason = error.strerror
     except ValueError as error:  # a name that no file can have

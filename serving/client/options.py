@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from serving.client.calls import Box
+from serving.client.parameters import Box
 
 
 class SearchOptions(TypedDict, total=False):

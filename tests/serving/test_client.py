@@ -286,6 +286,7 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
         (lambda: client.search(toys.query(0), k=0), ServiceError, "k must be"),
         (lambda: client.search(toys.query(0), min_p=0.5), ServiceError, "calibrat"),
         (lambda: client.search(toys.query(0), maxk=3), TypeError, "maxk"),
+        (lambda: client.search(toys.query(0), label="x"), TypeError, "no argument 'label'. Did you mean 'labels'"),
         (lambda: client.search(tmp_path / "nowhere.png"), GalleryError, r"nowhere\.png cannot be read"),
         (lambda: client.describe(1), UsageError, "unlabel"),
         (lambda: kind("file:///etc/passwd"), GalleryError, "http"),

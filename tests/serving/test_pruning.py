@@ -116,3 +116,11 @@ def test_another_folder_of_the_gallery_is_not_pruned_away(
     shutil.rmtree(other)
     assert index(*words) == 0
     assert count(gallery_folder) == 18
+
+
+def test_a_name_cannot_steer_the_terminal(
+    model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad\x1b[31mred.png").write_bytes(b"cut off")
+    index(model_folder, folder, "--out", tmp_path / "g")
+    assert capsys.readouterr().out.startswith("left out bad\\x1b[31mred.png: ")

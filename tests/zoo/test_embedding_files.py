@@ -240,3 +240,22 @@ def test_labels_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathF
             read_labels(path)
     else:
         assert read_labels(path).tolist() == expected
+
+
+def test_labels_that_do_not_fit_are_told_by_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _, labels = written(tmp_path, "txt")
+    short = tmp_path / "short.txt"
+    short.write_text("a\nb\n")
+    assert main(["score", rows, "--labels", str(short)]) == 2
+    assert f"and {short} 2 labels" in capsys.readouterr().err
+    beside = Path(rows).with_suffix(".csv")
+    beside.write_text("path,label\n")
+    assert main(["score", rows]) == 2
+    assert f"--labels {beside}" in capsys.readouterr().err
+    upper = Path(rows).rename(Path(rows).with_suffix(".NPY"))
+    assert main(["score", str(upper), "--labels", labels]) == 0
+    capsys.readouterr()
+    one = tmp_path / "one.txt"
+    one.write_text("same\n" * len(np.load(upper)))
+    assert main(["score", str(upper), "--labels", str(one)]) == 0
+    assert "this measures nothing" in capsys.readouterr().out

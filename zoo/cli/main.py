@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 
 from zoo.cli.command import Command, CommandGroup
+from zoo.cli.output import printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
 DISTRIBUTION = "dml-zoo"
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except ZooError as error:
-        print(f"zoo: error: {error}", file=sys.stderr)
+        print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         print(f"zoo: interrupted{interrupt}", file=sys.stderr)
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
     except OSError as error:
         # A full disk, a folder that may not be written to: the machine's state, which a traceback would not explain.
-        print(f"zoo: error: {error}", file=sys.stderr)
+        print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
         return ZooError.exit_code
 
 

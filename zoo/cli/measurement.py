@@ -53,6 +53,8 @@ def _print_for_people(result: Evaluation) -> None:
     print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
     if result.queries_without_relatives:
         print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
+    if result.classes == 1:
+        print("all of them are of one class, so every neighbour counts as right: this measures nothing")
     bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.intervals.items()}
     rows = [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result.metrics.items()]
     print_table(("metric", "value", "95 % over classes"), rows, numbers=("value",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,14 @@ from typing import Any
 
 PIPED_WIDTH = 200
 """Columns where the output is no terminal, so that a line of a table stays a line for grep."""
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """With control characters as Python writes them: names of files may hold some, which would steer the terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def print_json(value: Any) -> None:
@@ -38,7 +47,7 @@ def table_text(
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     # Names and paths may hold square brackets, which rich would take for markup.
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as text:

@@ -44,7 +44,14 @@ def _run(args: Namespace) -> int:
     elif args.dataset is not None:
         labels = None
     elif labels is None:
-        raise UsageError("of which classes are the rows? Name their labels (--labels FILE) or data set (--dataset D).")
+        beside = args.embeddings.with_suffix(".csv")
+        hint = f" {beside} lies beside them: --labels {beside}" if beside.is_file() else ""
+        raise UsageError(
+            f"of which classes are the rows? Name their labels (--labels FILE) or data set (--dataset D).{hint}"
+        )
+    if labels is not None and rows.ndim == 2 and labels.ndim == 1 and len(labels) != len(rows):
+        where = args.labels or args.embeddings
+        raise UsageError(f"{args.embeddings} has {len(rows):,} rows, and {where} {len(labels):,} labels; one a row.")
     result = evaluate(rows, args.dataset, args.split or "test", args.data, labels=labels, k=args.k, metrics=metrics)
     measurement.tell(result, args)
     return 0
