@@ -141,7 +141,7 @@ def shortlist_at_once(
         for doubt in (1.1, 2):
             gallery = slice(0, len(products.gallery))
             complete, pairs = products.highest(rows, gallery, k + leave_out_self, slack[rows], doubt)
-            keys = _table(rows.stop - rows.start, k, *(_others(pairs, -rows.start) if leave_out_self else pairs))
+            keys = _table(rows.stop - rows.start, k, *pairs, own=-rows.start if leave_out_self else None)
             floors = products_of(keys[:, k - 1]) - slack[rows]
             if (floors >= complete).all():  # so no pair is missing; with the larger doubt none can be
                 break
@@ -151,12 +151,20 @@ def shortlist_at_once(
     return workers.ahead(of, blocks_of(len(products.queries), size))
 
 
-def _table(queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """The sorted keys of each query's pairs, which come row by row: int64 [queries, k or more]."""
+def _table(
+    queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray, own: int | None
+) -> np.ndarray:
+    """The sorted keys of each query's pairs, which come row by row: int64 [queries, k or more].
+
+    own: as in `_others`; None where a row's pair with itself counts.
+    """
+    paired = as_keys(products, columns)
+    if own is not None:
+        paired[rows == columns + own] = EMPTY
     counts = np.bincount(rows, minlength=queries)
     width = np.arange(max(k, counts.max(initial=0)))
     keys = np.full((queries, len(width)), EMPTY)
-    keys[width < counts[:, None]] = as_keys(products, columns)
+    keys[width < counts[:, None]] = paired
     keys.sort(axis=1)
     return keys
 
