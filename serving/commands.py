@@ -266,5 +266,6 @@ SERVE = Command(
     "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
     "ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone\n"
     "ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up\n"
-    "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key",
+    "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key\n"
+    "Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.",
 )
