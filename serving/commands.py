@@ -57,7 +57,9 @@ def _configure_index(parser: ArgumentParser) -> None:
         action="store_true",
         help="remove every item whose image the folder does not hold, also what clients have added; asks first",
     )
-    parser.add_argument("--yes", action="store_true", help="with --prune: do not ask first")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --prune: do not ask first, and do not remove over half of them"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
     parser.add_argument(
         "--backend", metavar="WHERE", help="where the vectors are to lie in the end; see zoo gallery backend --help"
@@ -85,7 +87,7 @@ def _index(args: Namespace) -> int:
         labels=args.labels,
         embed=embed,
         update=args.update,
-        prune=(lambda gallery, ids: args.yes or _may_prune(gallery, ids)) if args.prune else None,
+        prune=(_pruned_unasked if args.yes else _may_prune) if args.prune else None,
     )
     if args.backend is not None:
         backends.choose(args.out, args.backend)
@@ -102,6 +104,15 @@ def _check_pruning(args: Namespace) -> None:
         raise UsageError("--yes is for --prune.")
     if args.prune and not (args.yes or sys.stdin.isatty()):
         raise UsageError("--prune asks before it removes; say --yes as well where nobody is there to answer.")
+
+
+def _pruned_unasked(gallery: Gallery, ids: list[int]) -> bool:
+    if 2 * len(ids) > (items := gallery.count()):
+        raise UsageError(
+            f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
+            "folder missing, as one that is not mounted? If they are to go: without --yes, at a terminal, it asks."
+        )
+    return True
 
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -44,6 +45,11 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _text(metadata: dict[str, Any]) -> str:
+    """As they are told apart: to Python 1 is 1.0, and true."""
+    return json.dumps(metadata, sort_keys=True)
 
 
 class Run:
@@ -104,7 +110,7 @@ class Run:
         """As it is, but for the keys of the file; what it leaves empty goes on an update alone."""
         kept = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
         changed = {**kept, **{key: file.metadata[key] for key in self._keys if key in file.metadata}}
-        return AS_IT_IS if changed == item.metadata else changed
+        return AS_IT_IS if _text(changed) == _text(item.metadata) else changed
 
     def write(self, items: Sequence[NewItem]) -> None:
         """Add items in one transaction; where another process added one of them meanwhile, that one stays."""

@@ -142,3 +142,11 @@ def test_one_image_twice_with_other_metadata_is_told(model: Embedder, folder: Pa
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert [source for source, _, _ in report.differing] == ["red stripes/twin.png"]
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
+
+
+def test_a_value_of_another_kind_is_another_value(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", "path,sold", f"{FIRST},1")
+    index_folder(model, "toy", folder, tmp_path / "g", labels=table)
+    write(table, "path,sold", f"{FIRST},true")
+    assert index_folder(model, "toy", folder, tmp_path / "g", labels=table).moved == 1
+    assert metadata_of(tmp_path / "g", FIRST)["sold"] is True

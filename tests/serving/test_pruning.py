@@ -124,3 +124,25 @@ def test_a_name_cannot_steer_the_terminal(
     (folder / "bad\x1b[31mred.png").write_bytes(b"cut off")
     index(model_folder, folder, "--out", tmp_path / "g")
     assert capsys.readouterr().out.startswith("left out bad\\x1b[31mred.png: ")
+
+
+def test_no_one_is_asked_for_more_than_half(
+    model: Embedder,
+    model_folder: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    for path in filter(Path.is_dir, list(folder.iterdir())):
+        if path.name != "green disc":  # as where a disk is not mounted
+            shutil.rmtree(path)
+    left = sum(path.is_file() for path in folder.rglob("*"))
+    words = (model_folder, folder, "--out", gallery_folder, "--prune")
+    with pytest.raises(UsageError, match=f"{24 - left} of 24 items would be pruned, more than half"):
+        index(*words, "--yes")
+    assert count(gallery_folder) == 24
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    index(*words)
+    assert count(gallery_folder) == left
