@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from serving import runtimes
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
-from serving.confirming import confirmed, marked
+from serving.confirming import and_marks, confirmed
 from zoo.cli.command import Command, always
 from zoo.cli.output import print_json, printable
 from zoo.errors import UsageError
@@ -116,10 +116,9 @@ def _pruned_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
-    marks = gallery.marks.of_items(ids)
     named = ", ".join(gallery.item(one).source for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
     what = f"{len(ids):,} item(s) whose image the folder does not hold ({named})"
-    return confirmed(f"Remove {what}{f' and {marked(marks)} of theirs' if marks else ''}?")
+    return confirmed(f"Remove {what}{and_marks(gallery.marks.of_items(ids))}?")
 
 
 def _advise(path: Path, report: Report) -> None:

@@ -13,5 +13,10 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def and_marks(marks: int) -> str:
+    """What follows the items that are to go, where results that were marked go with them."""
+    return f" and {marked(marks)} of theirs" if marks else ""
+
+
 def marked(marks: int) -> str:
     return "1 marked result" if marks == 1 else f"{marks:,} marked results"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import choosing, runtimes
-from serving.confirming import confirmed, marked
+from serving.confirming import and_marks, confirmed, marked
 from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import print_json, print_table, printable
@@ -125,8 +125,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
     if yes:
         return ids
-    marks = gallery.marks.of_items(ids)
-    what = f"{len(ids):,} items of the label {label!r}" + (f" and {marked(marks)} of theirs" if marks else "")
+    what = f"{len(ids):,} items of the label {label!r}{and_marks(gallery.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(f"{what} would be removed, out of {len(of_items):,}. Say --yes if they are to go.")
     if not confirmed(f"Remove {what}, out of {len(of_items):,}?"):

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
 # Tests compute little at a time: a second thread would spend its time waiting, and on a busy machine very long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A test asserts no time: on a busy machine any example may take long.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 # Some tests import it before `zoo`, which says the same.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -36,22 +36,21 @@ def batches(
     threads = threads or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         # Two batches ahead keep the decoders busy while the network runs, without holding a whole folder in memory.
-        waiting: deque[Future[np.ndarray]] = deque()
-        source = iter(images)
-        exhausted, start = False, 0
+        waiting: deque[tuple[int, Future[np.ndarray]]] = deque()
+        source = enumerate(images)
+        exhausted = False
         while waiting or not exhausted:
             while not exhausted and len(waiting) < 2 * batch_size:
                 try:
-                    waiting.append(pool.submit(to_pixels, next(source), how))
+                    place, image = next(source)
+                    waiting.append((place, pool.submit(to_pixels, image, how)))
                 except StopIteration:
                     exhausted = True
             count = min(batch_size, len(waiting))
             if count:
-                ready = enumerate([waiting.popleft() for _ in range(count)], start)
-                read = [pixels for place, one in ready if (pixels := _pixels(place, one, unreadable)) is not None]
-                if read:
+                ready = [_pixels(*waiting.popleft(), unreadable) for _ in range(count)]
+                if read := [pixels for pixels in ready if pixels is not None]:
                     yield np.stack(read)
-                start += count
 
 
 def _pixels(place: int, decoded: Future[np.ndarray], unreadable: dict[int, ImageError] | None) -> np.ndarray | None:

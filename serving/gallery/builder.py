@@ -101,7 +101,7 @@ def index_folder(
         gallery.check_model(embedder.card, model_ref)
         if prune is not None:
             _check_only(gallery, folder)
-        run = Run(gallery, report, said.has_labels, said.columns, update)
+        run = Run(gallery, report, said.labels is not None, said.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()
         remember(gallery, folder)
@@ -143,8 +143,8 @@ def add_files(
 
 def _described(files: Sequence[ImageFile], said: LabelFile, path: Path, report: Report) -> list[ImageFile]:
     """The files with what the file of labels says of them."""
-    sources = {file.source for file in files}
-    report.unlabelled, report.labels_unused = len(sources - said.paths), sorted(said.paths - sources)
+    sources, named = {file.source for file in files}, said.metadata.keys()
+    report.unlabelled, report.labels_unused = len(sources - named), sorted(named - sources)
     report.metadata = said.columns
     if report.unlabelled == len(files):
         example = files[0].source
@@ -152,7 +152,7 @@ def _described(files: Sequence[ImageFile], said: LabelFile, path: Path, report: 
     return [
         replace(
             file,
-            label=said.labels.get(file.source) if said.has_labels else file.label,
+            label=file.label if said.labels is None else said.labels.get(file.source),
             metadata=said.metadata.get(file.source, {}),
         )
         for file in files
@@ -162,7 +162,7 @@ def _described(files: Sequence[ImageFile], said: LabelFile, path: Path, report: 
 def _check_only(gallery: Gallery, folder: Path) -> None:
     """Raise `UsageError` where the gallery is also made of a folder that is there and does not lie in this one."""
     here = folder.expanduser().resolve()
-    if others := [one for one in folders_of(gallery) if one.is_dir() and here not in (one, *one.parents)]:
+    if others := [one for one in folders_of(gallery) if one.is_dir() and not one.is_relative_to(here)]:
         raise UsageError(
             f"the gallery was made of {others[0]} as well, whose images would all be pruned; remove items by their ids "
             "or their label (zoo gallery remove)."

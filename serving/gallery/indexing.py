@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from serving.gallery.gallery import Gallery
 from serving.gallery.image_files import ImageFile, folder_of
-from serving.gallery.items import AS_IT_IS, Item, Kept, NewItem, Place
+from serving.gallery.items import AS_IT_IS, Item, Kept, NewItem, Place, same_metadata
 
 
 @dataclass
@@ -47,11 +46,6 @@ class Report:
         return asdict(self)
 
 
-def _text(metadata: dict[str, Any]) -> str:
-    """As they are told apart: to Python 1 is 1.0, and true."""
-    return json.dumps(metadata, sort_keys=True)
-
-
 class Run:
     """One run over files: it is told of each in their order, and writes to the gallery what is new."""
 
@@ -82,7 +76,7 @@ class Run:
         if first is file:
             return True
         self.report.already_there += 1
-        if file.label not in (None, first.label) or (self._keys and file.metadata != first.metadata):
+        if file.label not in (None, first.label) or not same_metadata(file.metadata, first.metadata):
             self._contested.append((file, content_sha256))
         return False
 
@@ -108,9 +102,11 @@ class Run:
 
     def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Kept:
         """As it is, but for the keys of the file; what it leaves empty goes on an update alone."""
+        if not self._keys:  # folders say nothing of them
+            return AS_IT_IS
         kept = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
-        changed = {**kept, **{key: file.metadata[key] for key in self._keys if key in file.metadata}}
-        return AS_IT_IS if _text(changed) == _text(item.metadata) else changed
+        changed = {**kept, **file.metadata}
+        return AS_IT_IS if same_metadata(changed, item.metadata) else changed
 
     def write(self, items: Sequence[NewItem]) -> None:
         """Add items in one transaction; where another process added one of them meanwhile, that one stays."""
@@ -137,5 +133,5 @@ class Run:
         if not self._seen:
             return []
         unreadable = {source for source, _ in self.report.unreadable}
-        ids = self.gallery.ids_by_content() if self._gone else {}
-        return [ids[content] for content, source in self._gone.items() if content in ids and source not in unreadable]
+        gone = [content for content, source in self._gone.items() if source not in unreadable]
+        return [item.id for item in map(self.gallery.item_of_content, gone) if item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -39,6 +40,11 @@ class NewItem:
     key: str | None = None
 
 
+def same_metadata(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether they are the same to a filter, to which 1 is not true, as it is to Python."""
+    return json.dumps(dict(one), sort_keys=True) == json.dumps(dict(other), sort_keys=True)
+
+
 @dataclass(frozen=True)
 class Item:
     """What is known of an item, without its embedding and picture. `added_at` is UTC, ISO 8601; `key`: the client's."""
@@ -54,7 +60,7 @@ class Item:
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Whether an image that is this item was given another label or other metadata; none at all asks for none."""
-        return label not in (None, self.label) or (bool(metadata) and metadata != self.metadata)
+        return label not in (None, self.label) or (bool(metadata) and not same_metadata(metadata, self.metadata))
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,11 @@ _TRUTH = {"true": True, "false": False}
 class LabelFile:
     """What the file says, by the image's path below the folder.
 
-    labels: None for an empty cell; empty without a column `label` (has_labels), where the folders' names stay.
-    metadata: of each path, without empty cells. columns: the keys of the metadata.
+    metadata: of every path, without empty cells; columns: its keys. labels: of every path, None for an empty cell;
+    None without a column `label`, where the folders' names stay.
     """
 
-    paths: frozenset[str] = frozenset()
-    has_labels: bool = False
-    labels: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Mapping[str, str | None] | None = None
     columns: tuple[str, ...] = ()
     metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -47,12 +45,10 @@ def read_label_file(path: Path) -> LabelFile:
             rows = _rows(path, reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
-    has_labels = _LABEL in (reader.fieldnames or ())
+    labelled = _LABEL in (reader.fieldnames or ())
     read = {column: _kind([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
-        frozenset(rows),
-        has_labels,
-        {source: row[_LABEL] or None for source, row in rows.items()} if has_labels else {},
+        {source: row[_LABEL] or None for source, row in rows.items()} if labelled else None,
         tuple(columns),
         {source: {key: read[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
     )

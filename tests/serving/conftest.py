@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,12 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toys.write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, pictures: Path) -> Path:
+    """A copy of the toy pictures, to change."""
+    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
 
 
 @pytest.fixture(scope="session")

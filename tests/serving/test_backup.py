@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from serving.gallery import Gallery
 from serving.gallery.binding import MODEL
 from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
+from tests.serving.here import run_here
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.cli.command import Command
@@ -147,9 +147,7 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(path: Path, tmp_path: P
 
 def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(command: Command, *words: object) -> str:
-        parser = ArgumentParser()
-        command.configure(parser)
-        command.run(parser.parse_args([str(word) for word in words]))
+        run_here(command, *words)
         return capsys.readouterr().out
 
     assert "200 items, at change 1," in run(BACKUP, path, tmp_path / "copy")

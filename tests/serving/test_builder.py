@@ -20,11 +20,6 @@ from zoo.embedder import Embedder
 from zoo.errors import DatasetError, GalleryError, ModelFolderError, ModelMismatchError, UsageError
 
 
-@pytest.fixture
-def folder(tmp_path: Path, pictures: Path) -> Path:
-    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
-
-
 def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictures: Path) -> None:
     files = sorted(path for path in pictures.rglob("*") if path.is_file())
     vectors = {path.relative_to(pictures).as_posix(): row for path, row in zip(files, model.embed(files), strict=True)}

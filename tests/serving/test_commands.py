@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +19,9 @@ from serving.gallery.builder import index_folder
 from serving.search_command import SEARCH
 from serving.server import listen
 from tests.serving import toys
+from tests.serving.here import run_here
 from tests.serving.running import ROOT, run, serving
 from zoo.cards import read_card
-from zoo.cli.command import Command
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
 
@@ -31,12 +30,6 @@ from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNot
 def query(tmp_path: Path) -> Path:
     (tmp_path / "query.png").write_bytes(toys.query(2))
     return tmp_path / "query.png"
-
-
-def run_here(command: Command, *words: object) -> None:
-    parser = ArgumentParser()
-    command.configure(parser)
-    command.run(parser.parse_args([str(word) for word in words]))
 
 
 def test_index_then_search(

@@ -71,7 +71,7 @@ def take(store: Store, step: str, numbers: list[int]) -> None:
             exchange(store, numbers)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_the_count_is_that_of_the_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     path = tmp_path_factory.mktemp("g") / STORE

@@ -81,7 +81,7 @@ def test_search_equals_a_naive_loop(path: Path) -> None:
         assert_hits(gallery, {i: v for i, v in vectors.items() if i not in dict(best)})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12), st.randoms(use_true_random=False))
 def test_an_index_that_catches_up_equals_one_built_anew(steps: list[tuple[bool, int]], rng: object) -> None:
     alive: dict[int, np.ndarray] = {}

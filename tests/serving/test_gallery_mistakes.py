@@ -10,6 +10,7 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.gallery import STORE
+from tests.serving.here import Terminal
 from zoo.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
@@ -18,11 +19,6 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def gallery(gallery_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(gallery_folder, tmp_path / "gallery"))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_every_kind_is_searched_exactly(name: str) -> None:
         assert np.allclose(similarities, products, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 60),
     gone=st.sets(st.integers(0, 59)),

@@ -130,7 +130,7 @@ def done(store: Store, what: str, one: Any, other: Any) -> None:
         store.set_state("plan", json.dumps({"kind": "flat", "recall": 0.9, "k": one}))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(OPERATIONS, max_size=20))
 def test_whatever_is_done_to_a_store_a_follower_becomes_equal_in_any_slices(operations: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -21,11 +21,6 @@ from zoo.errors import UsageError
 FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, pictures: Path) -> Path:
-    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
-
-
 def write(path: Path, *lines: str) -> Path:
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
@@ -150,3 +145,14 @@ def test_a_value_of_another_kind_is_another_value(model: Embedder, folder: Path,
     write(table, "path,sold", f"{FIRST},true")
     assert index_folder(model, "toy", folder, tmp_path / "g", labels=table).moved == 1
     assert metadata_of(tmp_path / "g", FIRST)["sold"] is True
+
+
+def test_added_again_with_a_value_of_another_kind_it_differs(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery:
+        item = gallery.items(limit=1)[0]
+        gallery.describe(item.id, metadata={"sold": 1, "year": 1908})
+        item = gallery.item(item.id)
+    assert item.differs(None, {"sold": True, "year": 1908})
+    assert not item.differs(None, {"year": 1908, "sold": 1})
+    assert not item.differs(None, {})

@@ -54,7 +54,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
 def test_marks_are_what_a_dictionary_would_hold(tmp_path_factory: Any, operations: list[tuple[Any, ...]]) -> None:
     path = tmp_path_factory.mktemp("marks") / "gallery.sqlite"

@@ -70,7 +70,7 @@ RANGES = st.sampled_from(SIDES).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(OBJECTS, min_size=1, max_size=5),
     st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1) | RANGES, max_size=2),

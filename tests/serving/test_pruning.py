@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from argparse import ArgumentParser
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,28 +10,15 @@ import pytest
 from serving.commands import INDEX
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
+from tests.serving.here import Terminal, run_here
 from zoo.embedder import Embedder
 from zoo.errors import UsageError
 
 FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, pictures: Path) -> Path:
-    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
-
-
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def index(*words: object) -> int:
-    parser = ArgumentParser()
-    INDEX.configure(parser)
-    status = INDEX.run(parser.parse_args([str(word) for word in words]))
-    assert status is not None
-    return status
+    return run_here(INDEX, *words)
 
 
 def sources(gallery_folder: Path) -> set[str]:

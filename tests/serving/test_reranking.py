@@ -49,7 +49,7 @@ def naive(query: np.ndarray, candidates: np.ndarray, k1: int, k2: int, keep: flo
     return [(1 - keep) * jaccard[i - 1] + keep * d[0][i] for i in range(1, n)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 14), st.integers(1, 8), st.integers(1, 4), st.floats(0, 1), st.integers(0, 1000))
 def test_k_reciprocal_is_the_papers(m, k1, k2, keep, seed):
     rows = unit(np.random.default_rng(seed).normal(size=(m + 1, 3)))

@@ -58,7 +58,7 @@ def store(path: Path) -> Iterator[Store]:
     opened.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(source=TEXT, label=st.none() | TEXT, metadata=st.dictionaries(TEXT, JSON, max_size=4), picture=st.binary())
 def test_what_goes_in_comes_out(path: Path, source: str, label: str, metadata: dict, picture: bytes) -> None:
     store = Store(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.served import report
 from serving.upgrading import Compared
 from tests.serving import toys
+from tests.serving.here import run_here as run
 from tests.serving.toys import content
 from zoo.cli.command import Command
 from zoo.embedder import Embedder
@@ -33,20 +33,9 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, pictures: Path) -> Path:
-    return Path(shutil.copytree(pictures, tmp_path / "pictures"))
-
-
-@pytest.fixture
 def gallery(folder: Path, model: Embedder, tmp_path: Path) -> Path:
     index_folder(model, str(model.folder), folder, tmp_path / "gallery")
     return tmp_path / "gallery"
-
-
-def run(command: Command, *words: object) -> int:
-    parser = ArgumentParser()
-    command.configure(parser)
-    return command.run(parser.parse_args([str(word) for word in words])) or 0
 
 
 def told(capsys: Capture, command: Command, *words: object) -> dict:

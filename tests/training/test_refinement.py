@@ -46,7 +46,7 @@ def test_equals_the_loop() -> None:
     np.testing.assert_allclose(refine(torch.tensor(x), torch.tensor(w), 3), naive(x, w, 3), rtol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 7), st.integers(1, 4), st.integers(0, 2**31), st.floats(0, 1))
 def test_no_step_lowers_the_consistency(n: int, classes: int, seed: int, share: float) -> None:
     draw = np.random.default_rng(seed)

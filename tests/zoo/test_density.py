@@ -69,7 +69,7 @@ def test_chunks_do_not_change_the_distances(monkeypatch):
     assert intra_class_distance(rows, labels) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.lists(st.integers(2, 5), min_size=2, max_size=5))
 def test_properties(seed, sizes):
     rows, labels = clustered(seed, sizes)

@@ -138,7 +138,7 @@ def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):
         there.nearest(centres)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.data())
 def test_properties(seed, n, data):
     k = data.draw(st.integers(1, n))

@@ -149,7 +149,7 @@ def test_chunks_do_not_change_the_metrics(monkeypatch):
 labelled_rows = st.tuples(st.integers(0, 2**32), st.lists(st.integers(1, 6), min_size=2, max_size=6), st.floats(0.1, 3))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(labelled_rows)
 def test_properties(case):
     seed, sizes, noise = case

@@ -38,7 +38,7 @@ def naive_f1(labels, clusters):
     return 2 * precision * recall / (precision + recall)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(partitions)
 def test_agrees_with_scikit_learn(case):
     labels, clusters = case
@@ -62,7 +62,7 @@ def test_adjusted_information_agrees_with_scikit_learn(n, classes, clusters):
     assert ami(labels, guess) == pytest.approx(adjusted_mutual_info_score(labels, guess), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(partitions)
 def test_properties(case):
     labels, clusters = map(np.array, case)

@@ -139,7 +139,7 @@ def test_chunks_and_memory_maps_do_not_change_the_metrics(monkeypatch, tmp_path)
     assert ranking_metrics(mapped, labels) == pytest.approx(expected, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 6), min_size=2, max_size=5), st.sampled_from([0.0, 0.3, 2.0]))
 def test_properties(seed, sizes, noise):
     assume(max(sizes) > 1)

@@ -23,7 +23,7 @@ def naive_tar(same, different, far):
     return best
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(scores, scores, st.integers(1, 30))
 def test_agrees_with_single_steps_and_scikit_learn(same, different, accepted):
     accepted = min(accepted, len(different))

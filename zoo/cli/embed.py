@@ -40,10 +40,9 @@ def _run(args: Namespace) -> int:
         print(f"zoo: left out: {printable(str(error))}", file=sys.stderr)
     if not len(rows):
         raise ImageError(f"none of the {len(paths):,} images could be read; nothing was written.")
+    read = [path for place, path in enumerate(paths) if place not in unreadable]
     with naming(args.out):
-        write_embeddings(
-            args.out, rows, [path for place, path in enumerate(paths) if place not in unreadable], args.images
-        )
+        write_embeddings(args.out, rows, read, args.images)
     told = {"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim}
     if args.json:
         print_json({**told, "unreadable": [[str(paths[place]), str(error)] for place, error in unreadable.items()]})

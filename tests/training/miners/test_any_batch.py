@@ -29,7 +29,7 @@ KINDS = st.sampled_from(["random", "equal", "zero", "nan"])
 
 
 @pytest.mark.parametrize("miner", [Random(), Semihard(), Softhard(), Hard(), DistanceWeighted()])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels: list[int], kind: str) -> None:
     y = torch.tensor(labels)
@@ -42,7 +42,7 @@ def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels
     assert isinstance(miner, DistanceWeighted) or len(anchors) == len(complete(labels))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_pairs_are_valid(labels: list[int], kind: str) -> None:
     y = torch.tensor(labels)
@@ -61,7 +61,7 @@ def test_pairs_are_valid(labels: list[int], kind: str) -> None:
 
 @pytest.mark.parametrize("positive", ["random", "nearest"])
 @pytest.mark.parametrize("negative", ["distance-weighted", "semihard", "random"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_inter_class_triplets_have_three_classes(positive: str, negative: str, labels: list[int], kind: str) -> None:
     y = torch.tensor(labels)
@@ -71,7 +71,7 @@ def test_inter_class_triplets_have_three_classes(positive: str, negative: str, l
 
 
 @pytest.mark.parametrize("by_distance", [True, False])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: list[int], kind: str) -> None:
     able = [i for i, label in enumerate(labels) if labels.count(label) >= 3]
@@ -88,7 +88,7 @@ def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: 
         assert len({a, p, n}) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4), min_size=1, max_size=6))
 def test_weights_of_zero_are_never_drawn(weights: list[list[float]]) -> None:
     w = torch.tensor(weights)

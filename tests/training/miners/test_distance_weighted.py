@@ -107,7 +107,7 @@ def test_large_dimensions_do_not_overflow() -> None:
     assert (weights.amax(1) == 1).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.sampled_from(["random", "equal", "zero"]))
 def test_any_batch_gives_valid_triplets(labels: list[int], kind: str) -> None:
     embeddings = rows(len(labels), 6)

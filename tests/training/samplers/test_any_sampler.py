@@ -19,7 +19,7 @@ BY_MEMORY = ["greedy-coreset", "ddm", "frd"]
 
 
 @pytest.mark.parametrize("name", BY_CLASS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_batches_have_k_different_samples_a_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
     sizes = np.arange(classes) % most + 1
@@ -105,7 +105,7 @@ def test_impossible_arguments_are_refused(name: str, args: dict[str, Any], match
         sampler(name, np.repeat(np.arange(4), 4), 4, 2, **args)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 99))
 def test_samples_and_classmates_are_of_the_class_and_different(labels: list[int], count: int, seed: int) -> None:
     y, draw = np.array(labels), np.random.default_rng(seed)

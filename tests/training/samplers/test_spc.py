@@ -9,7 +9,7 @@ from training.samplers.spc import SPC
 from zoo.errors import RecipeError
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_every_batch_has_k_samples_of_each_of_its_classes(classes: int, per_class: int, most: int, seed: int) -> None:
     sizes = np.arange(classes) % most + 1

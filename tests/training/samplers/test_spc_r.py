@@ -9,7 +9,7 @@ from training.samplers.spc_r import SPCR
 from zoo.errors import RecipeError
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 8), min_size=2, max_size=20), st.data())
 def test_samples_are_different_and_the_last_has_a_classmate(labels: list[int], data: st.DataObject) -> None:
     y, size = np.array(labels), data.draw(st.integers(2, len(labels)))

@@ -54,7 +54,7 @@ def test_a_later_run_resumes_what_an_earlier_one_left(server: FaultyServer, tmp_
     assert server.ranges == [None, "bytes=200000-"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(drops=st.lists(st.integers(0, 150_000), max_size=6))
 def test_any_series_of_broken_connections_gives_the_file(drops: list[int]) -> None:
     with serving({"set.zip": CONTENT}) as server, tempfile.TemporaryDirectory() as folder:
