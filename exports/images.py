@@ -14,6 +14,7 @@ from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
 from zoo.datasets.folder import is_parted, list_images
+from zoo.datasets.table import is_table
 from zoo.errors import ExportError, ZooError, nearest
 from zoo.golden import read_golden
 from zoo.images import ImageLike
@@ -68,7 +69,8 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
     """
     name = source or card.dataset
     if name == "folder" and data is not None and not is_parted(data):
-        return _parted(card, str(data), list_images(data), count)
+        found = load_dataset(name, "train", data).images if is_table(data) else list_images(data)
+        return _parted(card, str(data), found, count)
     if name in DATASETS and not (name == "folder" and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
         return Sample(

@@ -24,7 +24,9 @@ def _configure(parser: ArgumentParser) -> None:
         "--features", metavar="FILE", help="train heads on what `zoo features` kept of a trunk, which stays as it is"
     )
     parser.add_argument("--from", dest="model", metavar="MODEL", help="that trunk's model (default: as FILE says)")
-    parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded); see zoo evaluate"
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--compile", dest="compiled", action="store_true", help="put the trunk through torch.compile")
     parser.add_argument(
@@ -41,12 +43,12 @@ def _run(args: Namespace) -> int:
     from training.resolving import resolve
     from training.trackers import check_trackers
     from zoo.cli.output import print_json
-    from zoo.datasets import check_folder
+    from zoo.datasets import check_data
 
     check_trackers(args.track)
-    if args.data is not None:
-        check_folder(args.data)
     recipe: Recipe | Ensemble = resolve(args.name, args.settings, args.seed, args.rename)
+    if args.data is not None:
+        check_data(args.data, recipe.data.dataset)
     if args.features is not None:
         recipe = _on_features(recipe, args)
     elif args.model is not None:
@@ -88,6 +90,7 @@ COMMAND = Command(
   zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
   zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
+  zoo train margin-conv4-cifar100 --set data.dataset=folder --data birds.csv --as birds    your own, in two splits
   zoo train margin-conv4-glyphs --show                what the recipe says
   zoo train diva-conv4-cifar100 --features f.safetensors --as mine    heads alone, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch

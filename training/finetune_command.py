@@ -17,7 +17,9 @@ COLUMNS = ("metric", "before", "95 % over classes", "after", "95 %", "difference
 
 
 def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help="a folder with a subfolder a class, or a CSV file (image,label)")
+    parser.add_argument(
+        "source", metavar="DIR", help="a folder with a subfolder a class, or a table (CSV: image,label)"
+    )
     parser.add_argument("--from", dest="base", required=True, metavar="NAME", help="the model to start from")
     parser.add_argument("--method", default="margin", help="margin (default), ms, pa, diva, ...: see zoo list")
     parser.add_argument("--head-only", action="store_true", help="leave the trunk as it is: minutes on a CPU")

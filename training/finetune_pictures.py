@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +12,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from training.decoding import in_threads
-from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.dataset import Dataset
+from zoo.datasets.folder import is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, ImageError, UsageError
 from zoo.images import ImageLike, open_image
@@ -62,12 +61,17 @@ class Split:
 
 
 def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
-    """The images of a folder of folders, or of a CSV file with the columns image and label; each is decoded once.
+    """The images of a folder of folders, or of a table (`zoo.datasets.table`); each is decoded once.
 
     Raises `DatasetError` or `UsageError` where there is nothing that can be split, saying what is missing.
     """
     place = expand(path)
-    named = _from_table(place) if place.suffix.lower() == ".csv" else _from_folder(place)
+    if is_parted(place):
+        raise UsageError(
+            f"{path} is parted into train and test. The split is made here, by class: name a folder whose subfolders "
+            "are the classes, or a table without the column split."
+        )
+    named = load_folder("train", place)
     unreadable = unreadable_images(named, progress)
     readable = np.array([source not in unreadable for source in named.sources])
     if not readable.any():
@@ -120,46 +124,6 @@ def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
         tuple(dataset.classes[code] for code in codes),
         [dataset.sources[row] for row in rows],
     )
-
-
-def _from_folder(root: Path) -> Dataset:
-    if all((root / name).is_dir() for name in SPLITS):
-        raise UsageError(
-            f"{root} has the folders train and test. The split is made here, by class: name a folder whose subfolders "
-            "are the classes."
-        )
-    return load_folder("train", root)
-
-
-def _from_table(path: Path) -> Dataset:
-    """A CSV file's images; their paths are relative to its folder."""
-    if not path.is_file():
-        raise DatasetError(f"there is no file {path}.")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            if absent := {"image", "label"} - {*(reader.fieldnames or ())}:
-                raise UsageError(f"{path} lacks the column {' and '.join(sorted(absent))}; expected: image,label")
-            rows = [(row["image"], row["label"]) for row in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
-    _check_rows(path, rows)
-    classes, labels = np.unique([label for _, label in rows], return_inverse=True)
-    images = [path.parent / expand(image) for image, _ in rows]
-    names = tuple(str(name) for name in classes)
-    return Dataset("folder", "train", images, labels.astype(np.int64), names, [image for image, _ in rows])
-
-
-def _check_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
-    if not rows:
-        raise DatasetError(f"{path} lists no images.")
-    seen: set[str] = set()
-    for line, (image, label) in enumerate(rows, start=2):
-        if not image or not label:
-            raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
-        if image in seen:
-            raise UsageError(f"{path}, line {line}: {image} is listed twice.")
-        seen.add(image)
 
 
 def unreadable_images(dataset: Dataset, progress: bool) -> dict[str, str]:

@@ -76,14 +76,15 @@ def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path
         read_pictures(single)
     for part in ("train", "test"):
         write_pictures(tmp_path / "parted" / part)
-    with pytest.raises(UsageError, match="has the folders train and test"):
+    with pytest.raises(UsageError, match="is parted into train and test"):
         read_pictures(tmp_path / "parted")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("file,label\na.png,a\n", "lacks the column image; expected: image,label"),
+        ("file,label\na.png,a\n", r"needs a header with the columns image \(or path\) and label"),
+        ("image,label,split\na.png,a,test\n", "a table without the column split"),
         ("image,label\n", "lists no images"),
         ("image,label\na.png,\n", "line 2: an image and a label are needed"),
         ("image,label\na.png\n", "line 2: an image and a label are needed"),

@@ -20,8 +20,9 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="DIR",
-        help="where the data set lies (default: ZOO_DATA, else downloaded); of "
-        "a folder with the folders train and test the one is a split of classes to train on, the other to measure on",
+        help="where the data set lies (default: ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
+        "or a table (CSV: image,label). Its folders train and test, or a column split, say which classes are to train on "
+        "and which to measure on",
     )
     parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
     running.configure(parser)
@@ -70,5 +71,6 @@ COMMAND = Command(
   zoo evaluate margin-conv4-omniglot --data DIR               from the two zip files in DIR
   zoo evaluate margin-conv4-glyphs --runtime onnx --json      without torch, as JSON
   zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class
+  zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label and, where parted, split
   zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well""",
 )

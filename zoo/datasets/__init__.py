@@ -80,7 +80,8 @@ DATASETS: dict[str, Loader] = {
 def load(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
     """One split ("train" or "test") of the data set `name`.
 
-    `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set.
+    `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set,
+    or a table of it (CSV, see `zoo.datasets.table`).
     Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
     """
     check(name, split, data)
@@ -95,7 +96,16 @@ def check(name: str, split: str = "test", data: str | Path | None = None) -> Non
     if split not in SPLITS and (name, split) != ("folder", WHOLE):
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
     if data is not None:
-        check_folder(data)
+        check_data(data, name)
+
+
+def check_data(data: str | Path, name: str) -> None:
+    """Raise `DatasetError` where neither the folder of that data set's files is there nor, for "folder", a table."""
+    from zoo.datasets.table import is_table
+
+    if name == "folder" and is_table(data) and expand(data).is_file():
+        return
+    check_folder(data)
 
 
 def check_folder(data: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""A plain folder of images as a data set: an image's class is the folder that it lies in."""
+"""A plain folder of images as a data set: an image's class is the folder that it lies in, or what a table says."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.datasets import table
 from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError
 from zoo.images import SUFFIXES
@@ -17,13 +18,17 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     """The folder `data`; classes are the images' folders relative to it ("birds/wren"), sorted, nested or not.
 
     If `data` has the subfolders `train` and `test`, the one asked for is the data set; otherwise all of `data` is,
-    whichever split is asked for, "all" included, and its split is called so. Raises `DatasetError` for a missing or
-    empty folder, images outside any class, and a single class.
+    whichever split is asked for, "all" included, and its split is called so. A CSV file is read as
+    `zoo.datasets.table` says. Raises `DatasetError` for a missing or empty folder, images outside any class, and a
+    single class.
     """
     if data is None:
         raise DatasetError(
-            "the data set 'folder' needs to know which one: name it with --data DIR, in Python data='DIR'."
+            "the data set 'folder' needs to know which one: name it, or a table of images and labels (CSV), with "
+            "--data DIR, in Python data='DIR'."
         )
+    if table.is_table(data):
+        return table.load(split, data)
     root = expand(data)
     if is_parted(root):
         if split == WHOLE:
@@ -38,13 +43,20 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
 
 
 def is_parted(root: str | Path) -> bool:
-    """Whether the folder has the subfolders `train` and `test`."""
+    """Whether the folder has the subfolders `train` and `test`, or the table a column `split`."""
+    if table.is_table(root):
+        return table.is_parted(root)
     return all((expand(root) / name).is_dir() for name in SPLITS)
 
 
 def check_parted(root: str | Path) -> None:
-    """Raise `DatasetError` for a folder whose classes are not parted into those to train on and those to measure on;
-    not for one that is missing, which who reads it says."""
+    """Raise `DatasetError` for a folder or table whose classes are not parted into those to train on and those to
+    measure on; not for a folder that is missing, which who reads it says."""
+    if table.is_table(root) and not is_parted(root):
+        raise DatasetError(
+            f"{root} has no column split, and a study measures on classes that it did not train on: add the column, "
+            "with train or test in every row, so that no class is in both."
+        )
     if expand(root).is_dir() and not is_parted(root):
         raise DatasetError(
             f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "

@@ -1,0 +1,98 @@
+"""A CSV file of images and labels as a data set: what a folder says by its subfolders, a table says by its columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
+from zoo.errors import DatasetError, UsageError
+from zoo.paths import expand, is_folder
+
+IMAGE, LABEL, SPLIT = "image", "label", "split"
+_ALSO_IMAGE = "path"
+"""As the tables are headed that `zoo embed` writes and `zoo index --labels` reads."""
+
+Row = Mapping[str, str]
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether the name is a table's, and not a folder's."""
+    return expand(path).suffix.lower() == ".csv" and not is_folder(path)
+
+
+def is_parted(path: str | Path) -> bool:
+    """Whether the table has the column split. Raises what `load` raises."""
+    return any(SPLIT in row for row in _read(expand(path)))
+
+
+def load(split: str, path: str | Path) -> Dataset:
+    """The images of a CSV file in UTF-8 with the columns image (or path) and label.
+
+    Images are relative to the table's folder. With a column split, train or test in each row, the rows of the one asked
+    for are the data set; otherwise all are, whichever is asked for, and its split is called "all". Other columns are
+    not read. Raises `DatasetError` for a table that is missing, empty or of a single class, and `UsageError`, naming
+    the line, for one that is none, lacks a column or a cell, or lists an image twice.
+    """
+    path = expand(path)
+    rows = _read(path)
+    if SPLIT not in rows[0]:
+        split = WHOLE
+    elif split == WHOLE:
+        raise DatasetError(f"{path} has the column {SPLIT}, and is no split of its own; name train or test.")
+    else:
+        rows = [row for row in rows if row[SPLIT] == split]
+    if not rows:
+        raise DatasetError(f"{path} lists no images of the split {split}.")
+    classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
+    if len(classes) == 1:
+        raise DatasetError(f"{path} holds the single class {str(classes[0])!r} ({split}); at least two are needed.")
+    names = [row[IMAGE] for row in rows]
+    images = [path.parent / expand(name) for name in names]
+    return Dataset("folder", split, images, labels.astype(np.int64), tuple(map(str, classes)), names)
+
+
+def _read(path: Path) -> list[Row]:
+    """The rows, each with an image and a label and, where the table has that column, a split; one at least."""
+    if not path.is_file():
+        raise DatasetError(f"there is no file {path}.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            columns = _columns(path, list(reader.fieldnames or ()))
+            rows = [(reader.line_num, {name: row[column] or "" for name, column in columns.items()}) for row in reader]
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
+    if not rows:
+        raise DatasetError(f"{path} lists no images.")
+    _check(path, rows)
+    return [row for _, row in rows]
+
+
+def _columns(path: Path, header: list[str]) -> dict[str, str]:
+    """The header's name of each column that is read."""
+    image = IMAGE if IMAGE in header else _ALSO_IMAGE
+    if image not in header or LABEL not in header:
+        raise UsageError(
+            f"{path} needs a header with the columns {IMAGE} (or {_ALSO_IMAGE}) and {LABEL}, and {SPLIT} where it is "
+            f"parted into train and test; it has: {', '.join(header) or 'nothing'}."
+        )
+    parted = {SPLIT: SPLIT} if SPLIT in header else {}
+    return {IMAGE: image, LABEL: LABEL, **parted}
+
+
+def _check(path: Path, rows: list[tuple[int, dict[str, str]]]) -> None:
+    seen: set[str] = set()
+    for line, row in rows:
+        if not row[IMAGE] or not row[LABEL]:
+            raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
+        if row[IMAGE] in seen:
+            raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
+        if row.get(SPLIT, SPLITS[0]) not in SPLITS:
+            raise UsageError(f"{path}, line {line}: the split is {' or '.join(SPLITS)}, not {row[SPLIT]!r}.")
+        seen.add(row[IMAGE])
