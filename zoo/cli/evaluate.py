@@ -21,8 +21,8 @@ def _configure(parser: ArgumentParser) -> None:
         "--data",
         metavar="DIR",
         help="where the data set lies (default: ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
-        "or a table (CSV: image,label). Its folders train and test, or a column split, part it into what to train on and "
-        "what to measure on",
+        "or a table (CSV: image,label). Its folders train and test, or a column split, part it by what to train and to "
+        "measure on",
     )
     parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
     running.configure(parser)
