@@ -257,25 +257,29 @@ INDEX = Command(
     "index a folder of images into a gallery that can be searched",
     _configure_index,
     _index,
-    "zoo index margin-conv4-glyphs photos/ --out gallery/\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster\n"
-    "zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron\n"
-    "Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.",
+    """\
+  zoo index margin-conv4-glyphs photos/ --out gallery/
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron
+
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
     resumes=always,
 )
 SERVE = Command(
     "serve a gallery over HTTP, with a page to search it",
     _configure_serve,
     _serve,
-    "zoo serve gallery/ --port 3000\n"
-    "zoo serve gallery/ --workers 4                               four processes; the cores are shared among them\n"
-    "zoo serve gallery/ --precision int8                         queries embedded by the int8 variant (zoo export)\n"
-    "zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars\n"
-    "ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete\n"
-    "ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone\n"
-    "ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up\n"
-    "ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key\n"
-    "Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.",
+    """\
+  zoo serve gallery/ --port 3000
+  zoo serve gallery/ --workers 4                               four processes; the cores are shared among them
+  zoo serve gallery/ --precision int8                         queries embedded by the int8 variant (zoo export)
+  zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars
+  ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete
+  ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone
+  ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up
+  ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key
+
+Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.""",
 )

@@ -154,10 +154,11 @@ SEARCH = Command(
     "find the images of a gallery nearest to an image or a text",
     _configure,
     _run,
-    "zoo search gallery/ query.png -k 5\n"
-    "zoo search gallery/ --id 17 --json\n"
-    'zoo search gallery/ --text "a red chair"\n'
-    'zoo search gallery/ query.png --label wren --where \'{"year": {"gte": 1900, "lt": 1950}}\'\n'
-    "zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt\n"
-    "zoo search --url http://127.0.0.1:3000 --collection birds query.png",
+    """\
+  zoo search gallery/ query.png -k 5
+  zoo search gallery/ --id 17 --json
+  zoo search gallery/ --text "a red chair"
+  zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
+  zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
+  zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
 )

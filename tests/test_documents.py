@@ -1,0 +1,91 @@
+"""Every `zoo` command of the documents and of the commands' own help is one that the command line takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from zoo.cli import main as cli
+from zoo.cli.command import Command, CommandGroup
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ENDS = {"&&", ";", "|", "do", "done", ">", "&"}
+
+
+def commands_of(line: str) -> Iterator[list[str]]:
+    """The words of each `zoo` command in a line of a shell; not of one that leaves words open, by $NAME or ..."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if word not in ENDS:
+            words.append(word)
+            continue
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)
+        if words[:1] == ["zoo"] and "$" not in "".join(words) and "..." not in words:
+            yield words[1:]
+        words = []
+
+
+def lines_of(text: str) -> Iterator[str]:
+    for block in FENCE.findall(text):
+        yield from block.replace("\\\n", " ").splitlines()
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """The command and the lines of the examples in each command's help."""
+    groups = ["zoo.commands"]
+    for group in groups:
+        for point in entry_points(group=group):
+            command = point.load()
+            if isinstance(command, CommandGroup):
+                groups.append(command.entry_points)
+            else:
+                lines = command.examples.replace("\\\n", " ").splitlines()
+                yield from ((point.name, line) for line in lines if line.startswith("  "))
+
+
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """Where each command stands, and its words."""
+    for document in DOCUMENTS:
+        for line in lines_of(document.read_text("utf-8")):
+            yield from ((document.name, words) for words in commands_of(line))
+    for name, line in examples():
+        # What an example is for stands behind it, two blanks or more apart.
+        yield from ((name, words) for words in commands_of(re.split(r"\s{2,}", line.strip())[0]))
+
+
+ASKED = list(asked())
+
+
+def test_there_are_commands() -> None:
+    assert len(ASKED) > 100
+    assert {"README.md", "publishing.md", "train", "serve", "rebuild"} <= {name for name, _ in ASKED}
+
+
+@pytest.mark.parametrize(("where", "words"), ASKED, ids=[" ".join(["zoo", *words]) for _, words in ASKED])
+def test_the_command_line_takes_it(where: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def known(point: object, load=cli._load) -> Command | CommandGroup:
+        command = load(point)
+        if isinstance(command, CommandGroup):
+            return command
+        return dataclasses.replace(command, run=lambda options: ran.append(options))
+
+    monkeypatch.setattr(cli, "_load", known)
+    if "--help" in words:
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(words)
+    else:
+        assert cli.main(words) == 0
+        assert ran
