@@ -53,3 +53,17 @@ def test_the_seed_decides_and_every_metric_gets_its_interval():
 def test_one_class_says_nothing_of_others():
     with pytest.raises(EvaluationError, match="two classes"):
         bootstrap_intervals({"m": np.ones(3)}, np.zeros(3, np.int64))
+
+
+def test_neither_names_nor_order_of_classes_change_an_interval():
+    rng = np.random.default_rng(4)
+    classes = np.repeat(np.arange(30), rng.integers(1, 9, 30))
+    values = {"a": rng.integers(0, 2, len(classes)).astype(float), "b": rng.random(len(classes))}
+    intervals = bootstrap_intervals(values, classes)
+    order = rng.permutation(len(classes))
+    renamed = bootstrap_intervals(values, rng.permutation(30)[classes])
+    shuffled = bootstrap_intervals({name: rows[order] for name, rows in values.items()}, classes[order])
+    for name, bounds in intervals.items():
+        assert renamed[name] == pytest.approx(bounds)
+        assert shuffled[name] == pytest.approx(bounds)
+    assert bootstrap_intervals({"a": values["a"]}, classes)["a"] == intervals["a"]

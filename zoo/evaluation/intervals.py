@@ -26,18 +26,22 @@ def bootstrap_intervals(
     1997, Bootstrap Methods and their Application, section 3.8). Each replicate draws as many classes as there are,
     with replacement, and takes the mean over all their queries. The embeddings are kept: the classes drawn twice do
     not become each other's relatives. With few classes (below about 20) percentile intervals are somewhat too narrow.
+    The order of the rows and the classes' numbers play no part.
 
     Raises `EvaluationError` with fewer than two classes: nothing is known then of how classes differ.
     """
     number, codes = np.unique(classes, return_inverse=True)
     if len(number) < 2:
         raise EvaluationError("an interval over classes needs at least two classes.")
-    table = np.stack([*values.values(), np.ones(len(codes))])
-    # [classes, metrics + 1]: each class's sum of every metric and, last, its number of queries.
+    table = np.stack([np.ones(len(codes)), *values.values()])
+    # [classes, 1 + metrics]: each class's number of queries and its sum of every metric.
     totals = np.stack([np.bincount(codes, row, minlength=len(number)) for row in table], axis=1)
+    # In the order of these, so that what a seed draws does not depend on how classes are called and in which order
+    # they come; a further metric moves only classes that are alike in all before it.
+    totals = totals[np.lexsort(totals.T[::-1])]
     drawn = _resampled_sums(totals, replicates, np.random.default_rng(seed))
     tails = (1 - confidence) / 2
-    low, high = np.quantile(drawn[:, :-1] / drawn[:, -1:], (tails, 1 - tails), axis=0)
+    low, high = np.quantile(drawn[:, 1:] / drawn[:, :1], (tails, 1 - tails), axis=0)
     return {name: (float(a), float(b)) for name, a, b in zip(values, low, high, strict=True)}
 
 
