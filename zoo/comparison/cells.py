@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from zoo.comparison.compare import Comparison, Ours
+from zoo.comparison.compare import Comparison
 from zoo.published import Table
 from zoo.published.scores import scale
 
@@ -29,23 +29,26 @@ def source(table: Table) -> str:
 def cells(row: Comparison) -> list[str]:
     """What people read of a row: percent where papers print percent."""
     score, ours = row.score, row.ours
-    published = _number(score.metric, score.value, score.sd)
+    published = number_text(score.metric, score.value, score.sd)
     head = [score.row, score.dataset, score.metric, published]
     if ours is None or row.difference is None:
         return [*head, row.status, "", "", "", f"zoo train {score.recipe}" if row.status == "not run" else ""]
     seeds = str(len(ours.runs))
-    difference = _number(score.metric, row.difference, sign="+")
-    return [*head, _number(score.metric, ours.value, ours.sd), _interval(row, ours), seeds, difference, ours.protocol]
+    difference = number_text(score.metric, row.difference, sign="+")
+    found = number_text(score.metric, ours.value, ours.sd), interval_text(score.metric, ours.interval, ours.over)
+    return [*head, *found, seeds, difference, ours.protocol]
 
 
-def _interval(row: Comparison, ours: Ours) -> str:
-    if ours.interval is None:
+def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | None) -> str:
+    """Bounds as they are printed, and what they are over; nothing where there are none."""
+    if bounds is None:
         return ""
-    low, high = (_number(row.score.metric, bound) for bound in ours.interval)
-    return f"{low} to {high} over {ours.over}"
+    low, high = (number_text(metric, bound) for bound in bounds)
+    return f"{low} to {high} over {over}"
 
 
-def _number(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
+def number_text(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
+    """A metric's value, with its deviation: in percent where papers print percent."""
     factor, digits = scale(metric), 2 if scale(metric) == 100 else 3
     text = f"{factor * value:{sign}.{digits}f}"
     return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"

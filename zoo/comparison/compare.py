@@ -74,24 +74,33 @@ def _compare(table: Table, score: PublishedScore, known: Sequence[Run]) -> Compa
         return Comparison(table, score, "no recipe")
     # A model trained under the recipe's name with another dimension is another model.
     runs = [run for run in runs_of(score.recipe, known) if run.dim == score.dim]
-    pairs = [(run, result) for run in runs if (result := _result(run, score)) is not None]
+    pairs = newest(runs, score.dataset, score.split, score.metric)
     if not pairs:
         return Comparison(table, score, "not measured" if runs else "not run")
-    return Comparison(table, score, "measured", _ours(score.metric, pairs))
+    return Comparison(table, score, "measured", ours_of(score.metric, pairs))
 
 
-def _result(run: Run, score: PublishedScore) -> dict[str, Any] | None:
-    """The newest measurement of this metric, with torch in fp32 where there is one."""
+Pair = tuple[Run, dict[str, Any]]
+"""A run and a measurement of it, as results.json has it."""
+
+
+def newest(runs: Iterable[Run], dataset: str, split: str, metric: str) -> list[Pair]:
+    """Of each run that has one its newest measurement of the metric, with torch in fp32 where there is one."""
+    return [(run, result) for run in runs if (result := _newest(run, dataset, split, metric)) is not None]
+
+
+def _newest(run: Run, dataset: str, split: str, metric: str) -> dict[str, Any] | None:
     fits = [
         result
         for result in run.results
-        if (result["dataset"], result["split"]) == (score.dataset, score.split) and score.metric in result["metrics"]
+        if (result["dataset"], result["split"]) == (dataset, split) and metric in result["metrics"]
     ]
     exact = [result for result in fits if (result["runtime"], result["precision"]) == ("torch", "fp32")]
     return next(reversed(exact or fits), None)
 
 
-def _ours(metric: str, pairs: Sequence[tuple[Run, dict[str, Any]]]) -> Ours:
+def ours_of(metric: str, pairs: Sequence[Pair]) -> Ours:
+    """The mean of a metric over one or more measurements, one a seed."""
     values = [float(result["metrics"][metric]) for _, result in pairs]
     interval = interval_over_seeds(values) if len(values) > 1 else _over_classes(pairs[0][1], metric)
     return Ours(

@@ -61,11 +61,11 @@ def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
     """
     runs = list(runs)
     standards = (_standard(recipe, runs), _studied(recipe, runs))
-    return max((_like(each, runs) for each in standards if each is not None), key=len, default=[])
+    return max((seeds_of(each, runs) for each in standards if each is not None), key=len, default=[])
 
 
-def _like(standard: Run, runs: Iterable[Run]) -> list[Run]:
-    """The standard and the runs of its recipe with other seeds."""
+def seeds_of(standard: Run, runs: Iterable[Run]) -> list[Run]:
+    """The standard and the runs of its recipe with other seeds, by seed."""
     if standard.settings is None:
         return [standard]
     found = {standard.seed: standard}

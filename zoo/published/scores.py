@@ -55,6 +55,11 @@ class PublishedScore:
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
         _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
+        known = (*PERCENT, "recall_at_1", "spectral_decay")
+        _check(
+            scale(self.metric) == 100 or self.metric in known,
+            f"{where}: no metric {self.metric!r}.{nearest(self.metric, known)}",
+        )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
         _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
@@ -109,12 +114,8 @@ class Table:
 
 
 def scale(metric: str) -> float:
-    """What a printed number is divided by: 100 for percent, 1 for nats. Raises `ZooError` for an unknown metric."""
-    if metric in PERCENT or RECALL.fullmatch(metric):
-        return 100.0
-    known = (*PERCENT, "recall_at_1", "spectral_decay")
-    _check(metric == "spectral_decay", f"no metric {metric!r}.{nearest(metric, known)}")
-    return 1.0
+    """What a printed number is divided by: 100 for percent, 1 for all else."""
+    return 100.0 if metric in PERCENT or RECALL.fullmatch(metric) else 1.0
 
 
 def _check_recall(where: str, dataset: str, metric: str) -> None:
