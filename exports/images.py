@@ -15,7 +15,7 @@ from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
 from zoo.datasets.folder import is_parted, list_images
 from zoo.datasets.table import is_table
-from zoo.errors import ExportError, ZooError, nearest
+from zoo.errors import ExportError, ImageError, ZooError, nearest
 from zoo.golden import read_golden
 from zoo.images import ImageLike
 from zoo.paths import expand
@@ -89,10 +89,11 @@ def _parted(card: Card, source: str, found: Sequence[ImageLike], count: int) -> 
     if len(drawn) < 2:
         raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")
     held = min(HELD_OUT, len(drawn) // 3 or 1)
+    calibration, held_out = [found[i] for i in drawn[held:]], [found[i] for i in drawn[:held]]
     return Sample(
         f"folder {expand(source).name}",
-        _pixels([found[i] for i in drawn[held:]], card.preprocessing, count, 0),
-        _pixels([found[i] for i in drawn[:held]], card.preprocessing, held, 1),
+        _pixels(calibration, card.preprocessing, count, 0, skip=True),
+        _pixels(held_out, card.preprocessing, held, 1, skip=True),
     )
 
 
@@ -112,9 +113,20 @@ def _loaded(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
     return load_dataset(name, split, data).images
 
 
-def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int) -> np.ndarray:
-    chosen = np.random.default_rng(seed).permutation(len(images))[:count]
-    return np.stack([to_pixels(images[int(i)], how) for i in chosen])
+def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int, skip: bool = False) -> np.ndarray:
+    """Up to `count` images, drawn at random. skip: of images that cannot be read another takes the place."""
+    made: list[np.ndarray] = []
+    for i in np.random.default_rng(seed).permutation(len(images)):
+        try:
+            made.append(to_pixels(images[int(i)], how))
+        except ImageError:
+            if not skip:
+                raise
+        if len(made) == count:
+            break
+    if not made:
+        raise ExportError(f"none of {len(images)} images can be read.")
+    return np.stack(made)
 
 
 def _no_images(card: Card, source: str | None) -> str:

@@ -46,6 +46,8 @@ def _run(args: Namespace) -> int:
     from zoo.datasets import check_data
 
     check_trackers(args.track)
+    if args.data is not None:
+        check_data(args.data, "folder")  # what is not there at all is told before torch is loaded
     recipe: Recipe | Ensemble = resolve(args.name, args.settings, args.seed, args.rename)
     if args.data is not None:
         check_data(args.data, recipe.data.dataset)

@@ -25,6 +25,8 @@ from zoo.files import atomic_folder, write_json
 from zoo.images import ImageLike, open_image
 from zoo.preprocessing import to_pixels
 
+SKIP = ", or leave such images out with data.skip_unreadable=true"
+
 Square = tuple[np.ndarray, float]
 Made = TypeVar("Made")
 
@@ -75,11 +77,8 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
     return decoded
 
 
-def unreadable(source: str, name: str, why: object) -> DatasetError:
-    return DatasetError(
-        f"{source} of {name} cannot be read: {why} Mend or remove it, or leave such images out with "
-        "data.skip_unreadable=true."
-    )
+def unreadable(source: str, name: str, why: object, or_else: str = SKIP) -> DatasetError:
+    return DatasetError(f"{source} of {name} cannot be read: {why} Mend or remove it{or_else}.")
 
 
 def _fill(

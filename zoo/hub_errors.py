@@ -77,6 +77,12 @@ def is_broken_connection(error: Exception) -> bool:
     return bool(names & {"ReadError", "WriteError", "RemoteProtocolError"}) or "Consistency check failed" in str(error)
 
 
+def is_unreachable(error: Exception) -> bool:
+    """Whether there was no connection at all: no network, no such host, nobody who listens."""
+    # By name: which HTTP library the client uses is its own affair.
+    return bool({kind.__name__ for kind in type(error).__mro__} & {"ConnectError", "ConnectTimeout"})
+
+
 def without_tokens(text: str) -> str:
     """The text with everything that is, or looks like, a token of the Hub replaced."""
     token = _token()

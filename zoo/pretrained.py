@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, RemoteEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
-from zoo.hub_errors import deepest, explain
+from zoo.hub_errors import deepest, explain, is_unreachable
 from zoo.hub_transfer import over_http, remove_leftovers
 from zoo.hub_tries import patiently
 from zoo.paths import expand
@@ -130,13 +130,26 @@ def fetch(repository: str, revision: str | None, file: str, instead: str = INSTE
         raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {instead}")
     try:
         with over_http():
-            path = Path(patiently(lambda: hf_hub_download(repository, file, revision=revision)))
+            path = Path(patiently(lambda: _download(repository, revision, file)))
     except HFValidationError:
         raise RecipeError(f"{repository!r} is no valid name of a Hub repository.") from None
     except Exception as error:  # the client's own errors, the HTTP library's, a full disk, an answer none of the Hub's
         raise HubError(_why(error, repository, revision, file, instead)) from None
     remove_leftovers(repository)
     return path
+
+
+def _download(repository: str, revision: str | None, file: str) -> str:
+    """As the client does it, which would ask a Hub that nobody can reach for half a minute: it is asked once before."""
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            HfApi().model_info(repository, revision=revision)
+        except Exception as error:
+            found = try_to_load_from_cache(repository, file, revision=revision) if is_unreachable(error) else None
+            if not isinstance(found, str):
+                raise
+            return found
+    return hf_hub_download(repository, file, revision=revision)
 
 
 def _why(error: Exception, repository: str, revision: str | None, file: str, instead: str) -> str:

@@ -75,7 +75,8 @@ def info(name: str) -> ModelInfo:
             return from_baseline(baseline)
     advice = _advice(name, repository) if _is_of_the_hub(name) else ""
     raise ModelNotFoundError(
-        f"there is no model {name!r} here.{_like(name, known_names())}{advice} All names: zoo list"
+        f"there is no model {name!r} here.{_of_architecture(name) or _like(name, known_names())}{advice} "
+        "All names: zoo list"
     )
 
 
@@ -86,7 +87,7 @@ def _is_of_the_hub(name: str) -> bool:
 def _advice(name: str, repository: str | None) -> str:
     """What to do about a name of the Hub of which nothing is on this machine."""
     if repository is not None:
-        return f" It can be had from the Hub: zoo.load({name!r})"
+        return f" Nothing of it is here; if timm has a model of that name on the Hub, zoo.load({name!r}) fetches it."
     return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it, and then this is known."
 
 
@@ -291,9 +292,15 @@ def _like(name: str, known: list[str]) -> str:
     return f" It is the beginning of {', '.join(begun[:5])}{more}."
 
 
+def _of_architecture(name: str) -> str:
+    """The public backbones of an architecture that is given by timm's name."""
+    found = [f"{each.name} ({each.repository})" for each in baselines().values() if each.backbone == name.lower()]
+    return f" Public backbones of that architecture: {', '.join(found)}." if found else ""
+
+
 def _not_found(name: str, error: ZooError) -> str:
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
-    hint = "" if name in recipes() else _like(name, known_names())
+    hint = "" if name in recipes() else (_of_architecture(name) or _like(name, known_names()))
     if "." in name:
         hint += f" A model of timm's is loaded as 'timm/{name}'."
     at_hub = f"And {error}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import traceback
@@ -363,3 +364,36 @@ def test_grey_models_and_the_flat_config_of_old_repositories(tmp_path: Path) -> 
 def test_a_card_cannot_make_timm_read_other_files(key: str) -> None:
     with pytest.raises(RecipeError, match=f"takes no argument {key}"):
         create_trunk("resnet18", 3, {key: "/tmp/x.pth"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("timm/resnet10t", "timm has resnet10t as resnet10t.c3_in1k"),
+        ("timm/resnet10t.c3_in1kk", r"Did you mean 'resnet10t\.c3_in1k'"),
+    ],
+)
+def test_a_name_that_timm_does_not_have_gets_the_nearest(hub: Hub, name: str, says: str) -> None:
+    with pytest.raises(HubError, match=says):
+        zoo.load(name)
+
+
+def test_the_architectures_name_leads_to_its_public_backbones() -> None:
+    for ask in (zoo.load, zoo.info):
+        with pytest.raises(ModelNotFoundError, match=r"r50-a1 \(timm/resnet50\.a1_in1k\)"):
+            ask("resnet50")
+
+
+def test_a_hub_that_nobody_reaches_is_not_asked_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client itself would ask five times more, with pauses that add up to half a minute."""
+    with timm_hub(tmp_path / "hub", monkeypatch):
+        folder = find("timm/resnet10t.toy_in1k")
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)  # the server has ended: connections are refused
+    with pytest.raises(HubError, match="no usable answer from the Hub"):
+        zoo.load("Some-Org/Birds")
+    shutil.rmtree(folder)
+    assert find("timm/resnet10t.toy_in1k").is_dir()  # again, of the files in the cache
+    assert sum(pauses) == 0

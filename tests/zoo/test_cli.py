@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -310,3 +312,25 @@ def test_a_wrong_k_is_refused_by_the_parser(capsys):
         main([*EVALUATE, "-k", "1,x"])
     assert stop.value.code == 2
     assert "whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/full/rows.npy"), "/full/rows.npy: the disk is full."),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full. Make room"),
+        (PermissionError(errno.EACCES, "Permission denied", b"/locked"), "/locked: Permission denied."),
+        (shutil.Error([("/a/1", "/b/1", "[Errno 28] No space"), ("/a/2", "/b/2", "the same")]), "/a/1 could not be"),
+        (OSError("of a library's own"), "of a library's own"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line_that_names_the_file(
+    error: OSError, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("zoo.cli.main._dispatch", refuse)
+    assert main(["list"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"zoo: error: {says}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,32 @@ def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
     assert {check.ok for check in verify(folder)} == {True}
     assert main(["evaluate", "mine", "--dataset", "folder", "--data", str(folder_of_pictures), "--json"]) == 0
     assert main(["index", "mine", str(folder_of_pictures), "--out", str(own_zoo / "gallery")]) == 0
+
+
+@pytest.mark.usefixtures("hub")
+def test_one_picture_that_is_none_does_not_spoil_a_folder(
+    folder_of_pictures: Path, tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whitening is that of the other pictures."""
+    folder = Path(shutil.copytree(folder_of_pictures, tmp_path / "pictures"))
+    files = sorted(folder.rglob("*.png"))
+    (folder / "class1" / "broken.jpg").write_bytes(b"no picture")
+    whiten = ["--whiten", str(folder), "--dim", "6"]
+    assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
+    told = capsys.readouterr()
+    assert "whitened on 40 images" in told.out
+    assert "zoo: left out:" in told.err
+    assert "broken.jpg" in told.err
+    assert "fitted on 40 images" in read_card(own_zoo / "models" / "mine").description
+    expected = sklearns_whitening("org/conv4", files, 6)
+    rows = zoo.load("mine").embed(files)
+    np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
+    with pytest.warns(UserWarning, match=r"left out of whitening: .*broken\.jpg"):
+        zoo.baseline("org/conv4", "again", whiten=folder, dim=6)
+    for file in files:
+        file.write_bytes(b"")
+    assert main(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder)]) != 0
+    assert "none of the 41 images can be read" in capsys.readouterr().err
 
 
 def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:

@@ -108,7 +108,7 @@ def _batches(dataset: Dataset, how: Preprocessing, views: Views, size: int) -> I
         decoded = []
         for source, one in chunk:
             if isinstance(one, ImageError):
-                raise unreadable(source, dataset.name, one)
+                raise unreadable(source, dataset.name, one, or_else="")
             decoded.append(one)
         pixels, seen, aspects = zip(*decoded, strict=True)
         yield _Batch(np.stack(pixels), np.stack(seen), np.array(aspects, np.float32))

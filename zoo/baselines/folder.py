@@ -6,13 +6,14 @@ import dataclasses
 from importlib.metadata import version
 from pathlib import Path
 
+import timm
 import torch
 from torch import nn
 
 from zoo.baselines import METHOD, baselines, folder_of
 from zoo.baselines.config import TimmModel, read_config
 from zoo.cards import Card
-from zoo.errors import HubError, ModelFolderError, RecipeError
+from zoo.errors import HubError, ModelFolderError, RecipeError, nearest
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.golden import pictures, write_golden
 from zoo.hub_cache import drop_altered
@@ -55,9 +56,21 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
             _write(temporary, _card(folder.name, repository, model, trunk), trunk)
             made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
             write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
+    except HubError as error:
+        raise type(error)(f"{error}{_timms_like(repository)}") from None
     except RecipeError as error:
         raise ModelFolderError(f"the Hub's {repository} is no timm model that can be used: {error}") from None
     return folder
+
+
+def _timms_like(repository: str) -> str:
+    """The names that timm has like this one, where it has none of it."""
+    owner, _, name = repository.partition("/")
+    known = timm.list_pretrained()
+    if owner != "timm" or name in known:
+        return ""
+    tags = [each for each in known if each.partition(".")[0] == name]
+    return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, known)
 
 
 def _files(repository: str, commit: str) -> tuple[Path, Path]:

@@ -15,7 +15,7 @@ from zoo import paths
 from zoo.baselines.joint import HEAD as JOINT
 from zoo.baselines.joint import projected, projection
 from zoo.cards import NAME, Card, Head, read_card
-from zoo.errors import CardError, RecipeError, UsageError
+from zoo.errors import CardError, ImageError, RecipeError, UsageError
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
 from zoo.images import ImageLike
@@ -39,16 +39,19 @@ def save_as(
     progress: bool = False,
     device: str | None = None,
     joint: bool = False,
+    unreadable: dict[int, ImageError] | None = None,
 ) -> Card:
     """Write the model in `source` to the local zoo as `name`; its card.
 
     images: PCA whitening is fitted on their pooled features, and kept as a linear head of `dim` numbers (default: as
     many as there are features). Without images the weights are copied as they are. size: of the input in pixels,
     instead of the backbone's own; position embeddings are resampled as timm does it. joint: keep the backbone's own
-    projection, as CLIP's have it, into the space that images share with texts, as its head.
+    projection, as CLIP's have it, into the space that images share with texts, as its head. unreadable: where it is
+    given, images that cannot be read are left out and put into it, by their place.
 
     Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, for a size that it
-    cannot have, and where the images do not determine `dim` directions; `ImageError` for an image that cannot be read.
+    cannot have, and where the images do not determine `dim` directions; `ImageError` for an image that cannot be read,
+    or where none can.
     """
     out = paths.local_models() / _free(name)
     card = read_card(source)
@@ -64,9 +67,10 @@ def save_as(
     if size is not None:
         network, card = _resized(network, card, size)
     if images is not None:
-        head = _whitening(network, card, images, dim, batch_size, progress, device)
+        features = pooled_features(network, card, images, batch_size, progress, device, unreadable)
+        head = _whitening(features, dim)
         network = Network(network.trunk, nn.ModuleDict({HEAD: head})).eval()
-        card = _whitened(card, head.out_features, len(images))
+        card = _whitened(card, head.out_features, len(features))
     if own_head is not None:
         network = Network(network.trunk, nn.ModuleDict({JOINT: own_head})).eval()
         card = projected(card, own_head.out_features)
@@ -80,16 +84,19 @@ def pooled_features(
     batch_size: int = 64,
     progress: bool = False,
     device: str | None = None,
+    unreadable: dict[int, ImageError] | None = None,
 ) -> np.ndarray:
-    """What the trunk gives before any head or normalisation, float32 [n, f]."""
+    """What the trunk gives before any head or normalisation, float32 [n, f]. unreadable: as in `save_as`."""
     from tqdm.auto import tqdm
 
     run = open_trunk(network, card, device)
     with tqdm(unit="image", desc="whitening", disable=not progress) as bar:
         rows = []
-        for pixels in batches(images, card.preprocessing, batch_size):
+        for pixels in batches(images, card.preprocessing, batch_size, unreadable=unreadable):
             rows.append(run(pixels))
             bar.update(len(pixels))
+    if unreadable and not rows:
+        raise ImageError(f"none of the {len(unreadable)} images can be read; {next(iter(unreadable.values()))}")
     return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
 
 
@@ -120,16 +127,7 @@ def _resized(network: Network, card: Card, size: int) -> tuple[Network, Card]:
     )
 
 
-def _whitening(
-    network: Network,
-    card: Card,
-    images: Sequence[ImageLike],
-    dim: int | None,
-    batch_size: int,
-    progress: bool,
-    device: str | None,
-) -> nn.Linear:
-    features = pooled_features(network, card, images, batch_size, progress, device)
+def _whitening(features: np.ndarray, dim: int | None) -> nn.Linear:
     weight, bias = fit_whitening(features, dim)
     head = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 
 from zoo import paths
 from zoo.embedder import Embedder
-from zoo.errors import DatasetError, UsageError, missing
+from zoo.errors import DatasetError, ImageError, UsageError, missing
 from zoo.images import ImageLike
 from zoo.loading import load
 from zoo.registry import find
@@ -28,12 +29,12 @@ def baseline(
     """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
 
     whiten: a folder or images (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is
-    fitted; it becomes the model's head. dim: the dimensions that it keeps (default: all). size: pixels of the input
-    (default: the backbone's own). joint: keep CLIP's projection into the space of its texts. limit: fit on so many of
-    the images, drawn evenly.
+    fitted; it becomes the model's head. Of a folder what cannot be read is left out, with a warning. dim: the
+    dimensions that it keeps (default: all). size: pixels of the input (default: the backbone's own). joint: keep CLIP's
+    projection into the space of its texts. limit: fit on so many of the images, drawn evenly.
 
     Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
-    `DatasetError` for a folder without images and `ImageError` for an image that cannot be read.
+    `DatasetError` for a folder without images and `ImageError` for a given image that cannot be read.
     """
     images = images_of(whiten, limit, batch_size)
     folder = find(name)
@@ -41,7 +42,10 @@ def baseline(
         from zoo.baselines.own import save_as
     except ModuleNotFoundError as error:
         raise missing(error.name or "torch", "train") from None
-    save_as(folder, own, images, dim, size, batch_size, progress, device, joint)
+    unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
+    save_as(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
+    for error in (unreadable or {}).values():
+        warnings.warn(f"left out of whitening: {error}", stacklevel=2)
     return load(own, device=device)
 
 

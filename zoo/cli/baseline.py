@@ -11,6 +11,7 @@ from zoo.cli.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zoo.errors import ImageError
     from zoo.images import ImageLike
 
 
@@ -31,7 +32,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo import paths
-    from zoo.cli.output import print_json
+    from zoo.cli.output import print_json, printable
     from zoo.registry import find
 
     images = _images(args)
@@ -39,12 +40,17 @@ def _run(args: Namespace) -> int:
     from zoo.baselines.own import save_as  # torch, not before the arguments were looked at
 
     bar, joint = sys.stderr.isatty(), args.joint
-    card = save_as(folder, args.own, images, args.dim, args.size, args.batch_size, bar, args.device, joint)
+    # One picture that is none does not spoil a folder; a data set of a name is whole or it is an error.
+    unreadable: dict[int, ImageError] | None = {} if args.whiten else None
+    how = (args.dim, args.size, args.batch_size, bar, args.device, joint, unreadable)
+    card = save_as(folder, args.own, images, *how)
     out = paths.local_models() / args.own
+    for error in (unreadable or {}).values():
+        print(f"zoo: left out: {printable(str(error))}", file=sys.stderr)
     if args.json:
         print_json({"folder": str(out), "card": card.to_json()})
     else:
-        fitted = f", whitened on {len(images):,} images" if images is not None else ""
+        fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
         print(f"{args.own}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}")
     return 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
@@ -51,8 +53,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
     except OSError as error:
         # A full disk, a folder that may not be written to: the machine's state, which a traceback would not explain.
-        print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
+        print(f"zoo: error: {printable(_of_the_machine(error))}", file=sys.stderr)
         return ZooError.exit_code
+
+
+def _of_the_machine(error: OSError) -> str:
+    """What the system says, of which file, and what to do about a full disk."""
+    reasons = error.args[0] if isinstance(error, shutil.Error) else None
+    if isinstance(reasons, list) and reasons:  # of a copied folder: every file and why; one says it
+        source, _, why = reasons[0]
+        return f"{source} could not be copied: {why}"
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}the disk is full. Make room, or name another folder; nothing half-written was left behind."
+    return f"{where}{error.strerror}." if error.strerror else str(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
