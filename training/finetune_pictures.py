@@ -12,7 +12,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from training.decoding import in_threads
-from zoo.datasets.dataset import Dataset
+from zoo.datasets.dataset import Dataset, subset
 from zoo.datasets.folder import is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, ImageError, UsageError
@@ -110,20 +110,6 @@ def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
     drawn = np.random.default_rng(seed).choice(number, count, replace=False)
     tests = np.isin(dataset.labels, drawn)
     return Split(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
-
-
-def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
-    """The rows of a data set where `kept` [n] is true, and those of its classes that they are of."""
-    rows = np.flatnonzero(kept).tolist()
-    codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
-    return Dataset(
-        dataset.name,
-        split,
-        [dataset.images[row] for row in rows],
-        labels.astype(np.int64),
-        tuple(dataset.classes[code] for code in codes),
-        [dataset.sources[row] for row in rows],
-    )
 
 
 def unreadable_images(dataset: Dataset, progress: bool) -> dict[str, str]:

@@ -69,7 +69,8 @@ def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
 def _compared(name: str, result: Mapping[str, Any], again: Evaluation) -> Check:
     """Only what is measured again without further groups of metrics is compared."""
     if "queries" in result and again.queries != result["queries"]:
-        same = f"{again.queries} queries, the card's scores are of {result['queries']}"
+        unread = f" ({again.unreadable} unreadable left out)" if again.unreadable else ""
+        same = f"{again.queries} queries{unread}, the card's scores are of {result['queries']}"
         # A folder of images is a data set of whatever name.
         return Check(name, None if again.dataset == "folder" else False, f"{same}: other images")
     claimed: Mapping[str, float] = result["metrics"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from training.finetune_pictures import LEAST_CLASSES, check_share, digest_of, subset, unreadable_images
+from training.finetune_pictures import LEAST_CLASSES, check_share, digest_of, unreadable_images
 from zoo import datasets
-from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.dataset import SPLITS, Dataset, subset
 from zoo.datasets.folder import list_images
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from zoo.cli import measurement, running
 from zoo.cli.command import Command
-from zoo.cli.output import naming
+from zoo.cli.output import naming, printable
+
+if TYPE_CHECKING:
+    from zoo.errors import ImageError
 
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
@@ -42,17 +46,22 @@ def _run(args: Namespace) -> int:
     groups_of(args.metrics.split(","))
     check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
     model = running.loaded(args)
-    progress = sys.stderr.isatty()
-    result = evaluate(
-        model,
-        args.dataset,
-        args.split,
-        args.data,
-        k=args.k,
-        batch_size=args.batch_size,
-        progress=progress,
-        metrics=args.metrics.split(","),
-    )
+    unreadable: dict[str, ImageError] = {}
+    try:
+        result = evaluate(
+            model,
+            args.dataset,
+            args.split,
+            args.data,
+            k=args.k,
+            batch_size=args.batch_size,
+            progress=sys.stderr.isatty(),
+            metrics=args.metrics.split(","),
+            unreadable=unreadable,
+        )
+    finally:  # where nothing is left to measure, these say why
+        for error in unreadable.values():  # which name their images
+            print(f"zoo: left out: {printable(str(error))}", file=sys.stderr)
     if result.split == WHOLE and model.card.dataset == result.dataset:
         print(f"zoo: {SEEN.format(name=model.card.name)}", file=sys.stderr)
     measurement.tell(result, args)
@@ -72,5 +81,6 @@ COMMAND = Command(
   zoo evaluate margin-conv4-glyphs --runtime onnx --json      without torch, as JSON
   zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class
   zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label and, where parted, split
-  zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well""",
+  zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well
+Images of a folder or table that cannot be read are left out, listed and counted; of any other data set none may be.""",
 )
