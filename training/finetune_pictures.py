@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from zoo.datasets.dataset import Dataset, subset
 from zoo.datasets.folder import is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, ImageError, UsageError
+from zoo.held_out import digest_of
 from zoo.images import ImageLike, open_image
 from zoo.paths import expand
 
@@ -48,7 +48,7 @@ class Split:
     share: float
 
     def to_json(self) -> dict[str, object]:
-        """All that is needed to make the split again and to see that it is the same."""
+        """All that is needed to make the split again and to see that it is the same; `zoo.held_out` reads it."""
         return {
             "seed": self.seed,
             "test_share": self.share,
@@ -56,7 +56,7 @@ class Split:
             "test_classes": list(self.test.classes),
             "train_images": len(self.train),
             "test_images": len(self.test),
-            "images_sha256": digest_of(self.train, self.test),
+            "images_sha256": digest_of([*self.train.sources, *self.test.sources]),
         }
 
 
@@ -95,11 +95,6 @@ def check_share(share: float) -> None:
     """Raise `UsageError` for a share of which nothing, or all, is held out."""
     if not 0 < share < 1:
         raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
-
-
-def digest_of(*parts: Dataset) -> str:
-    """The SHA-256 of the images' sources, by which one sees that they are the same."""
-    return hashlib.sha256("".join(f"{name}\n" for part in parts for name in part.sources).encode()).hexdigest()
 
 
 def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:

@@ -22,6 +22,7 @@ from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.ranking import ranking_per_query
+from zoo.held_out import split_for
 from zoo.loading import load
 from zoo.results import Evaluation
 
@@ -47,6 +48,8 @@ def evaluate(
 
     model: a loaded model, a name or path (loaded with torch), or embeddings [n, dim].
     dataset: a data set's name, or one that is loaded; by default the one that the model was trained for.
+    split: "train" or "test"; of a folder that is not parted these are the classes that the model's recipe.json says it
+        learnt from and those that were held out, where the folder holds them, and "all" is all of it.
     data: where the data set lies (default: `ZOO_DATA`, else the download cache).
     labels: of plain embeddings, in place of a data set. k: the K of recall_at_K.
     metrics: groups to add to retrieval, which is always measured: ranking, clustering, structure, verification, or
@@ -66,7 +69,7 @@ def evaluate(
     if isinstance(model, Embedder):
         if labels is not None:
             raise UsageError("labels go with plain embeddings; a model is measured on a data set, which has its own.")
-        known = _dataset(dataset or model.card.dataset, split, data)
+        known = _dataset(dataset or model.card.dataset, split, data, model)
         errors = {} if unreadable is None else unreadable
         rows, read = _embedded(model, known, batch_size, progress, errors)
         found = _evaluation(rows, read.labels, read, k, groups, model)
@@ -80,8 +83,12 @@ def evaluate(
     return _evaluation(rows, known.labels, known, k, groups)
 
 
-def _dataset(dataset: str | Dataset, split: str, data: str | Path | None) -> Dataset:
-    return dataset if isinstance(dataset, Dataset) else load_dataset(dataset, split, data)
+def _dataset(dataset: str | Dataset, split: str, data: str | Path | None, model: Embedder | None = None) -> Dataset:
+    if isinstance(dataset, Dataset):
+        return dataset
+    if model is None:
+        return load_dataset(dataset, split, data)
+    return split_for(model.folder, model.card, dataset, split, data).dataset
 
 
 def _embedded(
