@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -12,10 +11,11 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from training.decoding import in_threads
-from zoo.datasets.dataset import Dataset
+from zoo.datasets.dataset import Dataset, subset
 from zoo.datasets.folder import is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, ImageError, UsageError
+from zoo.held_out import digest_of
 from zoo.images import ImageLike, open_image
 from zoo.paths import expand
 
@@ -48,7 +48,7 @@ class Split:
     share: float
 
     def to_json(self) -> dict[str, object]:
-        """All that is needed to make the split again and to see that it is the same."""
+        """All that is needed to make the split again and to see that it is the same; `zoo.held_out` reads it."""
         return {
             "seed": self.seed,
             "test_share": self.share,
@@ -56,7 +56,7 @@ class Split:
             "test_classes": list(self.test.classes),
             "train_images": len(self.train),
             "test_images": len(self.test),
-            "images_sha256": digest_of(self.train, self.test),
+            "images_sha256": digest_of([*self.train.sources, *self.test.sources]),
         }
 
 
@@ -97,11 +97,6 @@ def check_share(share: float) -> None:
         raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
 
 
-def digest_of(*parts: Dataset) -> str:
-    """The SHA-256 of the images' sources, by which one sees that they are the same."""
-    return hashlib.sha256("".join(f"{name}\n" for part in parts for name in part.sources).encode()).hexdigest()
-
-
 def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
     """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
     check_share(share)
@@ -110,20 +105,6 @@ def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
     drawn = np.random.default_rng(seed).choice(number, count, replace=False)
     tests = np.isin(dataset.labels, drawn)
     return Split(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
-
-
-def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
-    """The rows of a data set where `kept` [n] is true, and those of its classes that they are of."""
-    rows = np.flatnonzero(kept).tolist()
-    codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
-    return Dataset(
-        dataset.name,
-        split,
-        [dataset.images[row] for row in rows],
-        labels.astype(np.int64),
-        tuple(dataset.classes[code] for code in codes),
-        [dataset.sources[row] for row in rows],
-    )
 
 
 def unreadable_images(dataset: Dataset, progress: bool) -> dict[str, str]:

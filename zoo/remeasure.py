@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset
+from zoo.cards import read_card
+from zoo.datasets.dataset import FOLDER, WHOLE
 from zoo.errors import DatasetError, MissingDependencyError, ZooError
 from zoo.evaluation.evaluate import evaluate
+from zoo.held_out import Found, split_for
 from zoo.loading import load
 from zoo.results import Evaluation, read_results
 from zoo.verify import Check
@@ -35,13 +36,13 @@ def remeasure(
     Means over queries are; scores of further groups of metrics are not measured again, and named as not checked.
 
     data: where the data sets lie (default: `ZOO_DATA`, else the download cache); one that is not at hand leaves its
-    check open. device: of the scores by torch, as `zoo.load` takes it. Raises `ModelFolderError` where results.json
-    cannot be read.
+    check open, and so does a folder of other images. device: of the scores by torch, as `zoo.load` takes it. Raises
+    `ModelFolderError` where results.json cannot be read.
     """
 
     @cache
-    def dataset(name: str, split: str) -> Dataset:
-        return load_dataset(name, split, data)
+    def found(name: str, split: str) -> Found:
+        return split_for(folder, read_card(folder), name, split, data)
 
     for result in read_results(folder):
         about = [str(result[key]) for key in ("dataset", "split", "runtime", "precision")]
@@ -50,15 +51,18 @@ def remeasure(
             yield Check(name, None, "of plain embeddings, not of a model on a data set")
             continue
         try:
-            known = dataset(about[0], about[1])
+            known = found(about[0], about[1])
+            if known.dataset.split == WHOLE != about[1]:
+                yield Check(name, None, _unparted(about[1], known))
+                continue
             model = load(folder, about[2], about[3], device if about[2] == "torch" else None)
-            again = evaluate(model, known, k=_ks(result), progress=progress)
+            again = evaluate(model, known.dataset, k=_ks(result), progress=progress)
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
             yield Check(name, False, str(error))
         else:
-            yield _compared(name, result, again)
+            yield _compared(name, result, again, known.same is not False)
 
 
 def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
@@ -66,12 +70,19 @@ def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in found if match)) or (1,)
 
 
-def _compared(name: str, result: Mapping[str, Any], again: Evaluation) -> Check:
-    """Only what is measured again without further groups of metrics is compared."""
+def _unparted(split: str, whole: Found) -> str:
+    why = whole.notes[0] if whole.notes else "the folder is not parted into train and test"
+    return f"{why}; the card's scores are of its {split} split"
+
+
+def _compared(name: str, result: Mapping[str, Any], again: Evaluation, same: bool) -> Check:
+    """Only what is measured again without further groups of metrics is compared. same: False where the images are known
+    to be others, whose scores may well be others, too."""
     if "queries" in result and again.queries != result["queries"]:
-        same = f"{again.queries} queries, the card's scores are of {result['queries']}"
+        unread = f" ({again.unreadable} unreadable left out)" if again.unreadable else ""
+        counts = f"{again.queries} queries{unread}, the card's scores are of {result['queries']}"
         # A folder of images is a data set of whatever name.
-        return Check(name, None if again.dataset == "folder" else False, f"{same}: other images")
+        return Check(name, None if again.dataset == FOLDER else False, f"{counts}: other images")
     claimed: Mapping[str, float] = result["metrics"]
     compared = [metric for metric in claimed if metric in again.metrics]
     off = [
@@ -80,6 +91,8 @@ def _compared(name: str, result: Mapping[str, Any], again: Evaluation) -> Check:
         if not abs(again.metrics[metric] - claimed[metric]) <= TOLERANCE + ROUNDING
     ]
     unchecked = _unchecked([metric for metric in claimed if metric not in again.metrics])
+    if off and not same:
+        return Check(name, None, f"{'; '.join(off)}: other images than those that were held out")
     if off or not compared:
         return Check(name, False, ("; ".join(off) or "holds no score that can be measured again") + unchecked)
     first = compared[0]

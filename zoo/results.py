@@ -27,7 +27,8 @@ class Evaluation:
     relatives included; they are left out of the metrics. classes: of the queries that were measured. metrics: means
     over queries, as fractions, and what further groups add; their keys are in the docstring of `zoo.evaluation`.
     intervals: metric -> (low, high), 95 %, by resampling classes, of means over queries; empty below two classes.
-    date: ISO 8601, UTC. versions: library -> version.
+    date: ISO 8601, UTC. versions: library -> version. unreadable: how many images of a folder could not be read and
+    were left out; files from before 0.3.0 do not say.
     """
 
     model: str | None
@@ -44,6 +45,7 @@ class Evaluation:
     intervals: Mapping[str, tuple[float, float]]
     date: str
     versions: Mapping[str, str] = field(default_factory=dict)
+    unreadable: int = 0
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

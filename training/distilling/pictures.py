@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from training.finetune_pictures import LEAST_CLASSES, check_share, digest_of, subset, unreadable_images
+from training.finetune_pictures import LEAST_CLASSES, check_share, unreadable_images
 from zoo import datasets
-from zoo.datasets.dataset import SPLITS, Dataset
+from zoo.datasets.dataset import SPLITS, Dataset, subset
 from zoo.datasets.folder import list_images
 from zoo.errors import DatasetError, UsageError
+from zoo.held_out import digest_of
 from zoo.paths import expand
 
 LEAST_IMAGES = 4
@@ -41,7 +42,7 @@ class Pictures:
     unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to part the images again and to see that they are the same."""
+        """All that is needed to part the images again and to see that they are the same; `zoo.held_out` reads it."""
         by_class = self.by != BY_IMAGE and self.labelled
         return {
             "by": self.by,
@@ -51,7 +52,7 @@ class Pictures:
             "test_images": len(self.test),
             "train_classes": list(self.train.classes) if by_class else [],
             "test_classes": list(self.test.classes) if by_class else [],
-            "images_sha256": digest_of(self.train, self.test),
+            "images_sha256": digest_of([*self.train.sources, *self.test.sources]),
         }
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from zoo.cli import measurement, running
 from zoo.cli.command import Command
-from zoo.cli.output import naming
+from zoo.cli.output import naming, printable
+
+if TYPE_CHECKING:
+    from zoo.embedder import Embedder
+    from zoo.errors import ImageError
+    from zoo.results import Evaluation
 
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
@@ -24,7 +30,12 @@ def _configure(parser: ArgumentParser) -> None:
         "or a table (CSV: image,label). Its folders train and test, or a column split, part it by what to train and to "
         "measure on",
     )
-    parser.add_argument("--split", default="test", help="train or test (default: test, classes never trained on)")
+    parser.add_argument(
+        "--split",
+        default="test",
+        help="train or test (default: test, classes never trained on); all of a folder that is not parted. Where zoo "
+        "finetune parted one, test are the classes that it held out",
+    )
     running.configure(parser)
     measurement.configure(parser)
     parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
@@ -34,7 +45,6 @@ def _run(args: Namespace) -> int:
     from zoo.cards import read_card
     from zoo.datasets import check
     from zoo.datasets.dataset import WHOLE
-    from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
     from zoo.registry import find
     from zoo.results import add_result
@@ -42,24 +52,41 @@ def _run(args: Namespace) -> int:
     groups_of(args.metrics.split(","))
     check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
     model = running.loaded(args)
-    progress = sys.stderr.isatty()
-    result = evaluate(
-        model,
-        args.dataset,
-        args.split,
-        args.data,
-        k=args.k,
-        batch_size=args.batch_size,
-        progress=progress,
-        metrics=args.metrics.split(","),
-    )
+    result = _measured(model, args)
     if result.split == WHOLE and model.card.dataset == result.dataset:
-        print(f"zoo: {SEEN.format(name=model.card.name)}", file=sys.stderr)
+        _note(SEEN.format(name=model.card.name))
     measurement.tell(result, args)
     if args.save:
         with naming(model.folder):
             add_result(model.folder, result)
     return 0
+
+
+def _measured(model: Embedder, args: Namespace) -> Evaluation:
+    from zoo.evaluation import evaluate
+    from zoo.held_out import split_for
+
+    found = split_for(model.folder, model.card, args.dataset or model.card.dataset, args.split, args.data)
+    for note in found.notes:
+        _note(note)
+    unreadable: dict[str, ImageError] = {}
+    try:
+        return evaluate(
+            model,
+            found.dataset,
+            k=args.k,
+            batch_size=args.batch_size,
+            progress=sys.stderr.isatty(),
+            metrics=args.metrics.split(","),
+            unreadable=unreadable,
+        )
+    finally:  # where nothing is left to measure, these say why
+        for error in unreadable.values():  # which name their images
+            _note(f"left out: {error}")
+
+
+def _note(text: str) -> None:
+    print(f"zoo: {printable(text)}", file=sys.stderr)
 
 
 COMMAND = Command(
@@ -72,5 +99,7 @@ COMMAND = Command(
   zoo evaluate margin-conv4-glyphs --runtime onnx --json      without torch, as JSON
   zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class
   zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label and, where parted, split
-  zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well""",
+  zoo evaluate mine --data DIR                                the classes that zoo finetune DIR --as mine held out
+  zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well
+Images of a folder or table that cannot be read are left out, listed and counted; of any other data set none may be.""",
 )

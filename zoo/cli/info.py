@@ -121,7 +121,10 @@ def _subject(result: dict[str, Any]) -> str:
 
     named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
     when = result.get("date", "date unknown")
-    return f"{named['dataset']}, {part_of(result['split'])}, with {named['runtime']} in {named['precision']} ({when})"
+    part = part_of(result["split"])
+    if left_out := result.get("unreadable"):  # which older files do not have
+        part += f", {left_out} unreadable left out"
+    return f"{named['dataset']}, {part}, with {named['runtime']} in {named['precision']} ({when})"
 
 
 def _scores(result: dict[str, Any]) -> list[list[str]]:

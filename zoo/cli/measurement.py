@@ -51,6 +51,9 @@ def _print_for_people(result: Evaluation) -> None:
     what = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
     print(f"{what} on {result.dataset}, {part_of(result.split)}" if result.dataset else what)
     print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
+    if result.unreadable:
+        images = "image" if result.unreadable == 1 else "images"
+        print(f"{result.unreadable:,} {images} could not be read; the scores are of the others")
     if result.queries_without_relatives:
         print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
     if result.classes == 1:

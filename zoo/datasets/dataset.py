@@ -11,6 +11,8 @@ from zoo.errors import DatasetError
 from zoo.images import ImageLike
 
 SPLITS = ("train", "test")
+FOLDER = "folder"
+"""The name of every data set that is a person's own folder of images, or a table of them."""
 WHOLE = "all"
 """The split of a folder that is not parted, whichever was asked for."""
 
@@ -50,3 +52,19 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
+    """The rows of a data set where `kept` (bool [n]) is true, in their order, and those of its classes that they are
+    of. Raises `DatasetError` where none is kept."""
+    rows = np.flatnonzero(kept).tolist()
+    codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
+    return Dataset(
+        dataset.name,
+        split,
+        [dataset.images[row] for row in rows],
+        labels.astype(np.int64),
+        tuple(dataset.classes[code] for code in codes),
+        [dataset.sources[row] for row in rows],
+        {name: values[rows] for name, values in dataset.factors.items()},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,14 +14,15 @@ import numpy as np
 
 from zoo.datasets import check as check_dataset
 from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset
+from zoo.datasets.dataset import FOLDER, Dataset, subset
 from zoo.embedder import Embedder
-from zoo.errors import EvaluationError, UsageError
+from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.ranking import ranking_per_query
+from zoo.held_out import split_for
 from zoo.loading import load
 from zoo.results import Evaluation
 
@@ -39,6 +40,7 @@ def evaluate(
     batch_size: int = 64,
     progress: bool = False,
     metrics: str | Sequence[str] = "retrieval",
+    unreadable: MutableMapping[str, ImageError] | None = None,
 ) -> Evaluation:
     """Retrieval metrics of a model on a data set, each image searching all others, with 95 % intervals over classes.
 
@@ -46,14 +48,18 @@ def evaluate(
 
     model: a loaded model, a name or path (loaded with torch), or embeddings [n, dim].
     dataset: a data set's name, or one that is loaded; by default the one that the model was trained for.
+    split: "train" or "test"; of a folder that is not parted these are the classes that the model's recipe.json says it
+        learnt from and those that were held out, where the folder holds them, and "all" is all of it.
     data: where the data set lies (default: `ZOO_DATA`, else the download cache).
     labels: of plain embeddings, in place of a data set. k: the K of recall_at_K.
     metrics: groups to add to retrieval, which is always measured: ranking, clustering, structure, verification, or
         "all" (`zoo.evaluation` lists their keys). The last three are of all images, queries and gallery alike, and
         have no intervals.
+    unreadable: takes, by source, what is wrong with the images of a folder or table that cannot be read; a model is
+        measured without them, and the measurement says how many there were.
 
-    Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, and
-    `UsageError` for an unknown group.
+    Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, `UsageError`
+    for an unknown group, and `ImageError` for an image of any other data set that cannot be read, or where none can.
     """
     groups, k = groups_of(metrics), depths_of(k)
     if dataset is not None and not isinstance(dataset, Dataset):
@@ -63,9 +69,11 @@ def evaluate(
     if isinstance(model, Embedder):
         if labels is not None:
             raise UsageError("labels go with plain embeddings; a model is measured on a data set, which has its own.")
-        known = _dataset(dataset or model.card.dataset, split, data)
-        rows = model.embed(known.images, batch_size, progress)
-        return _evaluation(rows, known.labels, known, k, groups, model)
+        known = _dataset(dataset or model.card.dataset, split, data, model)
+        errors = {} if unreadable is None else unreadable
+        rows, read = _embedded(model, known, batch_size, progress, errors)
+        found = _evaluation(rows, read.labels, read, k, groups, model)
+        return replace(found, unreadable=len(known) - len(read))
     if (labels is None) == (dataset is None):
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
     rows = as_rows(model, "embeddings")
@@ -75,8 +83,34 @@ def evaluate(
     return _evaluation(rows, known.labels, known, k, groups)
 
 
-def _dataset(dataset: str | Dataset, split: str, data: str | Path | None) -> Dataset:
-    return dataset if isinstance(dataset, Dataset) else load_dataset(dataset, split, data)
+def _dataset(dataset: str | Dataset, split: str, data: str | Path | None, model: Embedder | None = None) -> Dataset:
+    if isinstance(dataset, Dataset):
+        return dataset
+    if model is None:
+        return load_dataset(dataset, split, data)
+    return split_for(model.folder, model.card, dataset, split, data).dataset
+
+
+def _embedded(
+    model: Embedder, dataset: Dataset, batch_size: int, progress: bool, unreadable: MutableMapping[str, ImageError]
+) -> tuple[np.ndarray, Dataset]:
+    """Rows of the images that are measured, float32 [n, dim], and these as a data set.
+
+    Of a folder, images that cannot be read are left out and put into `unreadable`. A published data set would be
+    another one without them.
+    """
+    if dataset.name != FOLDER:
+        return model.embed(dataset.images, batch_size, progress), dataset
+    rows, errors = model.embed_readable(dataset.images, batch_size, progress)
+    if not errors:
+        return rows, dataset
+    unreadable.update((dataset.sources[place], error) for place, error in errors.items())
+    if not len(rows):
+        first = next(iter(errors.values()))
+        raise ImageError(f"none of the {len(dataset):,} images of the folder can be read; the first: {first}")
+    kept = np.ones(len(dataset), bool)
+    kept[list(errors)] = False
+    return rows, subset(dataset, kept, dataset.split)
 
 
 def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from zoo.datasets.glyphs import GlyphImages
 from zoo.datasets.glyphs import characters as alphabet_of
 from zoo.datasets.glyphs_render import SIZE
 from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.remeasure import remeasure
 
 QUICK = ("schedule.epochs=2", "schedule.steps=2", 'backbone.args={"widths":[4,4,4,8],"last_pool":false}')
 
@@ -231,6 +232,17 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     mine = set(made.pictures.train.classes)
     assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
     assert set(seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
+
+
+def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
+    root = write_pictures(tmp_path)
+    (root / "class 0" / "broken.png").write_bytes(b"no image")
+    made = distil("toy", lambda: read_folder(root, 0.25), small(), "cpu")
+    found = zoo.evaluate("small", data=root, k=(1,))
+    assert (found.split, found.queries, found.classes) == ("test", 12, 2)
+    (check,) = remeasure(made.outcome.folder, root)
+    assert check.ok is True
+    assert "not checked: teacher_neighbours_at_" in check.detail
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(

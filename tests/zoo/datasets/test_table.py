@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.zoo.datasets.test_folder import fill
-from training.finetune_pictures import subset
 from zoo.cli.main import main
 from zoo.datasets import load
+from zoo.datasets.dataset import subset
 from zoo.datasets.export import export_folder
 from zoo.datasets.folder import check_parted
 from zoo.errors import DatasetError, UsageError
