@@ -33,6 +33,7 @@ from zoo.datasets.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.hypersphere import uniformity
 from zoo.evaluation.kmeans import k_means
+from zoo.evaluation.ranking import ranking_metrics
 from zoo.evaluation.structure import spectral_decay
 
 IMAGES = [np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8) for n in range(12)]
@@ -151,6 +152,14 @@ def _neighbours() -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+def _ranking() -> None:
+    rows = np.random.default_rng(0).integers(-3, 4, (1500, 4)).astype(np.float32) + 0.5  # with many equal rows
+    labels = np.arange(len(rows)) // 3
+    expected = ranking_metrics(rows, labels)
+    with other_device() as device, mock.patch.object(gpu, "device", return_value=str(device)):
+        assert ranking_metrics(rows, labels) == pytest.approx(expected, abs=1e-12)
+
+
 def _structure() -> None:
     """k-means in many clusters, uniformity and singular values."""
     rng = np.random.default_rng(0)
@@ -200,6 +209,7 @@ WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     "mixing": _mixing,
     "embedding": _embed,
     "neighbours": _neighbours,
+    "ranking": _ranking,
     "structure": _structure,
     "features": _features,
 }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import retrieval_metrics
+from zoo.evaluation import gpu, gpu_ranking, retrieval_metrics
 from zoo.evaluation.inputs import search_of
 from zoo.evaluation.ranking import ranking_metrics, ranking_per_query, relative_ranks
 
@@ -69,6 +69,26 @@ def test_agrees_with_the_definitions_for_queries_and_a_gallery():
     measured = ranking_metrics(*args, k=4)
     assert measured == pytest.approx(oracle(*args[:2], 4, *args[2:]), abs=1e-12)
     assert measured.keys() == {"mrr", "map", "map_at_4"}
+
+
+@pytest.mark.parametrize("products", [2**26, 40])
+@pytest.mark.parametrize("few", [0, 32])
+def test_where_and_how_ranks_are_counted_does_not_change_them(monkeypatch, products, few):
+    """By sorting and by counting, and as on a GPU, in chunks of one query, too; many of the rows are equal."""
+    rng = np.random.default_rng(6)
+    few_rows = rng.normal(size=(9, 3))
+    rows, labels = few_rows[rng.integers(9, size=40)], rng.integers(0, 9, 40)
+    queries, asked = rng.normal(size=(11, 3)), rng.integers(0, 9, 11)
+    expected = oracle(rows, labels, 5), oracle(rows, labels, 5, queries, asked)
+    monkeypatch.setattr("zoo.evaluation.ranking._FEW", few)
+    assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
+    assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
+    monkeypatch.setattr(gpu, "device", lambda: "cpu")
+    monkeypatch.setattr(gpu, "ON_GPU", 1)
+    monkeypatch.setattr(gpu_ranking, "_PRODUCTS", products)
+    monkeypatch.setattr("zoo.evaluation.ranking._counted", None)  # so it is there that they are counted
+    assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
+    assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
 
 
 def test_map_agrees_with_scikit_learn():
@@ -134,7 +154,7 @@ def test_chunks_and_memory_maps_do_not_change_the_metrics(monkeypatch, tmp_path)
     expected = ranking_metrics(embeddings, labels)
     np.save(tmp_path / "rows.npy", embeddings)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    monkeypatch.setattr("zoo.evaluation.ranking.CHUNK_BYTES", 8 * len(labels) * 3)
+    monkeypatch.setattr("zoo.evaluation.ranking.CHUNK_BYTES", 4 * len(labels) * 3)
     monkeypatch.setattr("zoo.evaluation.ranking._BLOCK", 8 * 4)
     assert ranking_metrics(mapped, labels) == pytest.approx(expected, abs=1e-12)
 

@@ -44,8 +44,8 @@ def baseline(
         raise missing(error.name or "torch", "train") from None
     unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
     save_as(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
-    for error in (unreadable or {}).values():
-        warnings.warn(f"left out of whitening: {error}", stacklevel=2)
+    for reason in (unreadable or {}).values():
+        warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
     return load(own, device=device)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from zoo.evaluation import gpu
+from zoo.evaluation.gpu_ranking import on_gpu
 from zoo.evaluation.inputs import Search, members_of, search_of
 from zoo.evaluation.metrics import PerQuery, per_query_of
 from zoo.evaluation.neighbours import as_depth
 
-CHUNK_BYTES = 256 * 2**20
-"""How large a chunk's similarities may be, as they are and sorted."""
+CHUNK_BYTES = 128 * 2**20
+"""How large a chunk's similarities may be."""
 
 _BLOCK = 2**20
+_FEW = 32
+"""Up to how many relatives it is quicker to count what lies above each than to sort the row."""
 
 
 def ranking_metrics(
@@ -53,19 +57,28 @@ def ranking_per_query(
 
 def relative_ranks(search: Search) -> Iterator[np.ndarray]:
     """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
+    relatives = _relatives(search)
+    there = on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.ON_GPU else None
+    found = there.of(relatives, search.leave_one_out) if there else _counted(search, relatives)
+    return (np.sort(ranks) for ranks in found if len(ranks))
+
+
+def _relatives(search: Search) -> list[np.ndarray]:
+    """The gallery rows of each query's class, without the query itself, ascending."""
     members = members_of(np.concatenate([search.codes, search.query_codes]))
     members = [rows[rows < len(search.codes)] for rows in members]
-    step = max(1, CHUNK_BYTES // (8 * len(search.gallery)))
+    found = [members[code] for code in search.query_codes]
+    return [rows[rows != query] for query, rows in enumerate(found)] if search.leave_one_out else found
+
+
+def _counted(search: Search, relatives: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    step = max(1, CHUNK_BYTES // (4 * len(search.gallery)))
     for start in range(0, len(search.queries), step):
         similar = _similarities(search.queries[start : start + step], search.gallery)
         if search.leave_one_out:
             similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
-        for query, row, ascending in zip(range(start, start + step), similar, np.sort(similar, axis=1), strict=False):
-            relatives = members[search.query_codes[query]]
-            if search.leave_one_out:
-                relatives = relatives[relatives != query]
-            if len(relatives):
-                yield np.sort(_ranks(row, ascending, relatives))
+        for row, rows in zip(similar, relatives[start : start + step], strict=True):
+            yield _ranks(row, rows)
 
 
 def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
@@ -79,15 +92,26 @@ def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return similar
 
 
-def _ranks(row: np.ndarray, ascending: np.ndarray, relatives: np.ndarray) -> np.ndarray:
+def _ranks(row: np.ndarray, relatives: np.ndarray) -> np.ndarray:
     """The places of the relatives in `row` ordered by similarity, descending, and equal ones by index."""
-    below, up_to = (np.searchsorted(ascending, row[relatives], side) for side in ("left", "right"))
-    if (up_to - below == 1).all():
-        return len(row) - up_to + 1
+    above, up_to = _counts(row, row[relatives])
+    if (up_to - above == 1).all():
+        return up_to
     # Something is as similar as a relative: only the whole order says which comes first.
     ranks = np.empty(len(row), np.int64)
     ranks[np.argsort(-row, kind="stable")] = np.arange(1, len(row) + 1)
     return ranks[relatives]
+
+
+def _counts(row: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many numbers of the row lie above each value, and how many above it or at it: int64."""
+    if len(values) <= _FEW:
+        counts = [(np.count_nonzero(row > value), np.count_nonzero(row >= value)) for value in values]
+        above, up_to = np.array(counts, np.int64).reshape(-1, 2).T
+        return above, up_to
+    ascending = np.sort(row)
+    below, up_to = np.searchsorted(ascending, values, "left"), np.searchsorted(ascending, values, "right")
+    return len(row) - up_to, len(row) - below
 
 
 def _scores(ranks: np.ndarray, k: int, leave_one_out: bool) -> dict[str, float]:
