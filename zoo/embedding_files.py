@@ -11,13 +11,14 @@ from typing import TextIO
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
+from zoo.datasets.table import TRUTH
 from zoo.errors import UsageError
 from zoo.files import atomic_path
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
 """The names of tensors."""
-_LABEL = "label"
-"""The name of a column."""
+_LABEL, _QUERY = "label", "query"
+"""The names of columns."""
 
 
 def read_embeddings(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
@@ -41,19 +42,40 @@ def read_labels(path: Path) -> np.ndarray:
 
     Raises `UsageError` for a file that is not there or not so, and for an empty label.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return _read_npy(path)
+    labels = _texts(path, _LABEL)
+    if "" in labels:
+        raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
+    return np.array(labels, dtype=np.str_)
+
+
+def read_queries(path: Path) -> np.ndarray:
+    """Which rows search, 1 or true of each that does, 0 or false of the others: bool [n].
+
+    From .npy, from the column `query` of .csv, or from any other text in UTF-8, a line a row. Raises `UsageError` for a
+    file that is not there or not so.
+    """
+    if path.suffix.lower() == ".npy":
+        values = _read_npy(path)
+        known = values.dtype.kind in "biu" and np.isin(values, (0, 1)).all()
+    else:
+        values = np.array([text.strip().lower() for text in _texts(path, _QUERY)], dtype=np.str_)
+        known = np.isin(values, [*TRUTH]).all()
+    if not known:
+        raise UsageError(f"{path} is to say of each row whether it searches: 1 or true, 0 or false.")
+    return np.isin(values, [1] if values.dtype.kind in "biu" else [word for word, true in TRUTH.items() if true])
+
+
+def _texts(path: Path, column: str) -> list[str]:
+    """A text a row, of a column of .csv or the lines of any other file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            labels = _column(path, file) if suffix == ".csv" else file.read().splitlines()
+            return _column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, str(error)) from None
-    if "" in labels:
-        raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
-    return np.array(labels, dtype=np.str_)
 
 
 def table_of(path: Path) -> Path:
@@ -85,11 +107,11 @@ def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root:
         table.writerows([name.as_posix(), "" if name.parent == Path() else name.parent.as_posix()] for name in names)
 
 
-def _column(path: Path, file: TextIO) -> list[str]:
+def _column(path: Path, file: TextIO, name: str) -> list[str]:
     reader = csv.DictReader(file)
-    if _LABEL not in (reader.fieldnames or ()):
-        raise UsageError(f"{path} lacks the column {_LABEL}; it has {', '.join(reader.fieldnames or ()) or 'none'}.")
-    return [row[_LABEL] or "" for row in reader]
+    if name not in (reader.fieldnames or ()):
+        raise UsageError(f"{path} lacks the column {name}; it has {', '.join(reader.fieldnames or ()) or 'none'}.")
+    return [row[name] or "" for row in reader]
 
 
 def _read_npy(path: Path) -> np.ndarray:

@@ -64,6 +64,36 @@ def test_it_is_told_to_people_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nmi" in values
 
 
+@pytest.mark.parametrize("kind", ["npy", "csv", "txt"])
+def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: query a finds a of the gallery first; query b finds a before b, for what is nearest to it is a query."""
+    rows = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.3, 0.9], [1, 0.2]], np.float32)
+    labels, asks = ["a", "a", "b", "b", "b"], [0, 1, 0, 0, 1]
+    np.save(tmp_path / "rows.npy", rows)
+    table, queries = tmp_path / "t.csv", tmp_path / f"q.{kind}"
+    table.write_text("label\n" + "\n".join(labels))
+    if kind == "npy":
+        np.save(queries, np.array(asks, bool))
+    else:
+        queries.write_text(("query\n" if kind == "csv" else "") + "\n".join(["False", "True"][one] for one in asks))
+    words = ["score", str(tmp_path / "rows.npy"), "--labels", str(table), "--queries", str(queries), "-k", "1,2"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["queries"], told["protocol"]) == (2, "queries to gallery, cosine, exact")
+    assert told["metrics"]["recall_at_1"] == 0.5
+    assert told["metrics"]["recall_at_2"] == 1
+    assert told["metrics"]["map_at_r"] == pytest.approx((1 + (0 + 1 / 2) / 2) / 2)  # b's two relatives: ranks 2, 3
+    queries.with_suffix(".txt").write_text("1\n0\nperhaps\n")
+    assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
+    assert "whether it searches" in capsys.readouterr().err
+    queries.with_suffix(".txt").write_text("1\n" * 5)
+    assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
+    assert "some rows must be queries" in capsys.readouterr().err
+    queries.with_suffix(".txt").write_text("1\n0\n")
+    assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
+    assert "each of the 5 rows" in capsys.readouterr().err
+
+
 def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from zoo import datasets
 

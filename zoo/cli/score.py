@@ -19,6 +19,13 @@ def _configure(parser: ArgumentParser) -> None:
         "labels beside the embeddings)",
     )
     parser.add_argument(
+        "--queries",
+        type=Path,
+        metavar="FILE",
+        help="1 for each row that searches, 0 for the gallery: .npy, .csv with the column query, or a line a row "
+        "(default: each row searches all others)",
+    )
+    parser.add_argument(
         "--dataset", metavar="D", help="instead of labels: the data set whose images these are, in order"
     )
     parser.add_argument("--data", metavar="DIR", help="where the data set lies (default: ZOO_DATA, else downloaded)")
@@ -27,12 +34,12 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.embedding_files import read_embeddings, read_labels
+    from zoo.embedding_files import read_embeddings, read_labels, read_queries
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
 
-    given = [path.resolve() for path in (args.embeddings, args.labels) if path is not None]
+    given = [path.resolve() for path in (args.embeddings, args.labels, args.queries) if path is not None]
     if args.out is not None and args.out.resolve() in given:
         raise UsageError(f"{args.out} is what is measured; name another --out.")
     metrics = groups_of(args.metrics.split(","))
@@ -52,7 +59,9 @@ def _run(args: Namespace) -> int:
     if labels is not None and rows.ndim == 2 and labels.ndim == 1 and len(labels) != len(rows):
         where = args.labels or args.embeddings
         raise UsageError(f"{args.embeddings} has {len(rows):,} rows, and {where} {len(labels):,} labels; one a row.")
-    result = evaluate(rows, args.dataset, args.split or "test", args.data, labels=labels, k=args.k, metrics=metrics)
+    queries = None if args.queries is None else read_queries(args.queries)
+    split = args.split or "test"
+    result = evaluate(rows, args.dataset, split, args.data, labels, args.k, metrics=metrics, queries=queries)
     measurement.tell(result, args)
     return 0
 
@@ -64,5 +73,6 @@ COMMAND = Command(
     examples="""\
   zoo score rows.npy --labels labels.txt                   float [n, dim] and a label a line
   zoo score rows.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery""",
 )

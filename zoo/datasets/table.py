@@ -12,9 +12,12 @@ from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 
-IMAGE, LABEL, SPLIT = "image", "label", "split"
+IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
 _ALSO_IMAGE = "path"
 """As the tables are headed that `zoo embed` writes and `zoo index --labels` reads."""
+
+TRUTH = {"1": True, "true": True, "0": False, "false": False}
+"""How a cell says whether an image searches."""
 
 Row = Mapping[str, str]
 
@@ -33,9 +36,12 @@ def load(split: str, path: str | Path) -> Dataset:
     """The images of a CSV file in UTF-8 with the columns image (or path) and label.
 
     Images are relative to the table's folder. With a column split, train or test in each row, the rows of the one asked
-    for are the data set; otherwise all are, whichever is asked for, and its split is called "all". Other columns are
-    not read. Raises `DatasetError` for a table that is missing, empty or of a single class, and `UsageError`, naming
-    the line, for one that is none, lacks a column or a cell, or lists an image twice.
+    for are the data set; otherwise all are, whichever is asked for, and its split is called "all". With a column query,
+    the images that it marks (1 or true) search the others (0 or false) alone, where they are measured: it becomes the
+    factor `query`. Other columns are not read.
+
+    Raises `DatasetError` for a table that is missing, empty or of a single class, and `UsageError`, naming the line,
+    for one that is none, lacks a column or a cell, or lists an image twice.
     """
     path = expand(path)
     rows = _read(path)
@@ -52,7 +58,10 @@ def load(split: str, path: str | Path) -> Dataset:
         raise DatasetError(f"{path} holds the single class {str(classes[0])!r} ({split}); at least two are needed.")
     names = [row[IMAGE] for row in rows]
     images = [path.parent / expand(name) for name in names]
-    return Dataset("folder", split, images, labels.astype(np.int64), tuple(map(str, classes)), names)
+    asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
+    if asks and split != "train" and len(set(asks[QUERY].tolist())) == 1:
+        raise DatasetError(f"{path} ({split}): some images must be queries, and some the gallery that they search.")
+    return Dataset("folder", split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 
 
 def _read(path: Path) -> list[Row]:
@@ -82,8 +91,7 @@ def _columns(path: Path, header: list[str]) -> dict[str, str]:
             f"{path} needs a header with the columns {IMAGE} (or {_ALSO_IMAGE}) and {LABEL}, and {SPLIT} where it is "
             f"parted into train and test; it has: {', '.join(header) or 'nothing'}."
         )
-    parted = {SPLIT: SPLIT} if SPLIT in header else {}
-    return {IMAGE: image, LABEL: LABEL, **parted}
+    return {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
 
 
 def _check(path: Path, rows: list[tuple[int, dict[str, str]]]) -> None:
@@ -95,4 +103,6 @@ def _check(path: Path, rows: list[tuple[int, dict[str, str]]]) -> None:
             raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:
             raise UsageError(f"{path}, line {line}: the split is {' or '.join(SPLITS)}, not {row[SPLIT]!r}.")
+        if row.get(QUERY, "0").lower() not in TRUTH:
+            raise UsageError(f"{path}, line {line}: query is {', '.join(TRUTH)}, not {row[QUERY]!r}.")
         seen.add(row[IMAGE])

@@ -41,6 +41,7 @@ def evaluate(
     progress: bool = False,
     metrics: str | Sequence[str] = "retrieval",
     unreadable: MutableMapping[str, ImageError] | None = None,
+    queries: Any = None,
 ) -> Evaluation:
     """Retrieval metrics of a model on a data set, each image searching all others, with 95 % intervals over classes.
 
@@ -57,6 +58,7 @@ def evaluate(
         have no intervals.
     unreadable: takes, by source, what is wrong with the images of a folder or table that cannot be read; a model is
         measured without them, and the measurement says how many there were.
+    queries: bool [n], of plain embeddings with labels: which rows search; the others are the gallery that they search.
 
     Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, `UsageError`
     for an unknown group, and `ImageError` for an image of any other data set that cannot be read, or where none can.
@@ -67,7 +69,7 @@ def evaluate(
     if isinstance(model, str | os.PathLike):
         model = load(model)
     if isinstance(model, Embedder):
-        if labels is not None:
+        if labels is not None or queries is not None:
             raise UsageError("labels go with plain embeddings; a model is measured on a data set, which has its own.")
         known = _dataset(dataset or model.card.dataset, split, data, model)
         errors = {} if unreadable is None else unreadable
@@ -78,7 +80,9 @@ def evaluate(
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
     rows = as_rows(model, "embeddings")
     if dataset is None:
-        return _evaluation(rows, labels, None, k, groups)
+        return _evaluation(rows, labels, None, k, groups, queries=as_queries(queries, len(rows)))
+    if queries is not None:
+        raise UsageError("which rows are queries goes with labels; a data set has queries of its own, or none.")
     known = _dataset(dataset, split, data)
     return _evaluation(rows, known.labels, known, k, groups)
 
@@ -120,9 +124,26 @@ def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str
         return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.")
-    asks = dataset.factors["query"].astype(bool)
+    return _parted(rows, labels, dataset.factors["query"].astype(bool))
+
+
+def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray) -> dict[str, Any]:
     gallery = {"embeddings": rows[~asks], "labels": labels[~asks]}
     return {**gallery, "queries": rows[asks], "query_labels": labels[asks]}
+
+
+def as_queries(queries: Any, n: int) -> np.ndarray | None:
+    """bool [n]; None stays None. Raises `EvaluationError` for what is none, and where one side would be empty."""
+    if queries is None:
+        return None
+    asks = np.asarray(queries)
+    if asks.shape != (n,) or asks.dtype != np.bool_:
+        raise EvaluationError(
+            f"queries must be true or false for each of the {n} rows, not {asks.dtype} of shape {list(asks.shape)}."
+        )
+    if asks.all() or not asks.any():
+        raise EvaluationError("some rows must be queries, and some the gallery that they search.")
+    return asks
 
 
 def _evaluation(
@@ -132,8 +153,10 @@ def _evaluation(
     k: Sequence[int],
     groups: Sequence[str],
     model: Embedder | None = None,
+    queries: np.ndarray | None = None,
 ) -> Evaluation:
-    asked = searched(rows, labels, dataset)
+    parted = {} if queries is None else _parted(rows, _as_array(labels, len(rows)), queries)
+    asked = parted or searched(rows, labels, dataset)
     measured = per_query(**asked, k=k)
     if "ranking" in groups:
         measured = replace(measured, values={**measured.values, **ranking_per_query(**asked).values})
@@ -142,7 +165,7 @@ def _evaluation(
         model=model.card.name if model else None,
         dataset=dataset.name if dataset else None,
         split=dataset.split if dataset else None,
-        protocol=QUERY_GALLERY if dataset and "query" in dataset.factors else PROTOCOL,
+        protocol=QUERY_GALLERY if "queries" in asked else PROTOCOL,
         runtime=model.runtime if model else None,
         precision=model.precision if model else None,
         dim=rows.shape[1],
@@ -154,6 +177,14 @@ def _evaluation(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=_versions(model),
     )
+
+
+def _as_array(labels: Any, n: int) -> np.ndarray:
+    """Labels that can be parted; what they hold is for who measures."""
+    found = np.asarray(labels)
+    if found.shape != (n,):
+        raise EvaluationError(f"labels must be one for each of the {n} rows, not of shape {list(found.shape)}.")
+    return found
 
 
 def _versions(model: Embedder | None) -> dict[str, str]:

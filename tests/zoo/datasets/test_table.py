@@ -58,6 +58,17 @@ def test_without_a_column_split_all_of_it_is_the_data_set(tmp_path: Path) -> Non
         check_parted(table)
 
 
+def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> None:
+    rows = "image,label,split,query\n1.png,a,train,0\n2.png,b,train,0\n3.png,c,test,1\n4.png,d,test,FALSE\n"
+    table = write(tmp_path, rows)
+    assert load("folder", "test", table).factors["query"].tolist() == [1, 0]
+    assert load("folder", "train", table).factors["query"].tolist() == [0, 0]
+    with pytest.raises(DatasetError, match="some images must be queries"):
+        load("folder", "test", write(tmp_path, rows.replace("FALSE", "true")))
+    with pytest.raises(UsageError, match="line 3: query is 1, true, 0, false, not 'no'"):
+        load("folder", "test", write(tmp_path, rows.replace("b,train,0", "b,train,no")))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
