@@ -133,3 +133,8 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
     assert sent.call_count == 2
     sent.side_effect = torch.OutOfMemoryError
     assert (spectral_decay(rows), uniformity(rows)) == expected
+
+
+def test_one_dimension_has_no_structure():
+    with pytest.raises(EvaluationError, match="structure is of two dimensions or more"):
+        structure_metrics([[1.0], [2.0], [-1.0], [3.0]], [0, 0, 1, 1])

@@ -35,6 +35,8 @@ def structure_metrics(embeddings: Any, labels: Any) -> dict[str, float]:
     fewer than two classes or dimensions, and no class of two samples.
     """
     rows = unit_rows(embeddings)
+    if rows.shape[1] < 2:
+        raise EvaluationError("structure is of two dimensions or more, and the embeddings have one; leave it out.")
     intra, inter = intra_class_distance(rows, labels), inter_class_distance(rows, labels)
     intra_cosine, inter_cosine = intra_class_cosine_distance(rows, labels), inter_class_cosine_distance(rows, labels)
     return {
