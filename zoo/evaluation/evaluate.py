@@ -91,6 +91,11 @@ def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str
     return {**gallery, "queries": rows[asks], "query_labels": labels[asks]}
 
 
+def protocol_of(dataset: Dataset | None) -> str:
+    """Who searches what, as `searched` has it, in words."""
+    return QUERY_GALLERY if dataset is not None and "query" in dataset.factors else PROTOCOL
+
+
 def _evaluation(
     rows: np.ndarray,
     labels: Any,
@@ -108,7 +113,7 @@ def _evaluation(
         model=model.card.name if model else None,
         dataset=dataset.name if dataset else None,
         split=dataset.split if dataset else None,
-        protocol=QUERY_GALLERY if dataset and "query" in dataset.factors else PROTOCOL,
+        protocol=protocol_of(dataset),
         runtime=model.runtime if model else None,
         precision=model.precision if model else None,
         dim=rows.shape[1],
