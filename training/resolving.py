@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES
 from training.settings import override
-from training.tables import check
+from training.tables import check, with_defaults
 from zoo import datasets
 from zoo.errors import RecipeError, nearest
 
@@ -43,6 +43,24 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
     changed = override(recipe, settings)
     check_names(changed)
     return changed
+
+
+def explicit(recipe: Recipe) -> Recipe:
+    """The recipe with the defaults of its method, loss, miner and sampler written out: equal for equal models."""
+    from training.losses import LOSSES
+    from training.methods import METHODS
+    from training.miners import MINERS
+    from training.samplers import SAMPLERS
+
+    objective, batch = recipe.objective, recipe.batch
+    told = dataclasses.replace(
+        objective,
+        method_args=with_defaults(METHODS, objective.method, objective.method_args),
+        loss_args=with_defaults(LOSSES, objective.loss, objective.loss_args),
+        miner_args=with_defaults(MINERS, objective.miner, objective.miner_args),
+    )
+    drawn = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
+    return dataclasses.replace(recipe, objective=told, batch=drawn)
 
 
 def check_names(recipe: Recipe) -> None:

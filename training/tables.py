@@ -41,3 +41,11 @@ def check(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any
                 f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
                 f"It takes: {', '.join(taken) or 'none'}."
             )
+
+
+def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, and what the maker of that name takes for those that are not given; without a name as they are."""
+    if name is None:
+        return dict(args)
+    taken = inspect.signature(table[name]).parameters
+    return {**{key: one.default for key, one in taken.items() if one.default is not one.empty}, **args}

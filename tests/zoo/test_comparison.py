@@ -227,4 +227,4 @@ def test_html_escapes_names(rows):
 
 def test_the_papers_own_tables_are_compared_whole(own_zoo):
     assert len(compare([table("revisiting-2")], "sop")) == 2 * 21
-    assert {row.status for row in compare([table("revisiting-1")])} == {"no recipe"}
+    assert {row.status for row in compare([table("revisiting-1")])} == {"not run"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,18 @@ from training.studies import table
 from training.studies.plan import write_plan
 from training.studies.runner import run_all
 from training.studies.single import workplace
+from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.comparison import FORMATS, compare, find_runs
 from zoo.errors import UsageError
 from zoo.published import PublishedScore
+from zoo.published import table as published
 
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:
     """The result of a run as far as a comparison looks at it."""
     name = f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
-    folder = home / "studies" / study / "runs" / arm / name
+    folder = home / "studies" / study / "runs" / arm.replace(" ", "-") / name
     folder.mkdir(parents=True)
     resolved = {**RECIPE, "seed": seed, "data": {"validation": 0.0 if selection == "last" else 0.1}}
     part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact", "dim": 128}
@@ -38,6 +41,90 @@ def finished(home: Path, study: str, arm: str, seed: int, value: float, selectio
     result |= {"recipe": "margin-r50-cub", "changed": [], "settings": [], "resolved": [resolved], **facts}
     (folder / "result.json").write_text(json.dumps(result))
     return folder / "result.json"
+
+
+def planned(home: Path, folder: str, study: str) -> None:
+    """The plan of a study that lies in a folder of any name."""
+    (home / "studies" / folder / "plan.json").write_text(json.dumps({"study": study, "settings": []}))
+
+
+def measured(dim: int, **views: float) -> list[dict[str, Any]]:
+    """What a run measured on CUB: R@1 of the whole, of `dim` numbers, and of heads, of half as many."""
+    part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact"}
+    dims = {view: dim if view == "embedding" else dim // 2 for view in views}
+    return [{**part, "view": view, "dim": dims[view], "metrics": {"recall_at_1": r}} for view, r in views.items()]
+
+
+def test_weights_before_any_training_stand_beside_table_1(own_zoo: Path) -> None:
+    """No recipe is of 0 epochs: the published rows name the study, and the arm that measures each."""
+    rows = compare([published("revisiting-1")], "cub")
+    assert [row.status for row in rows] == ["not run"] * 3
+    assert "zoo benchmark run revisiting/table-1-published --dataset cub" in FORMATS["markdown"](rows)
+    for arm, values in {"gn": (0.44, 0.46), "r50": (0.4, 0.42)}.items():
+        for seed, value in enumerate(values):
+            told = {
+                "changed": ["schedule.epochs=0"],
+                "recipe": "margin-r50-cub",
+                "evaluations": measured(128, embedding=value),
+            }
+            resolved = [{"name": arm, "seed": seed, "backbone": arm, "schedule": {"epochs": 0}}]
+            untrained = [{"epochs": 0, "measured_epoch": 0, "log": []}]
+            finished(own_zoo, "mine", arm, seed, value, **told, resolved=resolved, training=untrained)
+    planned(own_zoo, "mine", "revisiting/table-1-published")
+    found = {row.score.backbone: row for row in compare([published("revisiting-1")], "cub")}
+    assert {name: row.status for name, row in found.items()} == {"gn": "measured", "ibn": "not run", "r50": "measured"}
+    assert (found["gn"].ours.value, found["r50"].ours.value) == (pytest.approx(0.45), pytest.approx(0.41))
+    assert found["gn"].difference == pytest.approx(0.45 - 0.4541)
+    assert found["gn"].ours.seeds == (0, 1)
+    assert found["gn"].ours.protocol.startswith("not trained, study mine; ")
+    assert {row.status for row in compare([published("revisiting-1")], "cars")} == {"not run"}
+    planned(own_zoo, "mine", "somebody/else")
+    assert {row.status for row in compare([published("revisiting-1")])} == {"not run"}
+
+
+def test_joined_models_stand_beside_published_ensembles(own_zoo: Path) -> None:
+    for seed in range(2):
+        members = [{"name": f"m{i}", "seed": 5 * seed + i, "method": "group"} for i in range(5)]
+        trained = 5 * [{"epochs": 70, "measured_epoch": 70, "log": [{"epoch": 70}]}]
+        told = {"recipe": "group-ibn-cub", "changed": ["5 copies"], "resolved": members, "training": trained}
+        five = measured(5120, embedding=0.65 + seed / 100)
+        finished(own_zoo, "joined", "5 models", seed, 0.0, **told, evaluations=five)
+        alone = {"resolved": members[:1], "changed": [], "evaluations": measured(1024, embedding=0.6)}
+        finished(own_zoo, "joined", "one model", seed, 0.0, **{**told, **alone})
+    planned(own_zoo, "joined", "group/ensembles")
+    (row,) = compare([published("group-ensembles")], "cub")
+    assert (row.ours.value, row.ours.seeds) == (pytest.approx(0.655), (0, 1))
+    assert row.ours.protocol.startswith("5 models joined, last of 70 epochs, study joined; ")
+    first = next(row for row in compare([published("group-single")], "cub") if row.score.metric == "recall_at_1")
+    assert first.ours.value == 0.6
+
+
+def test_heads_of_a_model_stand_beside_what_is_published_of_them(own_zoo: Path) -> None:
+    """phi and phi* are measured as views of the whole; the arm sets what is its method's default, and so changes
+    nothing, but was written down as changed by older versions."""
+    for seed, up in enumerate((0.0, 0.02)):
+        views = {"embedding": 0.68 + up, "discriminative": 0.65 + up, "shared": 0.66 + up, "random head": 0.1}
+        told = {"recipe": "shared-r50-cub", "changed": ["objective.method_args.arm=decorrelated"]}
+        finished(own_zoo, "gap", "shared", seed, 0.0, **told, evaluations=measured(256, **views))
+        finished(own_zoo, "gap", "shared-separate", seed, 0.0, **told, evaluations=measured(256, embedding=0.1))
+    assert {row.status for row in compare([published("sharing-margin")], "cub")} == {"not run"}
+    planned(own_zoo, "gap", "sharing/generalisation-gap")
+    rows = compare([published("sharing-margin")], "cub")
+    assert [row.status for row in rows] == ["measured", "measured", "measured", "not run"]
+    assert [row.ours.value for row in rows[:3]] == pytest.approx([0.69, 0.66, 0.67])
+    assert rows[1].ours.runs == ("gap/shared/seed-0:discriminative", "gap/shared/seed-1:discriminative")
+    Tags().feed(FORMATS["html"](rows))
+    facts = json.loads(FORMATS["json"](rows))[2]
+    assert (facts["study"], facts["arm"], facts["view"]) == ("sharing/generalisation-gap", "shared", "shared")
+
+
+def test_of_the_studies_of_a_recipe_the_one_with_more_seeds_is_taken(own_zoo: Path) -> None:
+    """Whose arms may say differently what is the same: their seeds are not put together."""
+    finished(own_zoo, "a", "margin", 0, 0.5)
+    for seed in range(3):
+        finished(own_zoo, "b", "margin", seed, 0.6, resolved=[{**RECIPE, "objective": {"loss_args": {"margin": 0.2}}}])
+    ours = compare([table_of(SCORE)])[0].ours
+    assert (ours.value, ours.seeds) == (pytest.approx(0.6), (0, 1, 2))
 
 
 def test_the_seeds_of_a_study_by_hand(own_zoo: Path) -> None:
@@ -136,3 +223,38 @@ def test_what_a_study_writes_is_what_a_comparison_reads(
     assert row.ours.value == pytest.approx(sum(values) / 2)
     assert row.ours.seeds == (0, 1)
     assert "last of 2 epochs, study toys-two-glyphs with data.dataset=folder, data.side=16" in row.ours.protocol
+
+
+def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_written(
+    tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = ("objective.miner=distance-weighted", "objective.loss_args.beta=1.2")
+    arms = (
+        Arm("said twice", "margin-$backbone-$dataset", same),
+        Arm("pair", "margin-$backbone-$dataset", copies=2),
+    )
+    study = dataclasses.replace(toys.STUDY, arms=arms, claims=())
+    monkeypatch.setitem(table.STUDIES, study.name, study)
+    plan, folder = (
+        dataclasses.replace(toys.plan(toys.images(tmp_path / "images")), study=study),
+        own_zoo / "studies" / "x",
+    )
+    tally = run_all(write_plan(plan, folder), plan.runs(folder), workplace(torch.device("cpu"), plan.data), [].append)
+    results = {(run.arm.label, run.seed): run.result() for run in tally.done}
+    assert results["said twice", 0]["changed"] == []
+    assert results["pair", 0]["changed"] == ["2 copies"]
+
+    def mean(arm: str, view: str) -> tuple[float, int]:
+        found = [
+            e for seed in (0, 1) for e in results[arm, seed]["evaluations"] if (e["view"], e["split"]) == (view, "test")
+        ]
+        return sum(each["metrics"]["recall_at_1"] for each in found) / 2, found[0]["dim"]
+
+    for arm, view, named in (
+        ("said twice", "embedding", {"recipe": "margin-conv4-glyphs"}),
+        ("pair", "embedding", {"study": study.name, "arm": "pair"}),
+        ("pair", "features", {"study": study.name, "arm": "pair", "view": "features"}),
+    ):
+        value, dim = mean(arm, view)
+        (row,) = compare([table_of(PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, **named))])
+        assert (row.ours.value, row.ours.seeds) == (pytest.approx(value), (0, 1))

@@ -124,6 +124,8 @@ def test_percent_become_fractions_and_a_score_takes_its_tables_facts(tmp_path):
         (complete(SCORE.replace("62.5", "true")), "expected int or float"),
         (complete(SCORE.replace("62.5", '"62.5"')), "expected int or float"),
         (complete(SCORE.replace("0.25", "51")), "sd is 0.51"),
+        (complete(SCORE.replace("0.25", '0.25, study = "a/b"')), "named together with its arm"),
+        (complete(SCORE.replace("0.25", '0.25, view = "shared"')), "the view 'shared' needs the study"),
         (complete(SCORE.replace("62.5", '62.5, split = "validation"')), "expected train or test"),
         (complete(f"{SCORE}, {SCORE}"), "twice"),
         (complete(""), "no scores"),

@@ -9,7 +9,7 @@ from string import Template
 
 from training.recipe import Ensemble, Recipe
 from training.recipes.settings import PAPER_DATASETS
-from training.resolving import resolve
+from training.resolving import explicit, resolve
 from training.studies.stand_ins import takes, with_recipes
 from training.studies.study import Arm, Study
 from zoo.errors import RecipeError, UsageError
@@ -38,6 +38,17 @@ def recipes_of(
         dataclasses.replace(_select(member, selection), seed=seed * len(members) + i)
         for i, member in enumerate(members)
     )
+
+
+def changes_of(arm: Arm, dataset: str) -> list[str]:
+    """What makes the arm's model another than that of its recipe's name: its settings, unless they only say what the
+    recipe or a default says already, and its copies."""
+    own, named = (
+        [explicit(member) for member in _resolved(arm.recipe, settings, arm.backbone, dataset, ())]
+        for settings in (arm.settings, ())
+    )
+    copies = [f"{arm.copies} copies"] if arm.copies > 1 else []
+    return [*(arm.settings if own != named else ()), *copies]
 
 
 @cache

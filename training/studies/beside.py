@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from training.studies.arms import recipe_name
+from training.studies.arms import changes_of, recipe_name
 from training.studies.plan import Plan
 from training.studies.study import EMBEDDING, Arm, Measure
 from zoo.published import PublishedScore, Table, tables
 
 
 def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[Table, PublishedScore] | None:
-    """The score of the arm's row, or of its recipe, on the plan's data set, and the table that it stands in.
+    """The score that names the arm, or its recipe, on the plan's data set, and the table that it stands in.
 
-    None where settings change the recipe of an arm that names no row, where no paper has printed the measure, and for
-    parts of an embedding.
+    None where no paper has printed the measure, where the whole study has settings, and where the recipe's name stands
+    for another model than the arm's: its settings change it, it is several, or a part of the embedding is measured.
     """
-    if plan.settings or arm.copies > 1 or measure.view != EMBEDDING or (arm.settings and arm.published is None):
+    if plan.settings:
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
     wanted = (plan.dataset, measure.metric, measure.split)
     for table in tables():
         for score in table.scores:
-            own = (table.name, score.row) == arm.published if arm.published else score.recipe == name
-            if own and (score.dataset, score.metric, score.split) == wanted:
+            if (score.dataset, score.metric, score.split) != wanted:
+                continue
+            if (score.study, score.arm, score.view) == (plan.study.name, arm.label, measure.view):
+                return table, score
+            if score.recipe == name and measure.view == score.view == EMBEDDING and not changes_of(arm, plan.dataset):
                 return table, score
     return None
 

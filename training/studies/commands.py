@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def _configure_both(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.studies.names import check_study, studies_for
+    from training.studies.names import check_study, in_part, studies_for
     from zoo.datasets import check
 
     check_study(args.study)
@@ -75,16 +76,18 @@ def _run(args: Namespace) -> int:
         raise UsageError(f"{args.study} needs a data set: name it with --dataset D, a folder of your own with folder.")
     check(args.dataset, "test", args.data)
     studies = studies_for(args.study, args.dataset)
+    if (told := in_part(args.study)) is not None and not args.quiet:
+        print(told, file=sys.stderr)
     from training.studies.asked import plan_of  # torch, not before the arguments were looked at
     from training.studies.on_data import on_data
     from training.studies.plan import write_plan
 
-    told = []
+    done = []
     for study in studies:
         plan = plan_of(study, args)
         folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
-        told.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
-    return close(told, args)
+        done.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
+    return close(done, args)
 
 
 def _resume(args: Namespace) -> int:
@@ -128,7 +131,9 @@ def _begun(study: str, dataset: str | None) -> list[Path]:
 
 def _configure_studies(parser: ArgumentParser) -> None:
     parser.add_argument("--paper", help="only studies whose name begins so, as revisiting or claims")
-    parser.add_argument("--missing", action="store_true", help="what of the papers no study stands for, and why")
+    parser.add_argument(
+        "--missing", action="store_true", help="what of the papers no study stands for, or none in full"
+    )
     parser.add_argument("--json", action="store_true", help="print the studies, with all that they say, as JSON")
 
 
@@ -161,7 +166,8 @@ def _missing(args: Namespace) -> None:
     if args.json:
         print_json([asdict(each) for each in found])
     else:
-        print_table(("paper", "what", "why", "instead"), [[e.paper, e.what, e.why, e.instead] for e in found])
+        cells = [[e.paper, e.what, e.why, f"run by these names: {e.instead}" if e.runs else e.instead] for e in found]
+        print_table(("paper", "what", "why", "instead"), cells)
 
 
 RUN = Command(

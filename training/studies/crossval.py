@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +17,10 @@ from training.run import embed
 from training.studies.folds import folds, without
 from training.studies.plan import RESULT, read
 from training.studies.single import Workplace
+from zoo.datasets.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.evaluate import PROTOCOL, protocol_of, searched
 from zoo.files import write_json
 
 METRICS = ("precision_at_1", "r_precision", "map_at_r")
@@ -39,11 +41,14 @@ def validate(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> 
 
 def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dict[str, Any]:
     """Train the folds' models and test them; separated: the mean of their scores; concatenated: of their embeddings,
-    joined and so of folds x dim numbers (Reality, section 4.1)."""
+    joined and so of folds x dim numbers (Reality, section 4.1). Who searches what is as in `zoo.evaluation.evaluate`.
+    """
     if (folder / RESULT).exists():
         return read(folder / RESULT)
     rows = []
     name, preprocessing = recipe.data.dataset, recipe.preprocessing
+    known = work.splits.dataset(name, "test")
+    protocol = _same_protocol(protocol_of(known), folder)
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
@@ -51,14 +56,14 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
         check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
 
     kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
-    labels = work.splits.dataset(name, "test").labels
-    alone = [retrieval_metrics(each, labels, k=(1,)) for each in rows]
-    joined = retrieval_metrics(np.concatenate(rows, axis=1), labels, k=(1,))
+    alone = [_scores(each, known) for each in rows]
+    joined = _scores(np.concatenate(rows, axis=1), known)
     result = {
         "seed": recipe.seed,
         "validation_map_at_r": float(np.mean([each["map_at_r"] for each in kept])),
         "separated": {metric: float(np.mean([scores[metric] for scores in alone])) for metric in METRICS},
         "concatenated": {metric: joined[metric] for metric in METRICS},
+        "protocol": protocol,
         "folds": kept,
         "date": _now(),
         **work.made_with,
@@ -66,6 +71,27 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
     write_json(folder / RESULT, result)
     _tidy(folder)
     return result
+
+
+def _scores(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
+    return retrieval_metrics(**searched(rows, dataset.labels, dataset), k=(1,))
+
+
+def protocol_of_rerun(result: Mapping[str, Any]) -> str:
+    """How a rerun was tested; versions that wrote nothing of it let every image search all others."""
+    return str(result.get("protocol", PROTOCOL))
+
+
+def _same_protocol(protocol: str, folder: Path) -> str:
+    """The protocol; `UsageError`, before anything is trained for it, where other reruns were tested by another."""
+    results = map(read, sorted(folder.parents[1].glob(f"*/rerun-*/{RESULT}")))
+    other = next((found for result in results if (found := protocol_of_rerun(result)) != protocol), None)
+    if other is not None:
+        raise UsageError(
+            f"{folder.parents[1]} holds reruns that were tested by another protocol: {other}, not {protocol}. A mean "
+            "over both would be of nothing: begin anew in another folder (--out)."
+        )
+    return protocol
 
 
 def _now() -> str:

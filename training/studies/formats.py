@@ -28,6 +28,9 @@ from training.studies.words import (
 from zoo.files import write_bytes, write_json
 from zoo.markdown import table
 
+NAMED = 5
+"""At most so many unfinished runs by their names."""
+
 
 def write_report(report: Report, folder: Path) -> None:
     """Write report.md, report.csv, report.json and report.html."""
@@ -46,8 +49,8 @@ def as_markdown(report: Report) -> str:
         lines += [f"All arms with {', '.join(plan.settings)}.", ""]
     lines += [how(report), "", *[f"Published numbers, {text}.\n" for text in report.protocols], *_claims(report)]
     for selection in plan.selections:
-        lines += [f"## Scores: {SELECTED[selection]}", ""]
-        lines += _values([row for row in report.rows if row.selection == selection], study.x)
+        rows = [row for row in report.rows if row.selection == selection]
+        lines += [f"## Scores: {SELECTED[selection]}", "", *_values(rows, study.x)] if rows else []
     lines += [*_moved(report), *_correlations(report), *_state(report)]
     return "\n".join(lines)
 
@@ -128,11 +131,12 @@ def _correlations(report: Report) -> list[str]:
 def _state(report: Report) -> list[str]:
     lines = ["## Runs", ""]
     if report.missing:
-        lines.append(f"Not finished: {len(report.missing)} runs ({'; '.join(report.missing[:5])}, ...).")
+        more = ", ..." if len(report.missing) > NAMED else ""
+        lines.append(f"Not finished: {len(report.missing)} runs ({'; '.join(report.missing[:NAMED])}{more}).")
     lines += [f"Failed: {title}: {message}" for title, message in report.failures.items()]
     made = "; ".join(told(value) for values in report.made_with.values() for value in values)
     begun = [*([""] if lines[-1] else []), "```sh", command_of(report.plan), "```", ""]
-    return [*lines, *begun, f"{ended(report)} Made with: {made}.", ""]
+    return [*lines, *begun, f"{ended(report)} Made with: {made}." if made else ended(report), ""]
 
 
 def _mean(value: Summary) -> str:

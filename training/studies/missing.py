@@ -1,4 +1,5 @@
-"""Tables and figures of the papers that no study stands for, and why: what cannot be established is not invented."""
+"""Tables and figures of the papers that no study stands for, or none as a whole, and why: what cannot be established is
+not invented."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ UNKNOWN = "what it prints is not at hand, only that it is there"
 
 @dataclass(frozen=True)
 class Missing:
-    """paper: its short name; what: tables, figures, appendices; why there is no study; instead: what comes nearest.
+    """paper: its short name; what: tables, figures, appendices; why there is no study of it, or none that is all of it;
+    instead: what comes nearest.
 
-    names: the same as studies would be called: figure-7.
+    names: the same as studies would be called: figure-7. runs: the studies that are run by these names, as far as they
+    go; none: the names are refused.
     """
 
     paper: str
@@ -19,7 +22,10 @@ class Missing:
     why: str
     instead: str
     names: tuple[str, ...]
+    runs: tuple[str, ...] = ()
 
+
+SWEEPS = ("group/anchors", "group/samples", "group/classes")
 
 MISSING = (
     Missing(
@@ -29,54 +35,105 @@ MISSING = (
         "zoo toy",
         ("figure-6", "figure-11"),
     ),
-    Missing("Revisiting", "table 3", UNKNOWN, "revisiting/table-2", ("table-3",)),
+    Missing(
+        "Revisiting",
+        "table 3",
+        UNKNOWN,
+        "revisiting/table-2 (every objective, with rho and without, by every metric of the paper)",
+        ("table-3",),
+        ("revisiting/table-2",),
+    ),
     Missing(
         "Revisiting",
         "figure 9",
-        UNKNOWN,
-        "revisiting/figure-8 (spectra) and revisiting/figure-5 (by class, appendix C)",
+        "the picture itself is not at hand, only that it is of spectral decay by class (appendix C)",
+        "revisiting/figure-5 (that measure over all objectives, beside R@1)",
         ("figure-9",),
+        ("revisiting/figure-5",),
     ),
     Missing(
         "Sharing",
         "table 5",
-        UNKNOWN,
-        "sharing/ablation and sharing/generalisation-gap",
+        "its numbers are not at hand, only that the other tables hold the other ablations",
+        "sharing/ablation (one task or both, on one head or two, decorrelated or not)",
         ("table-5",),
+        ("sharing/ablation",),
     ),
     Missing(
         "Sharing",
         "table 9",
         "what it prints beside the losses, backbones and MIC of the recipes is not at hand",
-        "sharing/tables-1-to-3",
+        "sharing/tables-1-to-3 and, on small data sets, sharing/losses",
         ("table-9",),
+        ("sharing/tables-1-to-3", "sharing/losses"),
     ),
     Missing(
-        "Sharing", "figures 3, 4 and 6", UNKNOWN, "sharing/generalisation-gap", ("figure-3", "figure-4", "figure-6")
+        "Sharing",
+        "figure 4",
+        "the picture itself is not at hand, only that it is of the gap between training and test classes",
+        "sharing/generalisation-gap (R@1 on both, of each head, a random head and the features)",
+        ("figure-4",),
+        ("sharing/generalisation-gap",),
     ),
-    Missing("Group", "figures 7 and 8", UNKNOWN, "group/convergence and the other sweeps", ("figure-7", "figure-8")),
+    Missing(
+        "Sharing",
+        "figures 3 and 6",
+        UNKNOWN,
+        "zoo benchmark report (a model's map and what it finds)",
+        ("figure-3", "figure-6"),
+    ),
+    Missing(
+        "Group",
+        "figures 3 and 5",
+        "which of the sweeps each of them draws is not at hand",
+        f"{', '.join(SWEEPS)} (R@1 against each)",
+        ("figure-3", "figure-5"),
+        SWEEPS,
+    ),
+    Missing(
+        "Group",
+        "figure 4",
+        UNKNOWN,
+        f"{', '.join(SWEEPS)} and group/convergence",
+        ("figure-4",),
+    ),
+    Missing(
+        "Group",
+        "figures 7 and 8",
+        UNKNOWN,
+        "zoo benchmark report (a model's map and what it finds); group/convergence and the other sweeps",
+        ("figure-7", "figure-8"),
+    ),
     Missing(
         "Group", "appendices C, D and E", UNKNOWN, "group/appendix-f-g-i", ("appendix-c", "appendix-d", "appendix-e")
     ),
-    Missing("DiVA", "table 4", UNKNOWN, "diva/table-2 and diva/backbones", ("table-4",)),
+    Missing(
+        "DiVA",
+        "table 4",
+        UNKNOWN,
+        "diva/table-2 (every task and every arm that the paper compares them with)",
+        ("table-4",),
+        ("diva/table-2",),
+    ),
     Missing(
         "DiVA",
         "figures 1, 4 and 5",
         "what each of them draws is not at hand",
-        "diva/heads (each head alone, spectra) and diva/factors (what each head knows)",
+        "diva/heads (each head alone, spectra); what each head knows: diva/factors",
         ("figure-1", "figure-4", "figure-5"),
+        ("diva/heads",),
     ),
     Missing(
         "Reality",
         "tables 1 and 2",
-        UNKNOWN,
+        "its measurements are tables 3 to 5; what the two before them print is not at hand",
         "reality/pretrained; nmi_random of zoo evaluate for what NMI is worth",
         ("table-1", "table-2"),
     ),
     Missing(
         "Reality",
         "figures 1 to 5",
-        UNKNOWN,
+        "its measurements are tables 3 to 5; what the figures draw is not at hand, nor the other papers' numbers",
         "zoo benchmark search (every trial is in its folder)",
         tuple(f"figure-{number}" for number in range(1, 6)),
     ),
@@ -88,3 +145,9 @@ MISSING = (
         (),  # what can be had of them goes by their names
     ),
 )
+
+
+def missing_of(name: str) -> Missing | None:
+    """What is missing by a study's name, as group/figure-7."""
+    paper, _, what = name.partition("/")
+    return next((each for each in MISSING if paper == each.paper.lower() and what in each.names), None)

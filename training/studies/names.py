@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.studies.missing import MISSING
+from training.studies.missing import MISSING, missing_of
 from training.studies.stand_ins import takes
 from training.studies.study import Study
 from training.studies.table import STUDIES
@@ -34,6 +34,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "group/appendix-g": ("group/appendix-f-g-i",),
     "group/appendix-i": ("group/appendix-f-g-i",),
     "diva/backbones": ("diva/backbones", "diva/backbones-small"),
+    **{f"{each.paper.lower()}/{name}": each.runs for each in MISSING if each.runs for name in each.names},
 }
 """By the paper's name: the studies, of which those that take the data set are run. A study may go by that name itself:
 it is the first, and the others are run where it is not. What has no line here either goes by its study's own name or
@@ -45,14 +46,25 @@ def check_study(name: str) -> None:
     if name in STUDIES or name in ALIASES:
         return
     paper, _, what = name.partition("/")
-    for each in MISSING:
-        if paper == each.paper.lower() and what in each.names:
-            raise UsageError(
-                f"there is no study of {each.paper}'s {what.replace('-', ' ')}: {each.why}. What comes nearest: "
-                f"{each.instead}. All that is left out: zoo benchmark studies --missing"
-            )
+    if (each := missing_of(name)) is not None:
+        raise UsageError(
+            f"there is no study of {each.paper}'s {what.replace('-', ' ')}: {each.why}. What comes nearest: "
+            f"{each.instead}. All that is left out: zoo benchmark studies --missing"
+        )
     known = dict.fromkeys([*STUDIES, *ALIASES])
-    raise UsageError(f"there is no study {name!r}.{nearest(name, known)} All studies: zoo benchmark studies")
+    # Another paper's figure of that number is no near thing.
+    of_paper = [other for other in known if other.startswith(f"{paper}/")]
+    raise UsageError(
+        f"there is no study {name!r}.{nearest(name, of_paper or known)} All studies: zoo benchmark studies"
+    )
+
+
+def in_part(name: str) -> str | None:
+    """What a user must know of a name whose studies are not all that the paper has there; None for others."""
+    each = missing_of(name)
+    if each is None or not each.runs:
+        return None
+    return f"{name}: {each.why}. What is run: {each.instead}."
 
 
 def studies_for(name: str, dataset: str) -> list[Study]:

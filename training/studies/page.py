@@ -207,7 +207,7 @@ def _state(report: Report) -> Section:
     if not report.curves:
         text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
         parts.append(paragraph(text))
-    made = [[key, "; ".join(map(told, values))] for key, values in report.made_with.items()]
+    made = [[key, "; ".join(map(told, values))] for key, values in report.made_with.items() if values]
     parts += [paragraph(ended(report)), table(("made with", ""), [["command", command_of(report.plan)], *made])]
     return Section("Runs", "".join(parts))
 

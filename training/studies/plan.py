@@ -157,7 +157,10 @@ def _grown(plan: Plan, old: dict[str, Any]) -> Plan:
 def read_plan(folder: Path) -> Plan:
     """The plan in a study's folder. Raises `UsageError` where there is none, `TrainingError` as `write_plan` does."""
     if not (folder / PLAN).is_file():
-        raise UsageError(f"{folder} is no study: there is no {PLAN} in it. Begin one with: zoo benchmark run STUDY")
+        kept = f" --out {folder}, as it was begun: finished runs in it stay" if (folder / "runs").is_dir() else ""
+        raise UsageError(
+            f"{folder} is no study: there is no {PLAN} in it. Begin one with: zoo benchmark run STUDY{kept}"
+        )
     raw = read(folder / PLAN)
     try:
         sequences = {key: tuple(raw[key]) for key in ("selections", "settings")}
@@ -174,10 +177,22 @@ def read(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read as JSON: {error}. Delete it to make it again.") from None
+        raise TrainingError(f"{path} cannot be read as JSON: {error}. {_remedy(path)}") from None
     if not isinstance(value, dict):
-        raise TrainingError(f"{path} does not hold what a study writes. Delete it to make it again.")
+        raise TrainingError(f"{path} does not hold what a study writes. {_remedy(path)}")
     return value
+
+
+def _remedy(path: Path) -> str:
+    """What helps where a file of a study or a search is damaged: a plan is written by the command that begins one."""
+    if path.name in (RESULT, FAILURE):
+        return "Delete it to make it again."
+    report = path.with_name("report.md")
+    told = f" ({report} has it)" if report.is_file() else ""
+    return (
+        f"Delete it and give the command again that began this folder{told}, with the same --dataset, --set and --out: "
+        "what is finished stays."
+    )
 
 
 def chosen(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:

@@ -124,7 +124,6 @@ def _untrained_backbones() -> Study:
             short,
             "margin-$backbone-$dataset",
             ("schedule.epochs=0", *on(short, 128)),
-            published=("revisiting-1", f"{short.upper()}, ImageNet weights"),
         )
         for short in ("gn", "ibn", "r50")
     ]

@@ -10,7 +10,7 @@ from training.studies.closeness import Difference, by_kind, closeness, compared
 from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.search import Search
-from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
+from training.studies.search_words import CLOSENESS, SHORT, how, made_with, tested_by, values_of
 from training.studies.statistics import FAILS, HOLDS, Summary
 from zoo.report import pictures
 from zoo.report.forest import Line, forest
@@ -19,7 +19,7 @@ from zoo.report.page import Section, folded, legend, page, paragraph, picture, t
 
 def as_html(search: Search, report: list[dict[str, Any]], folder: Path) -> str:
     """The whole page; what comes from files is escaped."""
-    about = (how(search), command_of_search(search), made_with(folder, report))
+    about = (how(search), *tested_by(report), command_of_search(search), made_with(folder, report))
     sections = [
         Section("How it was searched", "".join(map(paragraph, about))),
         *_scores(report),

@@ -12,12 +12,12 @@ from training.studies.command_line import command_of_search
 from training.studies.crossval import METRICS
 from training.studies.search import Search, best_of, open_trials, reruns_of
 from training.studies.search_page import as_html
-from training.studies.search_words import CLOSENESS, SHORT, how, made_with, values_of
+from training.studies.search_words import CLOSENESS, SHORT, how, made_with, tested_by, values_of
 from training.studies.statistics import Summary, summary
 from zoo.files import write_bytes, write_json
 from zoo.markdown import table
 
-TESTED = ("seed", *KINDS, "date", "versions", "commit", "hardware")
+TESTED = ("seed", *KINDS, "protocol", "date", "versions", "commit", "hardware")
 """What is told of a rerun; older ones say less."""
 
 
@@ -68,6 +68,7 @@ def as_markdown(search: Search, report: list[dict[str, Any]], folder: Path) -> s
         "",
         how(search),
         "",
+        *(line for text in tested_by(report) for line in (text, "")),
         *table(head, [_cells(row) for row in report]),
         "",
     ]

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from training.studies.claims import CLOSE
+from training.studies.crossval import protocol_of_rerun
 from training.studies.plan import read
 from training.studies.search import PLAN, Search
+from training.studies.stand_ins import with_recipes
 from training.studies.words import told
 
 CLOSENESS = (
@@ -24,12 +26,20 @@ SHORT = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
 def how(search: Search) -> str:
     """The protocol."""
     settings = f" With {', '.join(search.settings)}." if search.settings else ""
+    owner = with_recipes(search.dataset)
+    recipes = f" The recipes are those of {owner}." if owner != search.dataset else ""
     return (
         f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
         f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
         "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
-        f"the 95 % Student-t interval, in percent.{settings}"
+        f"the 95 % Student-t interval, in percent.{recipes}{settings}"
     )
+
+
+def tested_by(report: Sequence[dict[str, Any]]) -> list[str]:
+    """Who searched what in the tests, in a sentence; nothing before the first test."""
+    found = dict.fromkeys(protocol_of_rerun(run) for row in report for run in row["tests"])
+    return [f"Tested by: {'; '.join(found)}."] if found else []
 
 
 def made_with(folder: Path, report: Sequence[dict[str, Any]]) -> str:

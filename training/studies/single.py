@@ -19,7 +19,7 @@ from training.loop import CHECKPOINT, Trained, train
 from training.output import provenance
 from training.recipe import Recipe
 from training.run import Place
-from training.studies.arms import recipe_name
+from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, RESULT, Plan, Run
 from training.studies.same_images import Images, images_of, known_images, learn, trained_on
@@ -101,7 +101,7 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
         "seed": run.seed,
         "selection": run.selection,
         "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
-        "changed": [*run.arm.settings, *([f"{run.arm.copies} copies"] if run.arm.copies > 1 else [])],
+        "changed": changes_of(run.arm, plan.dataset),
         "settings": list(plan.settings),
         "resolved": [recipe.to_json() for recipe in run.recipes],
         "recipes": run.digests,

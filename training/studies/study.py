@@ -78,8 +78,8 @@ class Arm:
     Both may hold $dataset, $backbone, and settings $dim, $half (of the recipe's embedding) and $batch (112 on the data
     sets of the papers; 96 on small ones, whose classes may be 50). $backbone is conv4 on small data sets and
     `backbone` on those of the papers. x: its place on the study's axis.
-    copies: so many models of different seeds, their embeddings joined. published: the published table and the row that
-    print the arm's number, where settings make another recipe of it; else they are found by the recipe's name.
+    copies: so many models of different seeds, their embeddings joined. A published number is found by the recipe's name
+    or, where it names the study and the arm (`zoo.published`), by these.
     """
 
     label: str
@@ -88,7 +88,6 @@ class Arm:
     x: float | None = None
     backbone: str = "r50"
     copies: int = 1
-    published: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

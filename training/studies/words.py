@@ -53,6 +53,8 @@ def _chosen(plan: Plan) -> str:
 
 def ended(report: Report) -> str:
     """When the runs ended, and how long they took."""
+    if not report.rows:
+        return "No run has finished yet."
     dates = f"Runs ended from {report.dates[0]} to {report.dates[1]}. " if report.dates else ""
     return f"{dates}Training took {report.seconds:,.0f} s in all."
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from zoo.comparison.compare import Comparison
-from zoo.published import Table
+from zoo.published import PublishedScore, Table
 from zoo.published.scores import scale
 
 COLUMNS = ("row", "data set", "metric", "published", "ours", "95 %", "seeds", "difference", "how ours came about")
@@ -32,11 +32,18 @@ def cells(row: Comparison) -> list[str]:
     published = number_text(score.metric, score.value, score.sd)
     head = [score.row, score.dataset, score.metric, published]
     if ours is None or row.difference is None:
-        return [*head, row.status, "", "", "", f"zoo train {score.recipe}" if row.status == "not run" else ""]
+        return [*head, row.status, "", "", "", _command(score) if row.status == "not run" else ""]
     seeds = str(len(ours.runs))
     difference = number_text(score.metric, row.difference, sign="+")
     found = number_text(score.metric, ours.value, ours.sd), interval_text(score.metric, ours.interval, ours.over)
     return [*head, *found, seeds, difference, ours.protocol]
+
+
+def _command(score: PublishedScore) -> str:
+    """What measures the score here."""
+    if score.recipe is not None:
+        return f"zoo train {score.recipe}"
+    return f"zoo benchmark run {score.study} --dataset {score.dataset}"
 
 
 def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.comparison.runs import Run, find_runs, runs_of
+from zoo.comparison.runs import Run, find_runs, runs_of, runs_of_arm
 from zoo.published import PublishedScore, Table
 
 STUDENT = (
@@ -42,7 +42,7 @@ class Comparison:
     """A published score beside ours, which is None unless status is "measured".
 
     status: "measured"; "not measured" where there is a model but not this metric; "not run" where there is no model;
-    "no recipe" where no model of this project measures the same thing.
+    "no recipe" where neither a model nor a study of this project measures the same thing.
     """
 
     table: Table
@@ -70,14 +70,23 @@ def compare(tables: Iterable[Table], dataset: str | None = None, runs: Sequence[
 
 
 def _compare(table: Table, score: PublishedScore, known: Sequence[Run]) -> Comparison:
-    if score.recipe is None:
+    if score.recipe is None and score.study is None:
         return Comparison(table, score, "no recipe")
-    # A model trained under the recipe's name with another dimension is another model.
-    runs = [run for run in runs_of(score.recipe, known) if run.dim == score.dim]
-    pairs = newest(runs, score.dataset, score.split, score.metric)
+    groups = _groups(score, known)
+    pairs = max((newest(runs, score.dataset, score.split, score.metric) for runs in groups), key=len)
     if not pairs:
-        return Comparison(table, score, "not measured" if runs else "not run")
+        return Comparison(table, score, "not measured" if any(groups) else "not run")
     return Comparison(table, score, "measured", ours_of(score.metric, pairs))
+
+
+def _groups(score: PublishedScore, known: Sequence[Run]) -> list[list[Run]]:
+    """The runs of the score's recipe, and those of the arm that measures it, each by the view that it is of."""
+    groups = [] if score.recipe is None else [runs_of(score.recipe, known)]
+    if score.study is not None and score.arm is not None:
+        groups.append(runs_of_arm(score.study, score.arm, score.dataset, known))
+    views = [[view for run in group if (view := run.view(score.view)) is not None] for group in groups]
+    # A model trained under the recipe's name with another dimension is another model.
+    return [[run for run in group if run.dim == score.dim] for group in views]
 
 
 Pair = tuple[Run, dict[str, Any]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.catalogue import ModelInfo
 from zoo.files import read_object
 from zoo.paths import home
+from zoo.published.scores import WHOLE
 from zoo.registry import list_models
 
 SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
@@ -25,7 +26,8 @@ class Run:
 
     settings: its resolved recipe but for name, seed and sources; None where none is recorded. changed: whether a model
     was trained by its recipe with changes (`--set`). Of a study's run alone: recipe: the name of its recipe, unless its
-    arm changes it; changes: in how many ways the whole study departs from its recipes; curves: recall at 1 by epoch.
+    arm changes it; changes: in how many ways the whole study departs from its recipes; curves: recall at 1 by epoch;
+    study, arm: what it is a run of; parts: what was measured of other views than the whole embedding.
     """
 
     name: str
@@ -38,6 +40,19 @@ class Run:
     changes: int = 0
     curves: dict[str, list[tuple[int, float]]] | None = None
     changed: bool = False
+    study: str | None = None
+    arm: str | None = None
+    parts: Sequence[dict[str, Any]] = field(default_factory=list)
+
+    def view(self, name: str) -> Run | None:
+        """The run as its measurements of a view have it; None where there are none."""
+        if name == WHOLE:
+            return self
+        known = [part for part in self.parts if part["view"] == name]
+        if not known:
+            return None
+        # Its epochs are those of the whole.
+        return replace(self, name=f"{self.name}:{name}", dim=int(known[0]["dim"]), results=known, curves={})
 
 
 def find_runs(folders: Iterable[Path] = ()) -> list[Run]:
@@ -60,8 +75,17 @@ def runs_of(recipe: str, runs: Iterable[Run]) -> list[Run]:
     more seeds is taken.
     """
     runs = list(runs)
-    standards = (_standard(recipe, runs), _studied(recipe, runs))
-    return max((seeds_of(each, runs) for each in standards if each is not None), key=len, default=[])
+    named, studied = _standard(recipe, runs), _studied([run for run in runs if run.recipe == recipe], runs)
+    return max([] if named is None else seeds_of(named, runs), studied, key=len)
+
+
+def runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[Run]) -> list[Run]:
+    """The runs of a study's arm on a data set, one a seed, by seed: of whole studies the least changed, as `runs_of`.
+
+    Runs of other studies count where the recipes agree."""
+    runs = list(runs)
+    known = [run for run in runs if (run.study, run.arm) == (study, arm)]
+    return _studied([run for run in known if any(each["dataset"] == dataset for each in run.results)], runs)
 
 
 def seeds_of(standard: Run, runs: Iterable[Run]) -> list[Run]:
@@ -83,9 +107,14 @@ def _standard(recipe: str, runs: Sequence[Run]) -> Run | None:
     return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
 
 
-def _studied(recipe: str, runs: Iterable[Run]) -> Run | None:
-    known = [run for run in runs if run.recipe == recipe]
-    return min(known, key=lambda run: (run.changes, run.seed or 0), default=None)
+def _studied(known: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
+    """Of studies' runs the least changed, each with the other seeds of its recipe: those with the most seeds."""
+    fewest = min((run.changes for run in known), default=0)
+    groups: list[list[Run]] = []
+    for run in sorted(known, key=lambda run: run.seed or 0):
+        if run.changes == fewest and not any(run is each for group in groups for each in group):
+            groups.append(seeds_of(run, runs))
+    return max(groups, key=len, default=[])
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:

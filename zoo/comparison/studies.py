@@ -9,10 +9,8 @@ from typing import Any
 from zoo.comparison.runs import Run
 from zoo.errors import UsageError
 from zoo.files import read_object
+from zoo.published.scores import WHOLE
 from zoo.report.history import recalls_of
-
-EMBEDDING = "embedding"
-"""The view that is the whole embedding; others are of parts."""
 
 Record = dict[str, Any]
 
@@ -33,18 +31,19 @@ def _runs(study: Path) -> Iterator[Run]:
     for path in sorted(study.glob("runs/*/*/result.json")):
         result = read_object(path)
         try:
-            run = _run(study, path, {**_planned(plan, result), **result})
+            run = _run(study, path, {**_planned(plan, result), **result}, plan.get("study"))
         except (KeyError, TypeError, IndexError):
             continue
         if run is not None:
             yield run
 
 
-def _run(study: Path, path: Path, result: Record) -> Run | None:
-    """None where what was trained is not known."""
+def _run(study: Path, path: Path, result: Record, planned: str | None) -> Run | None:
+    """None where what was trained is not known. planned: the study's name."""
     if "resolved" not in result:
         return None
-    known = [{**each, "runtime": "torch", "precision": "fp32"} for each in result["evaluations"] if _is_whole(each)]
+    measured = [{**each, "runtime": "torch", "precision": "fp32"} for each in result["evaluations"]]
+    known = [each for each in measured if each["view"] == WHOLE]
     members = [{k: v for k, v in each.items() if k not in ("name", "seed", "sources")} for each in result["resolved"]]
     return Run(
         name=f"{study.name}/{path.parent.parent.name}/{path.parent.name}",
@@ -56,19 +55,21 @@ def _run(study: Path, path: Path, result: Record) -> Run | None:
         recipe=None if result["changed"] else str(result["recipe"]),
         changes=len(result["settings"]) + (result["selection"] != "last"),
         curves=recalls_of(result["training"][0]["log"]),
+        study=planned,
+        arm=result.get("arm"),
+        parts=[each for each in measured if each["view"] != WHOLE],
     )
 
 
-def _is_whole(evaluation: Record) -> bool:
-    return bool(evaluation["view"] == EMBEDDING)
-
-
 def _selection(study: Path, result: Record) -> str:
-    trained = result["training"][0]
-    how = f"last of {trained['epochs']} epochs"
+    trained, models = result["training"][0], len(result["training"])
+    how = f"last of {trained['epochs']} epochs" if trained["epochs"] else "not trained"
     if result["selection"] != "last":
         how = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
-    return f"{how}, study {study.name}" + (f" with {', '.join(result['settings'])}" if result["settings"] else "")
+    joined = f"{models} models joined, " if models > 1 else ""
+    return f"{joined}{how}, study {study.name}" + (
+        f" with {', '.join(result['settings'])}" if result["settings"] else ""
+    )
 
 
 def _planned(plan: Record, result: Record) -> Record:

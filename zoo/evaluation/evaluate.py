@@ -146,6 +146,11 @@ def as_queries(queries: Any, n: int) -> np.ndarray | None:
     return asks
 
 
+def protocol_of(dataset: Dataset | None) -> str:
+    """Who searches what, as `searched` has it, in words."""
+    return QUERY_GALLERY if dataset is not None and "query" in dataset.factors else PROTOCOL
+
+
 def _evaluation(
     rows: np.ndarray,
     labels: Any,

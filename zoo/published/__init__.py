@@ -1,8 +1,9 @@
 """The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
 
 A file has `[paper]` (short, citation, source), `[[tables]]` (name, title, protocol, runs, scores) and `[[absent]]`
-(what, why). A score is row, dataset, metric, value, backbone and dim and, where known, sd, split and recipe; backbone
-and dim may be said once for the whole table. What is not at hand is left out, and said to be.
+(what, why). A score is row, dataset, metric, value, backbone and dim and, where known, sd, split, recipe, and study
+with arm and view; backbone, dim and study may be said once for the whole table. What is not at hand is left out, and
+said to be.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from zoo.published.scores import Absent, Paper, PublishedScore, Table, scale
 __all__ = ["FOLDER", "Absent", "Paper", "PublishedScore", "Table", "absent", "read_paper", "select", "table", "tables"]
 
 FOLDER = Path(__file__).parent
-SHARED = ("backbone", "dim")
+SHARED = ("backbone", "dim", "study")
 """Facts of a score that its table may say once."""
 
 Record = TypeVar("Record", Absent, Paper, PublishedScore, Table)

@@ -10,6 +10,9 @@ from zoo.datasets.dataset import SPLITS
 from zoo.datasets.recalls import RECALL_AT
 from zoo.errors import ZooError, nearest
 
+WHOLE = "embedding"
+"""The view that is a model's whole embedding; others are of one head, as studies measure them."""
+
 PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
 """Metrics beside recall_at_K that papers print in percent."""
 
@@ -39,7 +42,8 @@ class PublishedScore:
 
     metric: a key as in results.json. value, sd: fractions for what papers print in percent; spectral decay in nats.
     sd: over runs, None where the paper gives none. split: what was embedded. recipe: the name of the recipe that is to
-    give this number, None where no model of this project measures the same thing. backbone: as in model names.
+    give this number, None where no model of this project measures the same thing. backbone: as in model names. study,
+    arm, view: the study of this project that measures it, which arm of it, and of what part of the network.
     """
 
     row: str
@@ -51,6 +55,9 @@ class PublishedScore:
     split: str = "test"
     sd: float | None = None
     recipe: str | None = None
+    study: str | None = None
+    arm: str | None = None
+    view: str = WHOLE
 
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
@@ -62,6 +69,8 @@ class PublishedScore:
         )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
+        _check((self.study is None) == (self.arm is None), f"{where}: a study is named together with its arm.")
+        _check(self.view == WHOLE or self.study, f"{where}: the view {self.view!r} needs the study that measures it.")
         _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
         highest = 1.0 if scale(self.metric) == 100 else float("inf")
         _check(0 <= self.value <= highest, f"{where}: the value lies outside its range.")

@@ -63,6 +63,19 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
+def test_what_a_name_stands_for_in_part_is_said_before_it_is_run(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(names.ALIASES, "diva/figure-4", ("toys/two",))
+    begun = ("diva/figure-4", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
+    assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin") == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("diva/figure-4: what each of them draws is not at hand. What is run: diva/heads")
+    assert "# toys/two on glyphs" in out
+    assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin", "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_folder_of_images_is_a_data_set_of_its_own(
     own_zoo: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +148,9 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
         call(commands.RESUME, folder, "--only", "margin")
 
 
+DIVA_4 = ("DiVA", "table 4")
+
+
 def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(commands.STUDIES, "--paper", "revisiting") == 0
     out = capsys.readouterr().out
@@ -143,9 +159,11 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(commands.STUDIES, "--missing", "--paper", "group") == 0
     out = capsys.readouterr().out
     assert "figures 7 and 8" in out
+    assert "run by these names: group/anchors, group/samples" in out
     assert "DiVA" not in out
     assert call(commands.STUDIES, "--missing", "--json") == 0
-    assert {"paper": "DiVA", "what": "table 4"}.items() <= json.loads(capsys.readouterr().out)[8].items()
+    (table_4,) = [each for each in json.loads(capsys.readouterr().out) if (each["paper"], each["what"]) == DIVA_4]
+    assert table_4["runs"] == ["diva/table-2"]
     assert call(commands.STUDIES, "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(table.STUDIES)

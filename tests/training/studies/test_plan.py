@@ -26,7 +26,7 @@ from training.studies.report import report_of
 from training.studies.search import Search
 from training.studies.table import study_of
 from zoo.cli.command import Command
-from zoo.errors import UsageError
+from zoo.errors import TrainingError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +59,50 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
     assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
     with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
         only(whole, "x")
+
+
+def test_the_remedy_for_a_damaged_plan_helps(tmp_path: Path) -> None:
+    plan = toys.plan(tmp_path / "images", 1)
+    write_plan(plan, tmp_path)
+    finish(plan.runs(tmp_path)[0], 0.6, [1.0])
+    whole = (tmp_path / "plan.json").read_text()
+    remedy = "Delete it and give the command again that began this folder, with"
+    for damaged in (whole[: len(whole) // 2], "[]"):
+        (tmp_path / "plan.json").write_text(damaged)
+        with pytest.raises(TrainingError, match=remedy):
+            read_plan(tmp_path)
+        with pytest.raises(TrainingError, match=remedy):
+            write_plan(plan, tmp_path)
+    (tmp_path / "report.md").write_text("as it was")
+    with pytest.raises(TrainingError, match=r"this folder \(.*report\.md has it\), with the same --dataset"):
+        read_plan(tmp_path)
+    # As it says: the plan is deleted, the command given again, and the finished run is still there.
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(UsageError, match=f"zoo benchmark run STUDY --out {tmp_path}, as it was begun: finished runs"):
+        read_plan(tmp_path)
+    assert [run.finished for run in write_plan(plan, tmp_path).runs(tmp_path)] == [True, False]
+    with pytest.raises(UsageError, match=r"zoo benchmark run STUDY$"):
+        read_plan(tmp_path / "images")
+    (plan.runs(tmp_path)[0].folder / RESULT).write_text("{")
+    with pytest.raises(TrainingError, match=r"Delete it to make it again\.$"):
+        plan.runs(tmp_path)[0].result()
+
+
+def test_a_report_before_the_first_finished_run_says_so(tmp_path: Path) -> None:
+    plan = toys.plan(tmp_path / "images", 1)
+    markdown = as_markdown(report_of(plan, tmp_path))
+    assert markdown.endswith("\nNo run has finished yet.\n")
+    assert "Not finished: 2 runs (margin, seed 0; contrastive, seed 0)." in markdown
+    for empty in ("Made with", "in all", "## Scores"):
+        assert empty not in markdown
+    text = Reader(as_html(report_of(plan, tmp_path))).text
+    assert "No run has finished yet." in text
+    assert "hardware" not in text
+    finish(plan.runs(tmp_path)[0], 0.6, [1.0])
+    assert "s in all. Made with: " in as_markdown(report_of(plan, tmp_path))
+    many = as_markdown(report_of(toys.plan(tmp_path / "images", 4), tmp_path))
+    assert "Not finished: 7 runs (contrastive, seed 0; margin, seed 1; contrastive, seed 1; " in many
+    assert "contrastive, seed 2, ...)." in many
 
 
 def test_a_plan_of_an_older_version_is_of_all_arms(tmp_path: Path) -> None:

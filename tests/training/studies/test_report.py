@@ -14,6 +14,8 @@ from scipy import stats
 
 from tests.training.studies import toys
 from tests.zoo.test_report import Reader
+from training.recipes import FEATURES
+from training.studies.arms import recipes_of
 from training.studies.beside import published_of
 from training.studies.formats import as_csv, as_markdown, to_json, write_report
 from training.studies.page import as_html
@@ -32,10 +34,10 @@ from training.studies.statistics import (
     verdict,
 )
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure
-from training.studies.table import STUDIES, study_of
+from training.studies.table import study_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
-from zoo.published import table
+from zoo.published import tables
 from zoo.report.matrix import pearson
 
 DRAW = np.random.default_rng(0)
@@ -312,10 +314,43 @@ def test_an_arm_with_settings_has_the_published_number_of_the_row_that_it_names(
         assert all(published_of(other, arm, R1) is None for arm in study.arms)
 
 
-def test_a_row_that_an_arm_names_is_in_the_published_tables() -> None:
-    for study in STUDIES.values():
-        for arm in study.arms:
-            if arm.published is not None:
-                name, row = arm.published
-                datasets = {score.dataset for score in table(name).scores if score.row == row}
-                assert datasets >= set(study.datasets)
+def test_ensembles_heads_and_settings_that_change_nothing_have_their_published_numbers() -> None:
+    def printed(study: str, dataset: str, arm: str, measure: Measure = R1) -> float | None:
+        plan = Plan(study_of(study), dataset, 1)
+        found = published_of(plan, next(each for each in plan.study.arms if each.label == arm), measure)
+        return None if found is None else found[1].value
+
+    assert printed("group/ensembles", "cub", "5 models") == 0.669
+    assert printed("group/ensembles", "cars", "2 models", Measure("nmi")) == 0.726
+    assert printed("group/ensembles", "cub", "one model") == 0.655
+    assert printed("group/ensembles", "cub", "2 models") is None  # NMI alone is at hand
+    gap = "sharing/generalisation-gap"
+    heads = {view: printed(gap, "cars", "shared", Measure("recall_at_1", "test", view)) for view in PARTS}
+    assert heads == {"discriminative": 0.821, "shared": 0.862, "random head": None, "features": None}
+    assert printed(gap, "cars", "shared") == printed("sharing/ablation", "cars", "shared") == 0.87
+    assert printed(gap, "cars", "shared-separate", Measure("recall_at_1", "test", "shared")) is None
+    # Values of a sweep that are the recipe's own, and others.
+    assert printed("revisiting/figure-2-dimension", "cub", "margin 128") == 0.6309
+    assert printed("revisiting/figure-2-dimension", "cub", "margin 64") is None
+    assert printed("group/anchors", "cub", "anchors 2") == 0.655
+    assert printed("group/anchors", "cub", "anchors 1") is None
+
+
+PARTS = ("discriminative", "shared", "random head", "features")
+
+
+def test_the_studies_that_published_numbers_name_measure_them() -> None:
+    named = [score for table in tables() for score in table.scores if score.study]
+    assert {score.study for score in named} == {
+        "revisiting/table-1-published",
+        "group/ensembles",
+        "sharing/generalisation-gap",
+    }
+    for score in named:
+        study = study_of(score.study)
+        (arm,) = [each for each in study.arms if each.label == score.arm]
+        assert Measure(score.metric, score.split, score.view) in study.measures
+        recipes = recipes_of(study, arm, score.dataset, 0)
+        heads = [head.dim for recipe in recipes for head in recipe.heads if score.view in ("embedding", head.name)]
+        assert score.dim == (sum(heads) or FEATURES[score.backbone] * len(recipes))
+        assert {recipe.backbone.name for recipe in recipes} == {score.backbone}

@@ -21,7 +21,7 @@ from training.loop import train
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies import crossval, measuring, search, search_command
+from training.studies import crossval, measuring, search, search_command, search_words
 from training.studies.folds import folds, without
 from training.studies.search import Search, begin, best_of, open_trials, read_search
 from training.studies.search_report import as_markdown, report_of, write_report
@@ -179,6 +179,72 @@ def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
     joined = retrieval_metrics(np.hstack(rows), labels, k=(1,))["map_at_r"]
     assert scores["concatenated"]["map_at_r"]["mean"] == pytest.approx(joined)
     assert len(rows) == 2
+
+
+def precision_and_map(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, labels: np.ndarray) -> list[float]:
+    """P@1 and MAP@R, query by query and rank by rank."""
+    first, averages = [], []
+    for query, label in zip(queries.astype(np.float64), asked, strict=True):
+        cosines = [query @ row / np.linalg.norm(row) for row in gallery.astype(np.float64)]
+        found = [labels[i] == label for i in sorted(range(len(gallery)), key=lambda i: -cosines[i])]
+        relatives = sum(found)
+        hits = [sum(found[: rank + 1]) / (rank + 1) for rank in range(relatives) if found[rank]]
+        first.append(found[0])
+        averages.append(sum(hits) / relatives)
+    return [float(np.mean(first)), float(np.mean(averages))]
+
+
+def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
+    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As In-Shop does: a gallery image searches nothing and no query is found, by models apart and together."""
+    load, rows, embed = measuring.datasets.load, [], crossval.embed
+
+    def parted(name: str, split: str, root: object) -> object:
+        found = load(name, split, root)
+        query = (np.arange(len(found)) % 4 == 1).astype(np.int64)  # one of four images a class
+        return dataclasses.replace(found, factors={"query": query}) if split == "test" else found
+
+    monkeypatch.setattr(measuring.datasets, "load", parted)
+    monkeypatch.setattr(crossval, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    begin(one, tmp_path)
+    go(one, tmp_path, [])
+    report = report_of(one, tmp_path)
+    labels, asks = load("folder", "test", small.data).labels, np.arange(36) % 4 == 1
+    expected = [
+        precision_and_map(each[asks], labels[asks], each[~asks], labels[~asks]) for each in (*rows, np.hstack(rows))
+    ]
+    for place, metric in enumerate(("precision_at_1", "map_at_r")):
+        apart = np.mean([scores[place] for scores in expected[:-1]])
+        assert report[0]["scores"]["separated"][metric]["mean"] == pytest.approx(apart)
+        assert report[0]["scores"]["concatenated"][metric]["mean"] == pytest.approx(expected[-1][place])
+    write_report(one, report, tmp_path)
+    said = "Tested by: queries to gallery, cosine, exact."
+    assert said in (tmp_path / "report.md").read_text()
+    assert said in Reader((tmp_path / "report.html").read_text()).text
+    (loss,) = json.loads((tmp_path / "report.json").read_text())["losses"]
+    assert loss["tests"][0]["protocol"] == "queries to gallery, cosine, exact"
+    # As an older version left it, which let all images search all others.
+    (path,) = tmp_path.glob("ntxent/rerun-*/result.json")
+    path.write_text(
+        json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "protocol"})
+    )
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, report_of(one, tmp_path), tmp_path)
+    before = len(rows)
+    with pytest.raises(UsageError, match=r"tested by another protocol: leave-one-out.*begin anew in another folder"):
+        go(dataclasses.replace(one, reruns=2), tmp_path, [])
+    assert len(rows) == before, "refused before anything is trained"
+
+
+def test_a_search_says_whose_recipes_it_has_and_how_it_was_tested(tmp_path: Path, small: Search) -> None:
+    assert "The recipes are those of sop." in search_words.how(Search(("margin",), "inshop"))
+    assert "The recipes are" not in search_words.how(Search(("margin",), "sop"))
+    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    begin(one, tmp_path)
+    assert "Tested by" not in as_markdown(one, report_of(one, tmp_path), tmp_path)
+    go(one, tmp_path, [])
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, report_of(one, tmp_path), tmp_path)
 
 
 def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, small: Search) -> None:
