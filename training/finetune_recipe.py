@@ -39,7 +39,7 @@ def recipe_for(
     """
     twin = twin_of(method)
     card = model.card
-    start = Backbone(card.backbone, card.architecture, card.architecture_args, str(model.folder.resolve()))
+    start = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference)
     batch = batch_for(train.labels)
     epochs, lr = (HEAD_EPOCHS, HEAD_LR) if head_only else (EPOCHS, LR)
     recipe = replace(
