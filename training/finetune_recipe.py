@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from training.crediting import credited
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
@@ -56,7 +57,7 @@ def recipe_for(
     )
     changed = override(recipe, settings)
     check_names(changed)
-    return changed
+    return credited(changed, twin)
 
 
 def batch_for(labels: np.ndarray) -> Batch:
