@@ -39,6 +39,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    from training.crediting import credited_whole
     from training.recipe import Recipe
     from training.resolving import resolve
     from training.trackers import check_trackers
@@ -48,7 +49,7 @@ def _run(args: Namespace) -> int:
     check_trackers(args.track)
     if args.data is not None:
         check_data(args.data, "folder")  # what is not there at all is told before torch is loaded
-    recipe: Recipe | Ensemble = resolve(args.name, args.settings, args.seed, args.rename)
+    recipe: Recipe | Ensemble = credited_whole(resolve(args.name, args.settings, args.seed, args.rename), args.name)
     if args.data is not None:
         check_data(args.data, recipe.data.dataset)
     if args.features is not None:

@@ -26,6 +26,7 @@ from zoo.evaluation import evaluate
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import per_query
 from zoo.loading import load
+from zoo.references import reference
 from zoo.results import Evaluation, add_result
 
 METRICS = ("recall_at_1", "map_at_r")
@@ -101,7 +102,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     check_name(wish.name, base.folder, wish.replace)
     pictures = read_pictures(source, progress)
     split = split_classes(pictures.dataset, wish.test_share, wish.seed)
-    model = Model(base.folder, base.card, str(base.folder.resolve()))
+    model = Model(base.folder, base.card, reference(base.folder))
     views = usual_views(base.folder, base.card.preprocessing, wish.views, wish.seed)
     recipe = recipe_for(
         wish.method, model, split.train, views, wish.name, wish.settings, wish.seed, head_only=wish.head_only

@@ -12,7 +12,7 @@ from zoo import paths
 from zoo.cards import read_card
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_object
-from zoo.registry import known_names
+from zoo.registry import here, known_names
 from zoo.results import FILE as RESULTS
 
 FILE = "recipe.json"
@@ -78,8 +78,9 @@ def _made_of(record: dict[str, Any]) -> Iterator[Path]:
     }
     for kind, start in starts.items():
         with suppress(ZooError):
-            if isinstance(start, str) and read_card(Path(start)).fingerprint == _of(record, kind).get("fingerprint"):
-                yield Path(start)
+            folder = here(start) if isinstance(start, str) else None
+            if folder is not None and read_card(folder).fingerprint == _of(record, kind).get("fingerprint"):
+                yield folder
 
 
 def _unmeasured(folder: Path) -> bool:

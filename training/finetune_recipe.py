@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from training.crediting import credited
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
@@ -39,7 +40,7 @@ def recipe_for(
     """
     twin = twin_of(method)
     card = model.card
-    start = Backbone(card.backbone, card.architecture, card.architecture_args, str(model.folder.resolve()))
+    start = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference)
     batch = batch_for(train.labels)
     epochs, lr = (HEAD_EPOCHS, HEAD_LR) if head_only else (EPOCHS, LR)
     recipe = replace(
@@ -56,7 +57,7 @@ def recipe_for(
     )
     changed = override(recipe, settings)
     check_names(changed)
-    return changed
+    return credited(changed, twin)
 
 
 def batch_for(labels: np.ndarray) -> Batch:

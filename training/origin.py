@@ -8,8 +8,8 @@ from typing import Any
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES
 
-IDENTITY = ("name", "seed", "sources")
-"""What makes no other recipe of one: papers print means over seeds."""
+IDENTITY = ("name", "method", "seed", "sources")
+"""What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
 
 
 UNKNOWN: dict[str, Any] = {"origin": None, "settings": {}}

@@ -116,7 +116,8 @@ class Augmentation:
 class Backbone:
     """A timm architecture (or one of `zoo.architectures`) with its arguments; `name` is short, as in model names.
 
-    pretrained: true for timm's weights from the Hub; or a model folder, a safetensors file or org/name on the Hub.
+    pretrained: true for timm's weights from the Hub; or a model's name or folder, a safetensors file or org/name on
+    the Hub.
     freeze_norm: "all" keeps running statistics and affine parameters of batch norm as they are (Revisiting),
     "statistics" only the statistics (its published code), "none" trains both.
     """

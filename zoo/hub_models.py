@@ -37,8 +37,19 @@ def name_of(folder: Path) -> str | None:
 
     None for folders that lie elsewhere.
     """
-    found = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
-    if folder.parent.name != "snapshots" or not found:
+    if (found := _repository(folder)) is None:
         return None
-    organisation, name = found.groups()
+    organisation, name = found
     return name if organisation == hub.organisation() else f"{organisation}/{name}"
+
+
+def pinned(folder: Path) -> str | None:
+    """`org/name@commit`, by which a folder of the cache is found whatever the branches are at; None elsewhere."""
+    found = _repository(folder)
+    return None if found is None else f"{'/'.join(found)}@{folder.name}"
+
+
+def _repository(folder: Path) -> tuple[str, str] | None:
+    """Organisation and name of what a folder of the cache is a snapshot of."""
+    found = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
+    return (found[1], found[2]) if found and folder.parent.name == "snapshots" else None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.files import read_object
+from zoo.private_paths import without_paths
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,11 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """ "changed: schedule.epochs=1", on one line; "" where nothing was."""
+        """ "changed: schedule.epochs=1", on one line; "" where nothing was. Of paths the last part, as pages are shown
+        to others."""
         if not self.changed:
             return ""
-        told = ", ".join(f"{key}={_value(value)}" for key, value in self.changed.items())
+        told = ", ".join(f"{key}={_value(without_paths(value))}" for key, value in self.changed.items())
         return f"changed: {' '.join(told.split())}"
 
 

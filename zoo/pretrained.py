@@ -1,7 +1,9 @@
-"""Weights that a backbone starts from: timm's own, a folder's, a file's or a Hub repository's; safetensors alone."""
+"""Weights that a backbone starts from: timm's own, a model's, a folder's, a file's or a Hub repository's; safetensors
+alone."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from zoo.hub_errors import deepest, explain, is_unreachable
 from zoo.hub_transfer import over_http, remove_leftovers
 from zoo.hub_tries import patiently
 from zoo.paths import expand
+from zoo.registry import here
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -47,8 +50,9 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
     """The weights that `pretrained` names for a timm architecture.
 
     True: timm's own of that architecture and tag, from the Hub. A path: a folder with model.safetensors (and timm's
-    config.json), or a .safetensors file. `org/name` or `org/name@revision`: a repository of the Hub with
-    model.safetensors in timm's format; a path of that name comes first.
+    config.json), or a .safetensors file. A bare name: the trunk of that model on this machine. `org/name` or
+    `org/name@revision`: a repository of the Hub with model.safetensors in timm's format. A path of that name comes
+    before either.
 
     Raises `HubError` where the Hub does not give them, `RecipeError` for everything else that is wrong with them.
     """
@@ -57,7 +61,7 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
         return Weights(read_state(path), {}, str(path))
     if not isinstance(pretrained, str) or not pretrained:
         raise RecipeError(f"backbone.pretrained is true, false, a path or a Hub repository, not {pretrained!r}.")
-    path, images = _local(architecture, expand(pretrained)) or _repository(architecture, pretrained)
+    path, images = _local(architecture, _place(pretrained)) or _repository(architecture, pretrained)
     return Weights(read_state(path), images, str(path))
 
 
@@ -82,6 +86,17 @@ def _unpublished(architecture: str) -> str:
             "Or start from random ones, backbone.pretrained=false."
         )
     return f"{message} {INSTEAD}"
+
+
+def _place(pretrained: str) -> Path:
+    """The path that is meant: of a bare name that of the model, unless weights lie at a path of that name.
+
+    Pictures of cats in the folder `cats` are not in the way of the model `cats`.
+    """
+    path = expand(pretrained)
+    if "/" in pretrained or os.path.isfile(path / WEIGHTS):  # noqa: PTH113  (False for a name that no file can have)
+        return path
+    return here(pretrained) or path
 
 
 def _local(architecture: str, path: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -111,8 +126,8 @@ def _repository(architecture: str, name: str) -> tuple[Path, dict[str, Any]]:
     found = REPOSITORY.fullmatch(name)
     if not found or name.endswith((".safetensors", ".pth", ".pt", ".bin")):
         raise RecipeError(
-            f"backbone.pretrained is {name!r}, but no file or folder is there. Expected true, false, a model folder, "
-            "a .safetensors file or a repository of the Hub, org/name."
+            f"backbone.pretrained is {name!r}, but no file or folder is there. Expected true, false, a model's name "
+            "or folder, a .safetensors file or a repository of the Hub, org/name."
         )
     repository, revision = found["name"], found["revision"]
     config = fetch(repository, revision, CONFIG)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from zoo.cards import Card, read_card
 from zoo.config import check_config
 from zoo.contents import KNOWN, check_inside, known_files, pickles_in
 from zoo.errors import ModelFolderError, UsageError, ZooError
+from zoo.files import read_json
 from zoo.hub_card import readme
 from zoo.hub_errors import explain
 from zoo.hub_variants import Variant, variants
+from zoo.private_paths import without_paths
 from zoo.publication import Publication
 from zoo.registry import find
 from zoo.verify import verify
@@ -40,6 +42,7 @@ def push(
     files of a model folder and no others, with a README.md made from the card, the results and the published numbers,
     as one commit on top of what the repository held when it was looked at; should somebody push meanwhile, nothing is
     changed. Files of a model folder that are on the Hub and no longer here are removed in it, except in a pull request.
+    Of paths of this machine, as recipe.json may hold them, the last part is sent alone.
     Graphs whose loss in retrieval is not shown to be small are sent; `Publication.remarks` and the README name them.
 
     private: whether a repository that has to be made is private (default: the organisation's habit). branch, or
@@ -73,11 +76,31 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     contents: dict[str, Path | bytes] = {name: (folder / name).resolve() for name in names}
     if licence is not None:
         card = dataclasses.replace(card, licence=licence)
-        contents["card.json"] = f"{json.dumps(card.to_json(), indent=2, ensure_ascii=False)}\n".encode()
+        contents["card.json"] = _json(card.to_json())
+    cut = {name: _json(without_paths(said)) for name, said in _told(folder, names) if without_paths(said) != said}
+    contents |= cut
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
     others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
-    remarks = tuple(graph.remark for graph in graphs if graph.remark)
-    return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)), remarks)
+    remarks = [graph.remark for graph in graphs if graph.remark]
+    if cut:
+        remarks.append(f"{' and '.join(sorted(cut))}: of paths of this machine the last part is sent alone")
+    return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)), tuple(remarks))
+
+
+def _told(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """What the files say that tell how the model was made. Raises `ModelFolderError` for one that cannot be read."""
+    for name in sorted({"recipe.json", "onnx/parity.json"} & set(names)):
+        try:
+            yield name, read_json(folder / name)
+        except (OSError, ValueError) as error:
+            raise ModelFolderError(
+                f"{folder / name} cannot be read as JSON: {error}. What it tells of this machine cannot be seen, and "
+                "nothing was sent. Make it again, or remove it."
+            ) from None
+
+
+def _json(value: Any) -> bytes:
+    return f"{json.dumps(value, indent=2, ensure_ascii=False)}\n".encode()
 
 
 def _repository(repo_id: str) -> str:

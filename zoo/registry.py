@@ -65,7 +65,7 @@ def info(name: str) -> ModelInfo:
     from zoo.catalogue import from_baseline, from_recipe
 
     name = _text(name)
-    if (folder := _local(name) or _in_the_hubs_cache(name)) is not None:
+    if (folder := here(name)) is not None:
         return _described(folder)
     if name in recipes():
         return from_recipe(name, recipes()[name])
@@ -120,6 +120,11 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
         if "/" in name:
             raise type(error)(f"there is no folder {name}, and {error}{_like(name, known_names())}") from None
         raise ModelNotFoundError(_not_found(name, error)) from None
+
+
+def here(name: str) -> Path | None:
+    """The folder that `find` takes where it need not ask the Hub; None where nothing is on this machine."""
+    return _local(name) or _in_the_hubs_cache(name)
 
 
 def known_names() -> list[str]:

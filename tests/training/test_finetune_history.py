@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import zoo
 from tests.training.frozen.pictures import make_model, write_pictures
 from training import finetune as finetuning
+from training import state
 from training.finetune import Wish, finetune
 from training.finetune_command import _known
 from training.finetune_history import check_name, seen, unreadable
@@ -76,13 +80,59 @@ def test_a_second_finetune_leaves_the_first_as_it_is(
     assert _known(()) == "that it never saw"
 
 
+def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
+    base: Path, own_zoo: Path, tmp_path: Path
+) -> None:
+    root = write_pictures(tmp_path / "ann" / "pictures")
+    finetune(root, WISH)
+    finetune(root, dataclasses.replace(WISH, base=str(own_zoo / "models" / "mine"), name="whole", head_only=False))
+    elsewhere = Path(shutil.copytree(base, tmp_path / "ann" / "own"))
+    finetune(root, dataclasses.replace(WISH, base=str(elsewhere), name="more"))
+    starts = {}
+    for name in ("mine", "whole", "more"):
+        record = json.loads((own_zoo / "models" / name / "recipe.json").read_text())
+        starts[name] = record["recipe"]["backbone"]["pretrained"]
+        sent = zoo.push(name, "org/toy", dry_run=True)
+        for file, data in sent.contents.items():
+            content = data if isinstance(data, bytes) else data.read_bytes()
+            assert not [path for path in (own_zoo, tmp_path) if str(path).encode() in content], file
+    assert starts == {"mine": "toy", "whole": "mine", "more": str(elsewhere)}
+
+
+def test_training_that_was_stopped_goes_on_from_a_model_by_its_name(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, save = write_pictures(tmp_path), state.save
+    wish = dataclasses.replace(WISH, head_only=False, settings=["schedule.epochs=3", "schedule.steps=2"])
+
+    def stop_at_two(value: dict[str, Any], path: Path) -> None:
+        if value["epoch"] == 2:
+            raise KeyboardInterrupt
+        save(value, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(state, "save", stop_at_two)
+        finetune(root, wish)
+    epochs = []
+
+    def noted(value: dict[str, Any], path: Path) -> None:
+        epochs.append(value["epoch"])
+        save(value, path)
+
+    monkeypatch.setattr(state, "save", noted)
+    monkeypatch.chdir(base.parents[1])  # from another folder
+    finetune(root, dataclasses.replace(wish, base=str(base)))  # and with the path in the place of the name
+    assert epochs == [2, 3]
+
+
 def test_what_the_base_of_the_base_saw_counts_while_it_is_the_same_model(base: Path, own_zoo: Path) -> None:
     toy, second = make_model(base), own_zoo / "models" / "second"
     make_model(second, seed=1)
     record(base, split={"train_classes": ["a", "b"]})
-    start = {"recipe": {"backbone": {"pretrained": str(base)}}, "split": {"train_classes": ["c"]}}
-    record(second, base={"fingerprint": toy.fingerprint}, **start)
-    assert seen(second, ["d", "c", "a"]) == ("c", "a")
+    for name in ("toy", str(base)):  # by which older versions recorded it
+        start = {"recipe": {"backbone": {"pretrained": name}}, "split": {"train_classes": ["c"]}}
+        record(second, base={"fingerprint": toy.fingerprint}, **start)
+        assert seen(second, ["d", "c", "a"]) == ("c", "a")
     record(second, base={"fingerprint": "another"}, **start)
     assert seen(second, ["d", "c", "a"]) == ("c",)
     record(second, base=1, recipe=[], split=None)

@@ -171,6 +171,19 @@ def test_a_model_folder_of_the_zoo(tmp_path: Path) -> None:
     torch.testing.assert_close(grey.blocks[0][0].weight, trunk.blocks[0][0].weight.sum(1, keepdim=True))
 
 
+def test_a_models_name(own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model(own_zoo / "models" / "toy")
+    weights = load_file(own_zoo / "models" / "toy" / "model.safetensors")
+    assert same(create_trunk("conv4", 3, CARD.architecture_args, pretrained="toy"), weights)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()  # pictures, perhaps: no weights that could be meant
+    assert same(create_trunk("conv4", 3, CARD.architecture_args, pretrained="toy"), weights)
+    make_model(tmp_path / "there" / "toy", seed=1)
+    monkeypatch.chdir(tmp_path / "there")  # a path of that name comes first
+    others = load_file(tmp_path / "there" / "toy" / "model.safetensors")
+    assert same(create_trunk("conv4", 3, CARD.architecture_args, pretrained="toy"), others)
+
+
 def test_one_channel_sees_the_sum_over_the_three(state: dict[str, Tensor], tmp_path: Path) -> None:
     save_file(state, tmp_path / "model.safetensors")
     for name in (tmp_path, tmp_path / "model.safetensors"):

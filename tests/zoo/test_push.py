@@ -245,6 +245,43 @@ def test_unknown_files_stay_here(hub: Hub, copy: Path) -> None:
     assert set(hub.repositories["org/toy"].files()) == {".gitattributes", *SENT, "README.md"}
 
 
+def test_paths_of_this_machine_stay_here(hub: Hub, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    private = ("/home/ann/", "/srv/secret")
+    record = json.loads((copy / "recipe.json").read_text())
+    record["recipe"]["backbone"]["pretrained"] = "/home/ann/models/first one"
+    record["recipe"]["data"]["features"] = "/home/ann/.dml-zoo/cache/features-12.safetensors"
+    record |= {"origin": "diva-r50-cub", "settings": {"backbone.pretrained": "/home/ann/models/first one"}}
+    record |= {"skipped": ["/srv/secret/a.jpg"], "split": {"train_classes": ["/m/01g317"]}}
+    (copy / "recipe.json").write_text(json.dumps(record))
+    results = json.loads((copy / "results.json").read_text())[:1]
+    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.3}, "intervals": {}}
+    (copy / "results.json").write_text(json.dumps(results))
+    parity = json.loads((copy / "onnx" / "parity.json").read_text())
+    parity["int8"] = {"cost": {"not_measured": "there is no folder /srv/secret/cub; name the one that holds it."}}
+    (copy / "onnx" / "parity.json").write_text(json.dumps(parity))
+
+    assert main(["push", str(copy), "org/toy"]) == 0
+    assert "onnx/parity.json and recipe.json: of paths of this machine the last part is sent" in capsys.readouterr().out
+    sent = hub.repositories["org/toy"].files()
+    texts = {name: data.decode() for name, data in sent.items() if name.endswith((".json", ".md"))}
+    assert not [name for name, text in texts.items() if any(path in text for path in (*private, str(copy.parent)))]
+    told = json.loads(texts["recipe.json"])
+    assert told["recipe"]["backbone"]["pretrained"] == told["settings"]["backbone.pretrained"] == "first one"
+    assert told["recipe"]["data"]["features"] == "features-12.safetensors"
+    assert (told["skipped"], told["split"]) == (["a.jpg"], {"train_classes": ["/m/01g317"]})
+    assert "changed: backbone.pretrained=first one" in texts["README.md"]
+    assert "there is no folder cub; name" in texts["onnx/parity.json"]
+    # What goes on where it was stopped needs them here.
+    assert json.loads((copy / "recipe.json").read_text()) == record
+
+
+def test_what_cannot_be_looked_through_is_not_sent(hub: Hub, copy: Path) -> None:
+    (copy / "recipe.json").write_text('{"recipe": {"backbone": {"pretrained": "/home/ann')
+    with pytest.raises(ModelFolderError, match=r"recipe\.json cannot be read as JSON.*nothing was sent"):
+        zoo.push(copy, "org/toy")
+    assert writes(hub) == []
+
+
 def test_a_dry_run_sends_nothing_and_writes_what_would_be_sent(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, metavar="N", help="of the student's embedding (default: the teacher's)")
     parser.add_argument("--size", type=int, metavar="PIXELS", help="of the student's images (default: the teacher's)")
     parser.add_argument(
-        "--pretrained", metavar="WEIGHTS", help="what it starts from: true (timm's), a folder, a file or org/name"
+        "--pretrained", metavar="WEIGHTS", help="what it starts from: true (timm's), a model, a file or org/name"
     )
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change the recipe; repeatable"

@@ -21,6 +21,7 @@ from training.frozen.views import usual_views
 from zoo.cards import Card, read_card
 from zoo.embedder import Embedder
 from zoo.loading import load
+from zoo.references import reference
 from zoo.registry import find
 from zoo.results import Evaluation, add_result
 
@@ -71,7 +72,7 @@ def distil(
     """
     folder = find(teacher)
     check_name(student.name, folder, replace)
-    model = Model(folder, read_card(folder), str(folder.resolve()))
+    model = Model(folder, read_card(folder), reference(folder))
     views = usual_views(folder, model.card.preprocessing, 0, student.seed)
     draft = recipe_for(student, model, BATCH, views, "folder")
     strong = load(teacher, device=device)

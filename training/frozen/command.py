@@ -69,12 +69,12 @@ def _model(name: str) -> Model:
     from training.frozen.extract import Model
     from zoo.cards import read_card
     from zoo.paths import expand
+    from zoo.references import reference
     from zoo.registry import find
 
     folder = find(name)
-    # A folder is remembered by its full path, so that it is found from anywhere.
-    reference = str(folder.resolve()) if expand(name).resolve() == folder.resolve() else name
-    return Model(folder, read_card(folder), reference)
+    # A path is remembered as what is found from anywhere.
+    return Model(folder, read_card(folder), reference(folder) if expand(name).resolve() == folder.resolve() else name)
 
 
 def _views(model: Model, args: Namespace) -> Views:

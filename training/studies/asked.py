@@ -19,7 +19,13 @@ def plan_of(study: Study, args: Namespace) -> Plan:
     return Plan(study, args.dataset, seeds, selections, tuple(args.settings), args.data, tuple(args.only))
 
 
+def wanted(folder: Path, only: list[str]) -> Plan:
+    """The plan in a folder, of the arms that are asked for now, which it may lack; all of its own where none are."""
+    plan = read_plan(folder)
+    return dataclasses.replace(plan, only=tuple(only)) if only else plan
+
+
 def resumed(folder: Path, only: list[str]) -> Plan:
     """The plan in a folder. A study of chosen arms gets those that are asked for now, too."""
-    plan = read_plan(folder)
-    return write_plan(dataclasses.replace(plan, only=tuple(only)), folder) if only else plan
+    plan = wanted(folder, only)
+    return write_plan(plan, folder) if only else plan

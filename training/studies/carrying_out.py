@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan
     from training.studies.runner import Tally
+    from training.studies.single import Workplace
     from training.studies.study import Study
 
 
@@ -23,25 +25,47 @@ def folder_of(study: Study, dataset: str, out: Path | None = None, alone: bool =
     return out if alone else out / slug(study.name)
 
 
-def carry_out(plan: Plan, folder: Path, args: Namespace) -> dict[str, Any]:
-    """Perform what is left to do, write the report and print it; what there is to tell."""
+def ready(plans: Sequence[tuple[Plan, Path]], args: Namespace) -> list[Workplace]:
+    """A workplace for each of the plans with their folders; one serves all that read the same data.
+
+    Raises `DatasetError` or `UsageError` where runs are left to do and their images cannot be had: before a folder is
+    made, and not once a run.
+    """
     from training.memory_allocation import keep_freed_memory
+    from training.studies.plan import check_images, chosen
+    from training.studies.reuse import offered
+    from training.studies.single import workplace
+    from zoo.torch_runtime import choose_device
+
+    keep_freed_memory()
+    device = choose_device(args.device)
+    works: dict[Any, Workplace] = {}
+    for plan, folder in plans:
+        root, there = args.data or plan.data, offered(plan.study, args.others)
+        if root not in works:
+            works[root] = workplace(device, root)
+        runs = chosen(plan.runs(folder), args.only, plan.study)
+        left = [run for run in runs if not run.finished and tuple(run.digests) not in there]
+        if left:
+            check_images(left[0].recipes[0], root)
+        works[root].check(recipe for run in left for recipe in run.recipes)
+    return [works[args.data or plan.data] for plan, _ in plans]
+
+
+def carry_out(plan: Plan, folder: Path, args: Namespace, work: Workplace) -> dict[str, Any]:
+    """Perform what is left to do, write the report and print it; what there is to tell."""
     from training.studies.plan import chosen
     from training.studies.reuse import adopt
     from training.studies.runner import run_all
     from training.studies.runner import tell as say_so
-    from training.studies.single import workplace
-    from zoo.torch_runtime import choose_device
 
     def silent(line: str) -> None:
         pass
 
-    keep_freed_memory()
     runs = chosen(plan.runs(folder), args.only, plan.study)
     say = silent if args.quiet else say_so
     for other in args.others:
         say(f"{adopt(plan, runs, other)} finished runs taken over from {other}.")
-    work = workplace(choose_device(args.device), args.data or plan.data)
     return tell(plan, folder, run_all(plan, runs, work, say), args)
 
 

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from training.studies.carrying_out import carry_out, close, folder_of, tell
+from training.studies.carrying_out import carry_out, close, folder_of, ready, tell
 from zoo.cli.command import Command, always
 from zoo.errors import UsageError
 
@@ -82,31 +82,36 @@ def _run(args: Namespace) -> int:
     from training.studies.on_data import on_data
     from training.studies.plan import write_plan
 
+    folders = [folder_of(study, args.dataset, args.out, alone=len(studies) == 1) for study in studies]
+    plans = [plan_of(study, args) for study in studies]
+    works = ready([(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)], args)
     done = []
-    for study in studies:
-        plan = plan_of(study, args)
-        folder = folder_of(study, args.dataset, args.out, alone=len(studies) == 1)
-        done.append(carry_out(on_data(write_plan(plan, folder)), folder, args))
+    for plan, folder, work in zip(plans, folders, works, strict=True):
+        done.append(carry_out(on_data(write_plan(plan, folder)), folder, args, work))
     return close(done, args)
 
 
 def _resume(args: Namespace) -> int:
-    from training.studies.asked import resumed
+    from training.studies.asked import resumed, wanted
     from training.studies.on_data import on_data
     from training.studies.runner import Tally
     from training.studies.search import PLAN, read_search
-    from training.studies.search_command import go
+    from training.studies.search_command import go, work_for
 
     folders = _begun(args.study, args.dataset)
     if (folders[0] / PLAN).exists():
         if args.only:
             raise UsageError("a search has no arms; leave --only out.")
-        return go(read_search(folders[0]), folders[0], args, perform=not args.report)
+        search = read_search(folders[0])
+        return go(search, folders[0], args, None if args.report else work_for(search, args))
     more = [] if args.report else args.only
-    plans = [(on_data(resumed(folder, more)), folder) for folder in folders]
+    plans = [(on_data(wanted(folder, more)), folder) for folder in folders]
     if args.report:
         return close([tell(plan, folder, Tally(), args) for plan, folder in plans], args)
-    return close([carry_out(plan, folder, args) for plan, folder in plans], args)
+    works = ready(plans, args)
+    plans = [(on_data(resumed(folder, more)), folder) for folder in folders]
+    told = [carry_out(plan, folder, args, work) for (plan, folder), work in zip(plans, works, strict=True)]
+    return close(told, args)
 
 
 def _begun(study: str, dataset: str | None) -> list[Path]:

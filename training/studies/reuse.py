@@ -15,6 +15,11 @@ from zoo.errors import UsageError
 from zoo.files import write_json
 
 
+def offered(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
+    """The recipes' digests of the runs that `adopt` can take over for the study. Raises `UsageError` as that does."""
+    return {tuple(r["recipes"]) for other in others for _, r in _finished(other) if serves(study, r)}
+
+
 def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
     """Take over results from the study in the folder `other`, for runs that have none; how many.
 
@@ -22,10 +27,7 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
     measures. It keeps its date, versions and hardware, and says where it is from. Raises `UsageError` where `other` has
     no finished run, and `TrainingError` where a result comes from other images than the finished runs of this study.
     """
-    found = [(path, read(path)) for path in sorted((other / "runs").glob(f"*/*/{RESULT}"))]
-    if not found:
-        raise UsageError(f"{other} holds no finished runs of a study.")
-    known = {tuple(result["recipes"]): (path, result) for path, result in found}
+    known = {tuple(result["recipes"]): (path, result) for path, result in _finished(other)}
     runs, taken = list(runs), 0
     images = known_images(plan.runs(runs[0].folder.parents[2])) if runs else {}
     for run in runs:
@@ -39,6 +41,14 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
                 (run.folder / FAILURE).unlink(missing_ok=True)
                 taken += 1
     return taken
+
+
+def _finished(other: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The results in a study's folder, each with its path."""
+    found = [(path, read(path)) for path in sorted((other / "runs").glob(f"*/*/{RESULT}"))]
+    if not found:
+        raise UsageError(f"{other} holds no finished runs of a study.")
+    return found
 
 
 def serves(study: Study, result: Mapping[str, Any]) -> bool:

@@ -60,6 +60,12 @@ class Search:
     def how(self) -> Validation:
         return Validation(self.folds, self.patience)
 
+    @property
+    def first(self) -> Recipe:
+        """A trial's recipe, for what all of them have in common."""
+        space = space_of(self.losses[0])
+        return self.recipe(space, _lowest(space))
+
     def recipe(self, space: Space, values: dict[str, float], seed: int = 0) -> Recipe:
         """The recipe with searched values, on all training classes until a fold is held out."""
         owner = with_recipes(self.dataset)
@@ -77,8 +83,7 @@ def begin(search: Search, folder: Path) -> Search:
     What the search was begun with stays as it was written then; each fold's result has its own. Raises `TrainingError`
     where the folder holds another search, or one whose recipes have changed since; as `check_images` does.
     """
-    first = space_of(search.losses[0])
-    check_images(search.recipe(first, _lowest(first)), search.data)
+    check_images(search.first, search.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         facts = {**provenance(), "recipes": _recipes(search)}
@@ -141,6 +146,17 @@ def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None
             say(f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set).")
             failed += search.reruns
     return failed
+
+
+def is_left(search: Search, folder: Path) -> bool:
+    """Whether trials or reruns are to be performed yet, here or by other processes."""
+    for loss, trials in open_trials(search, folder).items():
+        if _is_running(trials) or len(trials.get_trials(deepcopy=False)) < search.trials:
+            return True
+        best = best_of(trials)
+        if best is not None and len(reruns_of(search, loss, best.params, folder)) < search.reruns:
+            return True
+    return False
 
 
 def open_trials(search: Search, folder: Path) -> dict[str, Study]:

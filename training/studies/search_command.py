@@ -11,6 +11,7 @@ from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
     from training.studies.search import Search
+    from training.studies.single import Workplace
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -37,28 +38,39 @@ def _run(args: Namespace) -> int:
     check(args.dataset, "test", args.data)
     for loss in args.losses:
         space_of(loss)
-    from training.studies.search import Search, begin  # torch, not before the arguments were looked at
+    from training.studies.plan import check_images
+    from training.studies.search import PLAN, Search, begin  # torch, not before the arguments were looked at
 
     counts = {name: getattr(args, name) for name in ("trials", "reruns", "folds", "patience", "seed")}
     search = Search(tuple(args.losses), args.dataset, **counts, settings=tuple(args.settings), data=args.data)
     folder = args.out or paths.home() / "studies" / f"search-{args.dataset}"
-    return go(begin(search, folder), folder, args)
+    work = work_for(search, args)
+    if not (folder / PLAN).exists():  # images that cannot be had leave no folder behind
+        check_images(search.first, search.data)
+        work.check([search.first])
+    return go(begin(search, folder), folder, args, work)
 
 
-def go(search: Search, folder: Path, args: Namespace, perform: bool = True) -> int:
-    """Perform what is left, unless told not to, write the report and print it; 1 where a rerun failed."""
+def work_for(search: Search, args: Namespace) -> Workplace:
     from training.memory_allocation import keep_freed_memory
-    from training.studies.runner import tell
-    from training.studies.search import run
-    from training.studies.search_report import as_markdown, report_of, to_json, write_report
     from training.studies.single import workplace
-    from zoo.cli.output import print_json
     from zoo.torch_runtime import choose_device
 
+    keep_freed_memory()
+    return workplace(choose_device(args.device), args.data or search.data)
+
+
+def go(search: Search, folder: Path, args: Namespace, work: Workplace | None) -> int:
+    """Perform what is left, if there is a workplace, write the report and print it; 1 where a rerun failed."""
+    from training.studies.runner import tell
+    from training.studies.search import is_left, run
+    from training.studies.search_report import as_markdown, report_of, to_json, write_report
+    from zoo.cli.output import print_json
+
     failed = 0
-    if perform:
-        keep_freed_memory()
-        work = workplace(choose_device(args.device), args.data or search.data)
+    if work is not None:
+        if is_left(search, folder):
+            work.check([search.first])
         failed = run(search, folder, work, (lambda line: None) if args.quiet else tell)
     report = report_of(search, folder)
     write_report(search, report, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, RESULT, Plan, Run
 from training.studies.same_images import Images, images_of, known_images, learn, trained_on
+from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
 from zoo.files import write_json
 
@@ -45,6 +46,12 @@ class Workplace:
         if key not in self.loaded:
             self.loaded = {key: training_data.load(recipe, self.splits.root)}
         return self.loaded[key]
+
+    def check(self, recipes: Iterable[Recipe]) -> None:
+        """Raise `DatasetError` now, where it would end every run, for a split of their data sets that cannot be had."""
+        for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
+            for split in SPLITS:
+                self.splits.dataset(name, split)
 
 
 def workplace(device: torch.device, root: str | Path | None) -> Workplace:

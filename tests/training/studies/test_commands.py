@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -14,6 +16,7 @@ import pytest
 from tests.training.studies import toys
 from training.studies import commands, names, search_command, table
 from zoo.cli.command import Command
+from zoo.cli.main import main
 from zoo.errors import DatasetError, UsageError
 
 SETTINGS = [word for setting in toys.SETTINGS for word in ("--set", setting)]
@@ -123,13 +126,63 @@ def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str)
 
 
 def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for split in ("train", "test"):
-        (tmp_path / "no" / split).mkdir(parents=True)
-    begun = ("toys/two", "--dataset", "glyphs", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "out"))
+    (toys.images(tmp_path / "spoilt") / "train" / "class3" / "2.png").write_bytes(b"no image")
+    begun = ("toys/two", "--dataset", "glyphs", "--data", str(tmp_path / "spoilt"), "--out", str(tmp_path / "out"))
     assert call(commands.RUN, *begun, "--seeds", "1", *SETTINGS) == 1
     out, err = capsys.readouterr()
-    assert f"margin, seed 0: failed: {tmp_path / 'no' / 'train'} holds no images" in err
-    assert f"Failed: margin, seed 0: {tmp_path / 'no' / 'train'} holds no images" in out
+    assert re.search(r"margin, seed 0: failed: .*class3/2\.png", err)
+    assert re.search(r"Failed: margin, seed 0: .*class3/2\.png", out)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "revisiting/figure-2"), ("run", "claims/rho"), ("search", "margin", "contrastive")]
+)
+def test_a_data_set_that_is_not_here_is_said_once_and_leaves_nothing(
+    command: tuple[str, ...], own_zoo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ZOO_DATA", raising=False)
+    assert main(["benchmark", *command, "--dataset", "cub"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("CUB-200-2011 is not in")) == ("", 1)
+    assert err.count("\n") == 1
+    assert not (own_zoo / "studies").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_without_images_is_said_before_any_training(split: str, tmp_path: Path, data: str) -> None:
+    shutil.rmtree(Path(data) / split)
+    (Path(data) / split).mkdir()
+    begun = ("--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), *SETTINGS)
+    for command, what in ((commands.RUN, "toys/two"), (search_command.COMMAND, "ntxent")):
+        with pytest.raises(DatasetError, match=f"{split} holds no images"):
+            call(command, what, *begun)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", *SETTINGS, "--only", "margin")
+    assert call(commands.RUN, *begun, "--out", str(folder)) == 0
+    found, before = capsys.readouterr().out, files(folder)
+    Path(data).rename(tmp_path / "elsewhere")
+    with pytest.raises(DatasetError, match="images"):
+        call(commands.RESUME, str(folder), "--only", "contrastive")
+    assert files(folder) == before  # not even the plan has another arm
+    assert call(commands.RESUME, str(folder), "--quiet") == 0
+    assert capsys.readouterr().out == found
+    moved = (*begun[:4], str(tmp_path / "elsewhere"), *begun[5:])
+    (tmp_path / "elsewhere" / "train").rename(tmp_path / "train")
+    (tmp_path / "elsewhere" / "train").mkdir()
+    assert call(commands.RUN, *moved, "--out", str(tmp_path / "new"), "--from", str(folder)) == 0
+    with pytest.raises(DatasetError, match="train holds no images"):
+        call(commands.RUN, *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--from", str(folder))
+    assert not (tmp_path / "newer").exists()
 
 
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +197,10 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
     assert (row["loss"], row["trials"], row["reruns"]) == ("ntxent", {"complete": 1}, 1)
     assert call(commands.RESUME, folder, "--report", "--quiet") == 0
     assert "# Search on glyphs" in capsys.readouterr().out
+    Path(data).rename(tmp_path / "elsewhere")
+    assert call(commands.RESUME, folder, "--quiet") == 0  # nothing is left to do
+    with pytest.raises(DatasetError, match="images"):
+        call(search_command.COMMAND, *begun, "--trials", "2")
     with pytest.raises(UsageError, match="has no arms"):
         call(commands.RESUME, folder, "--only", "margin")
 

@@ -337,13 +337,13 @@ def test_a_rerun_that_diverges_fails_the_command(
     monkeypatch.setattr(search, "rerun", diverges)
     begin(one, tmp_path)
     args = Namespace(quiet=False, json=True, data=None, device="cpu")
-    assert search_command.go(one, tmp_path, args) == 1
+    assert search_command.go(one, tmp_path, args, search_command.work_for(one, args)) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["failed"] == 2
     assert json.loads(out)["close"] == {}
     assert "rerun 2 of 2: failed: the loss became inf" in err
     monkeypatch.setattr(search, "rerun", rerun)
-    assert search_command.go(one, tmp_path, args) == 0
+    assert search_command.go(one, tmp_path, args, search_command.work_for(one, args)) == 0
 
 
 def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: Search) -> None:

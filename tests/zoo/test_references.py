@@ -1,0 +1,46 @@
+"""A model that another one was made of is written down by what finds it again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import zoo
+from tests.zoo.hub_world import MODEL, World
+from zoo.paths import SHIPPED
+from zoo.references import reference
+from zoo.registry import find, here
+
+
+def copied(folder: Path) -> Path:
+    return Path(shutil.copytree(MODEL, folder))
+
+
+def test_what_has_a_name_here_is_known_by_it(own_zoo: Path) -> None:
+    folders = [SHIPPED / MODEL.name, copied(own_zoo / "models" / "mine"), copied(own_zoo / "baselines" / "timm--net")]
+    for folder in folders:
+        assert reference(folder) == folder.name
+        assert find(folder.name) == here(folder.name) == folder
+
+
+def test_what_has_none_or_one_that_means_another_is_known_by_its_path(
+    own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = copied(tmp_path / "work" / "mine")
+    assert reference(elsewhere) == str(elsewhere.resolve())
+    local = copied(own_zoo / "models" / "mine")
+    monkeypatch.chdir(elsewhere.parent)  # where the path of that name comes first
+    assert reference(local) == str(local.resolve())
+    assert reference(Path("mine")) == str(elsewhere.resolve())
+    copied(own_zoo / "models" / MODEL.name)
+    assert reference(SHIPPED / MODEL.name) == str(SHIPPED / MODEL.name)
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = zoo.load("org/toy", runtime="onnx").folder
+    name = reference(folder)
+    assert name == f"org/toy@{world.hub.repositories['org/toy'].branches['main']}"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert find(name) == here(name) == folder
