@@ -100,13 +100,15 @@ def _weights_in(folder: Path) -> set[str]:
 
 
 def _hash(path: Path, name: str, expected: str) -> Check:
-    if not path.is_file():
-        return Check(f"sha256 {name}", False, "the file is missing")
-    if sha256_of(path) != expected:
-        return Check(f"sha256 {name}", False, "differs from the card's")
     try:
+        if not path.is_file():
+            return Check(f"sha256 {name}", False, "the file is missing")
+        if sha256_of(path) != expected:
+            return Check(f"sha256 {name}", False, "differs from the card's")
         if path.suffix == ".onnx":
             check_weights(path)
+    except OSError as error:  # a name longer than the file system takes, a file that may not be read
+        return Check(f"sha256 {name}", False, f"cannot be read: {error.strerror}")
     except ModelFolderError as error:
         return Check(f"sha256 {name}", False, str(error))
     return Check(f"sha256 {name}", True, expected[:16])

@@ -26,13 +26,13 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import print_json
+    from zoo.cli.output import one_line, print_json
 
     checks = []
     for check in _checks(args):
         checks.append(check)
         if not args.json:
-            print(f"{_mark(check):<12}{check.name:<40}{check.detail}", flush=True)
+            print(f"{_mark(check):<12}{one_line(check.name):<40}{one_line(check.detail)}", flush=True)
     if args.json:
         print_json([check.to_json() for check in checks])
     return 1 if any(check.fails for check in checks) else 0
