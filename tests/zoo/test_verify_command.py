@@ -22,8 +22,8 @@ MODEL = SHIPPED / "margin-conv4-glyphs"
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The shipped model as a folder to damage; golden embeddings by ONNX Runtime alone, which takes less time."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    """The shipped model as a folder to damage, without torch and the fonts of glyphs, which take most of the time."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("torch", "matplotlib") else object())
     return Path(shutil.copytree(MODEL, tmp_path / MODEL.name))
 
 
@@ -103,3 +103,34 @@ def test_weights_of_other_names_are_a_check_of_one_line(tmp_path: Path, capsys: 
     (fp32,) = [line for line in printed if "golden torch fp32" in line]
     assert "Missing key(s) in state_dict" in fp32
     assert "Unexpected key(s)" in fp32
+
+
+@pytest.mark.parametrize(("file", "check"), [("results.json", "scores"), ("onnx/parity.json", "costs")])
+@pytest.mark.parametrize("text", ["", "[", '{"a": 1', '"text"', '[{"model": 1}]'])
+def test_a_damaged_record_is_a_failed_check_beside_the_others(
+    copy: Path, file: str, check: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / file).write_text(text)
+    assert main(["verify", str(copy), "--data", str(tmp_path), "--json"]) == 1
+    told = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert told[check]["fails"] is True
+    assert file in told[check]["detail"]
+    assert told["golden onnx fp32"]["ok"] is True
+
+
+@pytest.mark.parametrize("data", ["nowhere", "nowhere.csv", "file"])
+def test_a_folder_of_data_that_is_not_there_is_wrong_usage(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["verify", "no-such-model", "--data", str(tmp_path / data)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{tmp_path / data}" in said.err
+    assert "name the one that holds the data set" in said.err
+
+
+def test_a_table_of_images_is_data_too(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "birds.csv").write_text("image,label\n")
+    assert main(["verify", str(copy), "--data", str(tmp_path / "birds.csv"), "--quick"]) == 0
+    assert lines(capsys)

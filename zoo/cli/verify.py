@@ -43,11 +43,14 @@ def _mark(check: Check) -> str:
 
 
 def _checks(args: Namespace) -> Iterator[Check]:
+    from zoo.datasets import check_data
     from zoo.registry import find
     from zoo.remeasure import remeasure
     from zoo.remeasure_cost import remeasure_costs
     from zoo.verify import verify, verify_files
 
+    if args.data is not None:
+        check_data(args.data, "folder")  # whose scores are of a table, where it is one
     folder = find(args.model)
     yield from verify(folder)
     yield from verify_files(folder)
