@@ -92,7 +92,8 @@ class Exporter:
             graph = Path(name) / "model.onnx"
             write_resizing(source, how, graph)
             stamp(graph, self.card, precision)
-            row = compare(graph, onnx_runtime.open_file(source, self.card)[0], images.pictures(how), how)
+            run, _ = onnx_runtime.open_file(source, self.card, precision=precision)
+            row = compare(graph, run, images.pictures(how), how)
             if not row["holds"] and not self.force:
                 raise ExportError(
                     f"resizing inside the {precision} graph of {self.card.name} departs from Pillow's: least cosine "
@@ -123,7 +124,7 @@ class Exporter:
         name, card = onnx_runtime.FILES["fp32"], read_card(self.folder)
         try:
             check_files(self.folder, card, [name])
-            onnx_runtime.open_file(self.folder / name, card)
+            onnx_runtime.open_file(self.folder / name, card, precision="fp32")
         except ModelFolderError:
             write_graph(self.folder, self.card, made)
             return made

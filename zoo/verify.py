@@ -145,7 +145,7 @@ def _graphs(folder: Path, card: Card) -> Iterator[Check]:
             if precision in parity:
                 yield _statement(parity[precision], precision, check)
         if (folder / (file := RESIZING[precision])).is_file():
-            embed = _resizes(folder, card, file)
+            embed = _resizes(folder, card, file, precision)
             yield _golden(folder, f"golden onnx {precision} resize", absent, GOLDEN_RESIZE_FLOORS[precision], embed)
 
 
@@ -153,12 +153,12 @@ def _embeds(folder: Path, runtime: str, precision: str) -> Embed:
     return lambda images: load(folder, runtime=runtime, precision=precision).embed(images)
 
 
-def _resizes(folder: Path, card: Card, file: str) -> Embed:
+def _resizes(folder: Path, card: Card, file: str, precision: str) -> Embed:
     """The images one by one, as they are, by the graph that resizes."""
 
     def embed(images: Sequence[np.ndarray]) -> np.ndarray:
         check_files(folder, card, [file])
-        run, mode = open_resizing(folder / file, card), card.preprocessing.mode
+        run, mode = open_resizing(folder / file, card, precision=precision), card.preprocessing.mode
         whole = [np.asarray(open_image(image).convert(mode)) for image in images]
         return np.concatenate([run(image.reshape(1, *image.shape[:2], -1)) for image in whole])
 

@@ -25,8 +25,9 @@ from tests.models import CARD
 from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.files import sha256_of
 from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import FILES, open_file, open_session, providers_of
+from zoo.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
 from zoo.verify import verify
@@ -171,6 +172,30 @@ def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
         zoo.load(copy, runtime="onnx", precision="int8")
 
 
+def _vouch(folder: Path, file: str) -> None:
+    card = read_card(folder)
+    dataclasses.replace(card, files={**card.files, file: sha256_of(folder / file)}).write(folder)
+
+
+@pytest.mark.parametrize(("stands_in", "for_it"), [("int8", "fp32"), ("fp32", "int8"), ("fp32", "fp16")])
+def test_a_graph_in_another_precision_is_refused(copy: Path, stands_in: str, for_it: str) -> None:
+    shutil.copy(copy / FILES[stands_in], copy / FILES[for_it])
+    _vouch(copy, FILES[for_it])
+    says = rf"{FILES[for_it]} is an ONNX graph in {stands_in}, its name says {for_it}\..* --precision {for_it}"
+    with pytest.raises(ModelFolderError, match=says):
+        zoo.load(copy, runtime="onnx", precision=for_it)
+    assert f"golden onnx {for_it}" in {check.name for check in verify(copy) if check.fails}
+
+
+def test_a_graph_of_an_older_export_says_neither_model_nor_precision_and_loads(copy: Path) -> None:
+    model = onnx.load(copy / FILES["fp32"])
+    assert {entry.key for entry in model.metadata_props} == {FINGERPRINT, PRECISION}
+    del model.metadata_props[:]
+    onnx.save(model, copy / FILES["fp32"])
+    _vouch(copy, FILES["fp32"])
+    assert zoo.load(copy, runtime="onnx").embed(IMAGES[:1]).shape == (1, CARD.dim)
+
+
 def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16 is made from an fp32 graph of its own where the folder's cannot be vouched for."""
     made = []
@@ -186,6 +211,10 @@ def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatc
     assert export(copy, "fp16").holds
     assert len(made) == 1
     assert (copy / FILES["fp32"]).read_bytes() == b"cut"
+    shutil.copy(copy / FILES["int8"], copy / FILES["fp32"])
+    _vouch(copy, FILES["fp32"])
+    assert export(copy, "fp16").holds
+    assert len(made) == 2
 
 
 def test_precisions_that_are_not_there(copy: Path) -> None:
