@@ -23,6 +23,9 @@ FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onn
 RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
 """The graphs that resize: their input is `IMAGES`, uint8 [n, h, w, c] of any size, upright, in the card's mode."""
 
+VARIANTS = FILES | {f"{precision}-resize": file for precision, file in RESIZING.items()}
+"""Both kinds, by the names that they have in onnx/parity.json."""
+
 IMAGES, INPUT, OUTPUT = "images", "pixels", "embeddings"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 

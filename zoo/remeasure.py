@@ -46,7 +46,7 @@ def remeasure(
     try:
         results = read_results(folder)
     except ModelFolderError as error:
-        yield Check("scores", False, str(error))
+        yield Check("scores", False, f"cannot be measured again: {error}")
         return
     for result in results:
         about = [str(result[key]) for key in ("dataset", "split", "runtime", "precision")]

@@ -39,7 +39,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     try:
         parity = read_parity(folder)
     except ModelFolderError as error:
-        yield Check("costs", False, str(error))
+        yield Check("costs", False, f"cannot be measured again: {error}")
         return
     for precision, entry in parity.items():
         said = entry.get("cost")

@@ -30,6 +30,7 @@ from zoo.floors import EXPORT_FLOORS
 from zoo.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
+from zoo.records import verify_records
 from zoo.verify import verify
 
 PADDED = {"pads": ([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "zero": (0, np.float32)}
@@ -82,9 +83,27 @@ def test_parity_says_what_was_measured(exported: Path) -> None:
         assert not row["forced"]
         assert row["floor"] == EXPORT_FLOORS[precision] <= row["min_cosine"] <= row["mean_cosine"]
         assert row["centred_cosine"] > 0.98
+        assert row["fingerprint"] == read_card(exported).fingerprint
     assert parity["int8"]["details"]["calibrated_on"] == "folder all"
     assert parity["int8"]["details"]["calibration_images"] == 30
     assert {check.ok for check in verify(exported)} == {True}
+    assert {check.name: check.ok for check in verify_records(exported)}["onnx/parity.json"] is True
+
+
+def test_what_is_said_of_no_graph_here_goes_with_the_next_export(copy: Path) -> None:
+    path = copy / "onnx" / "parity.json"
+    parity = json.loads(path.read_text())
+    older = {key: value for key, value in parity["int8"].items() if key != "fingerprint"}
+    foreign = {"fp16": parity["fp16"] | {"fingerprint": "0" * 64}, "int8": older, "fp16-resize": {}, "int8-resize": 1}
+    path.write_text(json.dumps(foreign))
+    assert export(copy).holds
+    assert list(json.loads(path.read_text())) == ["int8", "fp32"]
+    (failed,) = [check for check in verify_records(copy) if check.fails]
+    assert "says nothing of onnx/model_fp16.onnx" in failed.detail
+    with pytest.raises(ModelFolderError, match=r"onnx/parity\.json \(says nothing of onnx/model_fp16\.onnx"):
+        zoo.push(copy, "org/toy", dry_run=True)
+    assert export(copy, "fp16").holds
+    assert not any(check.fails for check in verify_records(copy))
 
 
 def test_int8_holds_integers_and_fp16_halves(exported: Path) -> None:
