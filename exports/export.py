@@ -27,6 +27,7 @@ from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
 from zoo.loading import check_files
 from zoo.parity import FILE as PARITY
+from zoo.parity import misplaced
 
 
 class Exporter:
@@ -92,7 +93,8 @@ class Exporter:
             graph = Path(name) / "model.onnx"
             write_resizing(source, how, graph)
             stamp(graph, self.card, precision)
-            row = compare(graph, onnx_runtime.open_file(source, self.card)[0], images.pictures(how), how)
+            run, _ = onnx_runtime.open_file(source, self.card, precision=precision)
+            row = compare(graph, run, images.pictures(how), how)
             if not row["holds"] and not self.force:
                 raise ExportError(
                     f"resizing inside the {precision} graph of {self.card.name} departs from Pillow's: least cosine "
@@ -106,7 +108,8 @@ class Exporter:
         if self.folder != self.into:
             copy_model(self.folder, self.into)
             self.folder = self.into
-        self.dropped = publish(self.folder, name, graph, entries)
+        of = {"fingerprint": self.card.fingerprint}
+        self.dropped = publish(self.folder, name, graph, {variant: of | said for variant, said in entries.items()})
 
     def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
@@ -123,7 +126,7 @@ class Exporter:
         name, card = onnx_runtime.FILES["fp32"], read_card(self.folder)
         try:
             check_files(self.folder, card, [name])
-            onnx_runtime.open_file(self.folder / name, card)
+            onnx_runtime.open_file(self.folder / name, card, precision="fp32")
         except ModelFolderError:
             write_graph(self.folder, self.card, made)
             return made
@@ -195,14 +198,20 @@ def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> li
             parity = stack.enter_context(atomic_path(folder / PARITY))
             final = stack.enter_context(atomic_path(folder / name))
             shutil.copyfile(graph, final)
-            # A file that cannot be read is made anew.
-            write_json(parity, {**_without(read_object(folder / PARITY), stale), **entries})
+            write_json(parity, {**_without(_said(folder, card), stale), **entries})
             files = {**_without(card.files, stale.values()), name: sha256_of(final)}
             write_json(own_card, dataclasses.replace(card, files=files).to_json())
         dropped = [file for file in stale.values() if (folder / file).exists()]
         for file in dropped:
             (folder / file).unlink()
     return dropped
+
+
+def _said(folder: Path, card: Card) -> dict[str, Any]:
+    """What parity.json says of this model's graphs. A file that cannot be read is made anew."""
+    graphs = [variant for variant, file in onnx_runtime.VARIANTS.items() if file in card.files]
+    said = {variant: entry for variant, entry in read_object(folder / PARITY).items() if isinstance(entry, dict)}
+    return {variant: entry for variant, entry in said.items() if not misplaced(entry, variant, card, graphs)}
 
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:

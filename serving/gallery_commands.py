@@ -12,7 +12,7 @@ from serving import choosing, runtimes
 from serving.confirming import and_marks, confirmed, marked
 from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
-from zoo.cli.output import print_json, print_table, printable
+from zoo.cli.output import one_line, print_json, print_table, printable
 from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _verify(args: Namespace) -> int:
         print_json([asdict(check) for check in checks])
     else:
         for check in checks:
-            print(f"{MARKS[check.ok]:<12}{check.name:<14}{check.detail}")
+            print(f"{MARKS[check.ok]:<12}{check.name:<14}{one_line(check.detail)}")
     return 1 if any(check.ok is False for check in checks) else 0
 
 

@@ -24,6 +24,9 @@ PIECE = 2**27
 
 _TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON writes half of a character beyond the first 65,536. Both halves together are one."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -54,12 +57,24 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises `OSError`, and `ValueError` for all that is wrong in it, too deep nesting too."""
+    text = path.read_text(encoding="utf-8")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
+    if _SURROGATE.search(text):
+        _check_characters(value)
     return value
+
+
+def _check_characters(value: Any) -> None:
+    """Python's reader takes half of a surrogate pair for a character, which can be neither printed nor written."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"{ord(error.object[error.start]):04x}"
+        raise ValueError(f"it holds \\u{half}, half of a surrogate pair, which is no character") from None
 
 
 def _finite(text: str) -> float:

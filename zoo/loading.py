@@ -106,6 +106,6 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
         checked = pool.submit(check_files, folder, card, [name])
         pool.submit(_read_pillow)
         try:
-            return open_file(folder / name, card, device)
+            return open_file(folder / name, card, device, precision)
         finally:
             checked.result()

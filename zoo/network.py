@@ -191,7 +191,8 @@ def _load(module: nn.Module, path: Path) -> None:
     except FileNotFoundError:
         raise ModelFolderError(f"{path} is missing; the model folder is incomplete.") from None
     except Exception as error:  # safetensors raises its own type, torch RuntimeError for keys and shapes
-        raise ModelFolderError(f"{path} does not hold the weights that the card describes: {error}") from None
+        why = " ".join(str(error).split())  # torch writes a line for each key
+        raise ModelFolderError(f"{path} does not hold the weights that the card describes: {why}") from None
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -23,6 +23,9 @@ FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onn
 RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
 """The graphs that resize: their input is `IMAGES`, uint8 [n, h, w, c] of any size, upright, in the card's mode."""
 
+VARIANTS = FILES | {f"{precision}-resize": file for precision, file in RESIZING.items()}
+"""Both kinds, by the names that they have in onnx/parity.json."""
+
 IMAGES, INPUT, OUTPUT = "images", "pixels", "embeddings"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
@@ -30,31 +33,35 @@ FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
 """Metadata of a graph: `Card.fingerprint` of the model that it was exported from, and its precision."""
 
 
-def open_file(path: Path, card: Card, device: str | None = None) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
+def open_file(
+    path: Path, card: Card, device: str | None = None, precision: str | None = None
+) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
     """A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on.
 
-    device: cpu, cuda, cuda:N or tensorrt. The function may be called from several threads at once. Raises
-    `ModelFolderError` where the graph is of another model or its signature is not the card's, and `UsageError` for a
-    device that this ONNX Runtime cannot use.
+    device: cpu, cuda, cuda:N or tensorrt. precision: that it has to be of, any by default. The function may be called
+    from several threads at once. Raises `ModelFolderError` where the graph is of another model or precision or its
+    signature is not the card's, and `UsageError` for a device that this ONNX Runtime cannot use.
     """
     where = device or "cpu"
-    return _opened(path, card, where, INPUT, list(card.preprocessing.shape)), where
+    return _opened(path, card, where, precision, INPUT, list(card.preprocessing.shape)), where
 
 
-def open_resizing(path: Path, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
+def open_resizing(
+    path: Path, card: Card, device: str | None = None, precision: str | None = None
+) -> Callable[[np.ndarray], np.ndarray]:
     """A function from images uint8 [n, h, w, c] of any one size to embeddings, of a graph that resizes.
 
     The images are upright and have the channels of the card's mode. Raises what `open_file` raises.
     """
-    return _opened(path, card, device or "cpu", IMAGES, None)
+    return _opened(path, card, device or "cpu", precision, IMAGES, None)
 
 
 def _opened(
-    path: Path, card: Card, device: str, name: str, shape: list[int] | None
+    path: Path, card: Card, device: str, precision: str | None, name: str, shape: list[int] | None
 ) -> Callable[[np.ndarray], np.ndarray]:
     """A function from the input `name` to embeddings, of a graph that is the card's. shape: see `_check_signature`."""
     session = open_session(path, device)
-    _check_origin(session, card, path)
+    _check_origin(session, card, path, precision)
     _check_signature(session, card, name, shape)
 
     def run(given: np.ndarray) -> np.ndarray:
@@ -157,13 +164,18 @@ def _saturates() -> bool:
     return known is None or not any("vnni" in flag for flag in known)
 
 
-def _check_origin(session: Any, card: Card, path: Path) -> None:
-    """Graphs of older exports do not say which model they are of."""
-    of = session.get_modelmeta().custom_metadata_map.get(FINGERPRINT)
-    if of not in (None, card.fingerprint):
+def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -> None:
+    """Graphs of older exports do not say which model they are of, nor in which precision."""
+    said = session.get_modelmeta().custom_metadata_map
+    if said.get(FINGERPRINT) not in (None, card.fingerprint):
         raise ModelFolderError(
             f"{path} is the ONNX graph of another model than {card.name}: of other weights, architecture or "
             f"preprocessing. Make it anew with: zoo export {card.name}"
+        )
+    if precision is not None and said.get(PRECISION) not in (None, precision):
+        raise ModelFolderError(
+            f"{path} is an ONNX graph in {said[PRECISION]}, its name says {precision}. Make it anew with: "
+            f"zoo export {card.name} --precision {precision}"
         )
 
 

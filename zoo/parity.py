@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoo.cards import Card
 from zoo.errors import ModelFolderError
 from zoo.files import read_json
 from zoo.floors import EXPORT_FLOORS
@@ -31,6 +32,18 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
         raise not_ours(folder, "expected an object of objects")
     return entries
+
+
+def misplaced(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collection[str]) -> str:
+    """Why an entry is of no graph of this model; "" where it may be. Older exports did not write whose it is.
+
+    graphs: the variants that are there.
+    """
+    if entry.get("variant", variant) != variant:
+        return f"holds what is said of {entry['variant']}"
+    if "fingerprint" in entry:
+        return "" if entry["fingerprint"] == card.fingerprint else "is said of another model's graph"
+    return "" if variant in graphs else "is said of a graph that is not here"
 
 
 def verdict(interval: Sequence[float]) -> str:

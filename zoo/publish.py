@@ -20,6 +20,7 @@ from zoo.hub_errors import explain
 from zoo.hub_variants import Variant, variants
 from zoo.private_paths import without_paths
 from zoo.publication import Publication
+from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify
 
@@ -122,7 +123,7 @@ def _check(folder: Path, card: Card, names: list[str]) -> None:
     for name in names:
         check_inside(folder, name)
     check_config(folder, card)
-    checks = list(verify(folder))
+    checks = [*verify(folder), *verify_records(folder)]
     failed = [f"{check.name} ({check.detail})" for check in checks if check.fails]
     if failed:
         raise ModelFolderError(f"{card.name} does not pass zoo verify, and nothing was sent: {'; '.join(failed)}.")

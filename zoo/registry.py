@@ -118,8 +118,11 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     except (ModelNotFoundError, HubError) as error:
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         if "/" in name:
-            raise type(error)(f"there is no folder {name}, and {error}{_like(name, known_names())}") from None
-        raise ModelNotFoundError(_not_found(name, error)) from None
+            looked = f"there is no folder {name}, and " if revision is None else ""
+            raise type(error)(f"{looked}{error}{_like(name, known_names())}") from None
+        raise ModelNotFoundError(
+            _not_found(name, error) if revision is None else _not_at_hub(name, revision, error)
+        ) from None
 
 
 def here(name: str) -> Path | None:
@@ -301,6 +304,14 @@ def _of_architecture(name: str) -> str:
     """The public backbones of an architecture that is given by timm's name."""
     found = [f"{each.name} ({each.repository})" for each in baselines().values() if each.backbone == name.lower()]
     return f" Public backbones of that architecture: {', '.join(found)}." if found else ""
+
+
+def _not_at_hub(name: str, revision: str, error: ZooError) -> str:
+    """The message for a bare name with a revision, for which nothing but the Hub was looked at."""
+    asked = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
+    folder = _local(name)
+    here = _like(name, known_names()) if folder is None else f" Without a revision {name!r} loads from {folder}."
+    return f"no model {name!r} at revision {revision!r}: with a revision only the Hub is asked. {asked}{here}"
 
 
 def _not_found(name: str, error: ZooError) -> str:

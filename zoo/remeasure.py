@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.cards import read_card
 from zoo.datasets.dataset import FOLDER, WHOLE
-from zoo.errors import DatasetError, MissingDependencyError, ZooError
+from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.held_out import Found, split_for
 from zoo.loading import load
@@ -36,15 +36,20 @@ def remeasure(
     Means over queries are; scores of further groups of metrics are not measured again, and named as not checked.
 
     data: where the data sets lie (default: `ZOO_DATA`, else the download cache); one that is not at hand leaves its
-    check open, and so does a folder of other images. device: of the scores by torch, as `zoo.load` takes it. Raises
-    `ModelFolderError` where results.json cannot be read.
+    check open, and so does a folder of other images. device: of the scores by torch, as `zoo.load` takes it. A
+    results.json that cannot be read is a failed check.
     """
 
     @cache
     def found(name: str, split: str) -> Found:
         return split_for(folder, read_card(folder), name, split, data)
 
-    for result in read_results(folder):
+    try:
+        results = read_results(folder)
+    except ModelFolderError as error:
+        yield Check("scores", False, f"cannot be measured again: {error}")
+        return
+    for result in results:
         about = [str(result[key]) for key in ("dataset", "split", "runtime", "precision")]
         name = f"scores {' '.join(about)}"
         if "None" in about:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import Dataset
-from zoo.errors import DatasetError, MissingDependencyError, ZooError
+from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.loading import load
 from zoo.onnx_runtime import FILES
@@ -24,7 +24,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     within `TOLERANCE` of what is measured again.
 
     data: where the data sets lie (default: `ZOO_DATA`, else the download cache); one that is not at hand leaves its
-    check open. Raises `ModelFolderError` where onnx/parity.json cannot be read.
+    check open. An onnx/parity.json that cannot be read is a failed check.
     """
 
     @cache
@@ -36,7 +36,12 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
         there = (folder / FILES["fp32"]).is_file()
         return retrieval(dataset(name, split), load(folder, "onnx" if there else "torch"), progress)
 
-    for precision, entry in read_parity(folder).items():
+    try:
+        parity = read_parity(folder)
+    except ModelFolderError as error:
+        yield Check("costs", False, f"cannot be measured again: {error}")
+        return
+    for precision, entry in parity.items():
         said = entry.get("cost")
         if not isinstance(said, dict) or not (folder / FILES.get(precision, "")).is_file():
             continue

@@ -25,10 +25,12 @@ from tests.models import CARD
 from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.files import sha256_of
 from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import FILES, open_file, open_session, providers_of
+from zoo.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
+from zoo.records import verify_records
 from zoo.verify import verify
 
 PADDED = {"pads": ([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "zero": (0, np.float32)}
@@ -81,9 +83,27 @@ def test_parity_says_what_was_measured(exported: Path) -> None:
         assert not row["forced"]
         assert row["floor"] == EXPORT_FLOORS[precision] <= row["min_cosine"] <= row["mean_cosine"]
         assert row["centred_cosine"] > 0.98
+        assert row["fingerprint"] == read_card(exported).fingerprint
     assert parity["int8"]["details"]["calibrated_on"] == "folder all"
     assert parity["int8"]["details"]["calibration_images"] == 30
     assert {check.ok for check in verify(exported)} == {True}
+    assert {check.name: check.ok for check in verify_records(exported)}["onnx/parity.json"] is True
+
+
+def test_what_is_said_of_no_graph_here_goes_with_the_next_export(copy: Path) -> None:
+    path = copy / "onnx" / "parity.json"
+    parity = json.loads(path.read_text())
+    older = {key: value for key, value in parity["int8"].items() if key != "fingerprint"}
+    foreign = {"fp16": parity["fp16"] | {"fingerprint": "0" * 64}, "int8": older, "fp16-resize": {}, "int8-resize": 1}
+    path.write_text(json.dumps(foreign))
+    assert export(copy).holds
+    assert list(json.loads(path.read_text())) == ["int8", "fp32"]
+    (failed,) = [check for check in verify_records(copy) if check.fails]
+    assert "says nothing of onnx/model_fp16.onnx" in failed.detail
+    with pytest.raises(ModelFolderError, match=r"onnx/parity\.json \(says nothing of onnx/model_fp16\.onnx"):
+        zoo.push(copy, "org/toy", dry_run=True)
+    assert export(copy, "fp16").holds
+    assert not any(check.fails for check in verify_records(copy))
 
 
 def test_int8_holds_integers_and_fp16_halves(exported: Path) -> None:
@@ -171,6 +191,30 @@ def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
         zoo.load(copy, runtime="onnx", precision="int8")
 
 
+def _vouch(folder: Path, file: str) -> None:
+    card = read_card(folder)
+    dataclasses.replace(card, files={**card.files, file: sha256_of(folder / file)}).write(folder)
+
+
+@pytest.mark.parametrize(("stands_in", "for_it"), [("int8", "fp32"), ("fp32", "int8"), ("fp32", "fp16")])
+def test_a_graph_in_another_precision_is_refused(copy: Path, stands_in: str, for_it: str) -> None:
+    shutil.copy(copy / FILES[stands_in], copy / FILES[for_it])
+    _vouch(copy, FILES[for_it])
+    says = rf"{FILES[for_it]} is an ONNX graph in {stands_in}, its name says {for_it}\..* --precision {for_it}"
+    with pytest.raises(ModelFolderError, match=says):
+        zoo.load(copy, runtime="onnx", precision=for_it)
+    assert f"golden onnx {for_it}" in {check.name for check in verify(copy) if check.fails}
+
+
+def test_a_graph_of_an_older_export_says_neither_model_nor_precision_and_loads(copy: Path) -> None:
+    model = onnx.load(copy / FILES["fp32"])
+    assert {entry.key for entry in model.metadata_props} == {FINGERPRINT, PRECISION}
+    del model.metadata_props[:]
+    onnx.save(model, copy / FILES["fp32"])
+    _vouch(copy, FILES["fp32"])
+    assert zoo.load(copy, runtime="onnx").embed(IMAGES[:1]).shape == (1, CARD.dim)
+
+
 def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16 is made from an fp32 graph of its own where the folder's cannot be vouched for."""
     made = []
@@ -186,6 +230,10 @@ def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatc
     assert export(copy, "fp16").holds
     assert len(made) == 1
     assert (copy / FILES["fp32"]).read_bytes() == b"cut"
+    shutil.copy(copy / FILES["int8"], copy / FILES["fp32"])
+    _vouch(copy, FILES["fp32"])
+    assert export(copy, "fp16").holds
+    assert len(made) == 2
 
 
 def test_precisions_that_are_not_there(copy: Path) -> None:

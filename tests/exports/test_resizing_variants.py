@@ -66,6 +66,7 @@ def write_inexact(folder: Path, precision: str) -> None:
             noise = 0.1 * values.std() * draw.normal(size=values.shape)
             tensor.CopyFrom(numpy_helper.from_array((values + noise).astype(np.float32), tensor.name))
     onnx.save(model, folder / FILES[precision])
+    stamp(folder / FILES[precision], read_card(folder), precision)
     vouch(folder, FILES[precision])
 
 
@@ -124,6 +125,9 @@ def test_one_of_another_model_or_that_takes_something_else_is_found(copy: Path) 
     stamp(copy / RESIZING["fp16"], dataclasses.replace(read_card(copy), architecture="other"), "fp16")
     vouch(copy, RESIZING["fp16"])
     assert "of another model" in checks(copy)["golden onnx fp16 resize"].detail
+    stamp(copy / RESIZING["fp16"], read_card(copy), "int8")
+    vouch(copy, RESIZING["fp16"])
+    assert "is an ONNX graph in int8, its name says fp16" in checks(copy)["golden onnx fp16 resize"].detail
 
 
 def test_what_parity_says_is_held_against_the_golden_images(copy: Path) -> None:

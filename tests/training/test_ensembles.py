@@ -21,6 +21,7 @@ from zoo.cards import Head, Preprocessing, read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, RecipeError, UsageError
 from zoo.network import create_trunk
+from zoo.records import verify_records
 from zoo.verify import verify
 
 HEADLESS = dataclasses.replace(
@@ -54,7 +55,9 @@ def test_the_embedding_is_the_members_embeddings_concatenated(members: list[Path
     expected = joined(members)
     assert np.abs(zoo.load(folder).embed(IMAGES) - expected).max() < 1e-6
     assert all(check.ok for check in verify(folder))
+    assert [check.ok for check in verify_records(folder)] == [True, None]
     recipe = json.loads((folder / "recipe.json").read_text())
+    assert recipe["model"] == {"name": "three", "fingerprint": card.fingerprint}
     assert [member["name"] for member in recipe["ensemble"]] == ["toy-conv4-noise", "headless", "sister"]
     # An ensemble is a model like any other, and so may be a member: three of dimension 30, 12 and 6.
     concatenate([folder, *members[:2]], tmp_path / "nested", "nested")

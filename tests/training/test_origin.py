@@ -18,9 +18,11 @@ from training.origin import changes, origin_facts
 from training.recipe import Recipe
 from training.recipes import RECIPES
 from training.resolving import resolve
+from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.datasets.dataset import Dataset
 from zoo.origins import read_origin
+from zoo.records import verify_records
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,9 @@ def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypa
     record = json.loads((own_zoo / "models" / "mine-seed1" / "recipe.json").read_text())
     expected = {"batch.size": 8, "schedule.epochs": 1, "schedule.steps": 1}
     assert (record["origin"], record["settings"]) == ("margin-conv4-glyphs", expected)
+    of = {"name": "mine-seed1", "fingerprint": read_card(own_zoo / "models" / "mine-seed1").fingerprint}
+    assert record["model"] == of
+    assert [check.ok for check in verify_records(own_zoo / "models" / "mine-seed1")] == [True, None]
     origin = zoo.info("mine-seed1").origin
     assert origin == read_origin(own_zoo / "models" / "mine-seed1", "mine-seed1")
     assert (origin.recipe, origin.changed) == ("margin-conv4-glyphs", expected)

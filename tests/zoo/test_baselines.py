@@ -32,6 +32,7 @@ from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeErr
 from zoo.golden import pictures
 from zoo.network import create_trunk
 from zoo.preprocessing import to_pixels
+from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify
 
@@ -284,11 +285,14 @@ def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(folder, "fetch", fetch)
     made = folder.make_folder("timm/resnet10t.toy_in1k")
-    assert json.loads((made / "recipe.json").read_text())["baseline"] == {
+    record = json.loads((made / "recipe.json").read_text())
+    assert record["baseline"] == {
         "repository": "timm/resnet10t.toy_in1k",
         "commit": COMMIT,
         "weights": hashlib.sha256(before[WEIGHTS]).hexdigest(),
     }
+    assert record["model"] == {"name": made.name, "fingerprint": read_card(made).fingerprint}
+    assert [check.ok for check in verify_records(made)] == [True, None]
 
 
 @pytest.mark.usefixtures("hub")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import zoo
-from zoo.cards import read_card
+from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.paths import SHIPPED
+from zoo.verify import verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 LARGE = 1e6
@@ -60,6 +62,28 @@ def test_what_fails_in_fp32_fails_verify_and_push(overflowing: Path, capsys: pyt
     vouch(overflowing)
     assert main(["verify", str(overflowing), "--quick", "--json"]) == 1
     failed = {check["name"] for check in json.loads(capsys.readouterr().out) if check["fails"]}
-    assert failed == {"golden torch fp32"}
+    assert failed == {f"golden torch {precision}" for precision in ("fp32", "fp16", "bf16")}
     with pytest.raises(ModelFolderError, match=r"does not pass zoo verify, .*: golden torch fp32 \(least cosine"):
         zoo.push(overflowing, "org/toy", dry_run=True)
+
+
+DAMAGE: dict[str, Callable[[Card], Card]] = {
+    "a config.json that contradicts the card": lambda card: dataclasses.replace(card, architecture="resnet18"),
+    "preprocessing of another model": lambda card: dataclasses.replace(
+        card, preprocessing=dataclasses.replace(card.preprocessing, mean=(0.1, 0.5, 0.5))
+    ),
+    "a card that says other heads": lambda card: dataclasses.replace(card, heads=(Head("other", card.dim),)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("config", [True, False])
+def test_damage_is_no_matter_of_half_precision(overflowing: Path, damage: str, config: bool) -> None:
+    """With the config.json to contradict the card, or by golden images and weights alone."""
+    DAMAGE[damage](read_card(overflowing)).write(overflowing)
+    if not config:
+        (overflowing / "config.json").unlink()
+    checks = {check.name: check for check in verify(overflowing)}
+    assert checks["golden torch fp32"].fails
+    assert checks["golden torch fp16"].fails
+    assert not any(check.unsuited for check in checks.values())

@@ -161,14 +161,29 @@ def test_what_the_login_does_not_open(
 def test_what_is_not_there_is_said_with_where_it_was_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelNotFoundError, match=rf"the Hub \({world.hub.url}\) has no org/tyo"):
         zoo.load("org/tyo")
-    with pytest.raises(ModelNotFoundError, match="has no revision 'v9'"):
-        zoo.load("org/toy", revision="v9")
+    with pytest.raises(ModelNotFoundError, match=r"^org/toy on the Hub has no revision 'v9'"):
+        zoo.load("org/toy", revision="v9")  # no other place was looked at
     with pytest.raises(UsageError, match="another one is asked for"):
         zoo.load("org/toy@v1", revision="v2")
     with pytest.raises(ModelNotFoundError, match=r"has no dml-zoo/toy.*ZOO_HUB_ORG"):
         zoo.load("toy")
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
     assert_whole(zoo.load("toy", runtime="onnx").folder)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_with_a_revision_no_other_place_than_the_hub_is_said_to_have_been_looked_at(
+    world: World, own_zoo: Path, offline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    asked = r"It could not be asked \(HF_HUB_OFFLINE is set\)\." if offline else r"There, the Hub .* has no dml-zoo/"
+    head = r"^no model '{}' at revision 'main': with a revision only the Hub is asked\. " + asked
+    shipped = head.format("margin-conv4-glyphs") + rf".* Without a revision .* loads from {MODEL}\.$"
+    with pytest.raises(ModelNotFoundError, match=shipped) as caught:
+        zoo.load(MODEL.name, revision="main")
+    assert "zoo train" not in str(caught.value)
+    with pytest.raises(ModelNotFoundError, match=head.format("margin-conv4-glyps") + ".* Did you mean 'margin-conv4-g"):
+        zoo.load("margin-conv4-glyps", revision="main")
 
 
 def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(

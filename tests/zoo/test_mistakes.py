@@ -186,6 +186,7 @@ TYPOS = [
     (["baseline", "dinov2-s41", "--as", "mine"], "Did you mean 'dinov2-s14'"),
     (["push", "margin-conv4-glyps", "org/x"], "Did you mean 'margin-conv4-glyphs'"),
     (["verify", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
+    (["verify", MODEL, "--data", "nowhere"], "there is no folder nowhere"),
     (["benchmark", "run", "claims/roh", "--dataset", "glyphs"], "Did you mean 'claims/rho'"),
     (["benchmark", "run", "claims/rho", "--dataset", "glyhps"], "Did you mean 'glyphs'"),
     (["benchmark", "search", "margn", "--dataset", "glyphs"], "Did you mean 'margin'"),

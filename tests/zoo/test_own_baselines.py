@@ -23,6 +23,7 @@ from zoo.cli.main import main
 from zoo.errors import DatasetError, UsageError
 from zoo.golden import pictures
 from zoo.preprocessing import to_pixels
+from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify
 
@@ -61,6 +62,8 @@ def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
     export(folder)
     np.testing.assert_allclose(zoo.load("mine", runtime="onnx").embed(files), rows, atol=2e-5)
     assert {check.ok for check in verify(folder)} == {True}
+    assert [check.ok for check in verify_records(folder)] == [True, None, True]
+    assert json.loads((folder / "recipe.json").read_text())["model"]["fingerprint"] == card.fingerprint
     assert main(["evaluate", "mine", "--dataset", "folder", "--data", str(folder_of_pictures), "--json"]) == 0
     assert main(["index", "mine", str(folder_of_pictures), "--out", str(own_zoo / "gallery")]) == 0
 

@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import zoo
@@ -15,6 +16,7 @@ from training.origin import changes
 from training.recipes import RECIPES
 from zoo.cards import Head, read_card
 from zoo.datasets.dataset import Dataset
+from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
 from zoo.registry import find, recipes
 from zoo.verify import verify
@@ -38,6 +40,12 @@ def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Pat
     heads = {"sha256 heads.safetensors"} if read_card(folder).heads else set()
     wanted = {"sha256 model.safetensors", "sha256 onnx/model.onnx", "golden torch fp32", "golden onnx fp32"}
     assert wanted | heads <= set(checks)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_its_graph_says_which_model_it_is_of_and_in_which_precision(folder: Path) -> None:
+    said = {entry.key: entry.value for entry in onnx.load(folder / FILES["fp32"]).metadata_props}
+    assert said == {"dml-zoo.fingerprint": read_card(folder).fingerprint, "dml-zoo.precision": "fp32"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

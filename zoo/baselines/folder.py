@@ -53,9 +53,10 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
         with atomic_folder(folder) as temporary:
-            _write(temporary, _card(folder.name, repository, model, trunk), trunk)
+            card = _write(temporary, _card(folder.name, repository, model, trunk), trunk)
+            of = {"name": card.name, "fingerprint": card.fingerprint}
             made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
-            write_json(temporary / "recipe.json", {"baseline": made_of, "versions": _versions()})
+            write_json(temporary / "recipe.json", {"model": of, "baseline": made_of, "versions": _versions()})
     except HubError as error:
         raise type(error)(f"{error}{_timms_like(repository)}") from None
     except RecipeError as error:
@@ -103,11 +104,12 @@ def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Car
     )
 
 
-def _write(folder: Path, card: Card, trunk: nn.Module) -> None:
+def _write(folder: Path, card: Card, trunk: nn.Module) -> Card:
     files = save_network(Network(trunk, nn.ModuleDict()), card, folder)
     card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
     card.write(folder)
     write_golden(folder, card, pictures(), open_model(folder, card, device="cpu")[0])
+    return card
 
 
 def _versions() -> dict[str, str]:

@@ -148,6 +148,8 @@ def _write(out: Path, network: Network, card: Card, source: Path) -> Card:
         weights = save_network(network.cpu(), card, folder)
         card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in weights})
         card.write(folder)
-        write_json(folder / "recipe.json", {"baseline": made_of, "date": datetime.now(UTC).date().isoformat()})
+        of = {"name": card.name, "fingerprint": card.fingerprint}
+        today = datetime.now(UTC).date().isoformat()
+        write_json(folder / "recipe.json", {"model": of, "baseline": made_of, "date": today})
         write_golden(folder, card, pictures, open_model(folder, card, device="cpu")[0])
     return card

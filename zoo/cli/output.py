@@ -22,6 +22,15 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def one_line(text: str) -> str:
+    """On one line, so that what others wrote cannot pass for lines of ours.
+
+    As Python writes them are line breaks and other controls, what turns the direction of writing, and halves of
+    characters, which no encoding has.
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 

@@ -54,11 +54,11 @@ def _run(args: Namespace) -> int:
 
 
 def _print(done: Publication, dry: bool) -> None:
-    from zoo.cli.output import print_table
+    from zoo.cli.output import one_line, print_table
 
     print_table(("file", "bytes"), [(name, str(size)) for name, size in done.sizes.items()], numbers=("bytes",))
     for name in done.left_out:
-        print(f"not sent: {name}")
+        print(f"not sent: {one_line(name)}")
     for remark in done.remarks:
         print(f"note: {remark}")
     if dry:

@@ -20,19 +20,19 @@ UNSUITED = "unsuited"
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name or folder")
     parser.add_argument("--data", metavar="DIR", help="where the data sets lie (default: ZOO_DATA, else downloaded)")
-    parser.add_argument("--quick", action="store_true", help="hashes and golden images only, no scores")
+    parser.add_argument("--quick", action="store_true", help="files and golden images only, no scores")
     parser.add_argument("--device", help="of torch's scores: cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import print_json
+    from zoo.cli.output import one_line, print_json
 
     checks = []
     for check in _checks(args):
         checks.append(check)
         if not args.json:
-            print(f"{_mark(check):<12}{check.name:<40}{check.detail}", flush=True)
+            print(f"{_mark(check):<12}{one_line(check.name):<40}{one_line(check.detail)}", flush=True)
     if args.json:
         print_json([check.to_json() for check in checks])
     return 1 if any(check.fails for check in checks) else 0
@@ -43,21 +43,26 @@ def _mark(check: Check) -> str:
 
 
 def _checks(args: Namespace) -> Iterator[Check]:
+    from zoo.datasets import check_data
+    from zoo.records import verify_records
     from zoo.registry import find
     from zoo.remeasure import remeasure
     from zoo.remeasure_cost import remeasure_costs
     from zoo.verify import verify, verify_files
 
+    if args.data is not None:
+        check_data(args.data, "folder")  # whose scores are of a table, where it is one
     folder = find(args.model)
     yield from verify(folder)
     yield from verify_files(folder)
+    yield from verify_records(folder)
     if not args.quick:
         yield from remeasure(folder, args.data, sys.stderr.isatty(), args.device)
         yield from remeasure_costs(folder, args.data, sys.stderr.isatty())
 
 
 COMMAND = Command(
-    summary="check a model: hashes, golden embeddings on every runtime, scores and costs measured again",
+    summary="check a model: its files, golden embeddings on every runtime, scores and costs measured again",
     configure=_configure,
     run=_run,
     examples="""\
