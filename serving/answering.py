@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
 
-from serving.turns import LAST_CALL, Acceptor, Turns
+from serving.turns import LAST_CALL, LONGEST_CALL, Acceptor, Turns
 
 
 class Server(uvicorn.Server):
@@ -33,9 +34,12 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.sleep(LAST_CALL)
         if self._acceptor:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._acceptor.closed.wait(), LONGEST_CALL)
             self._acceptor.close()
+        else:
+            await asyncio.sleep(LAST_CALL)
         await super().shutdown(sockets)
 
     def _protocol(self) -> asyncio.Protocol:

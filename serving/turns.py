@@ -29,6 +29,8 @@ STEP = 0.001
 """Seconds after which whoever left a connection looks for it again: meanwhile the turn may have come to it."""
 LAST_CALL = 0.2
 """Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
+LONGEST_CALL = 1.0
+"""Seconds for which workers wait for the supervisor to shut the socket, which it does when nobody waits there."""
 PAUSE = 1.0
 """Seconds without accepting after the system refused to, as where too many files are open."""
 
@@ -107,6 +109,7 @@ class Acceptor:
         self._waiting.register(listening, select.POLLIN)
         self._since, self._awaited, self._able = 0.0, turns.before_me(), True
         self._arriving: dict[asyncio.Protocol, asyncio.Task[object]] = {}
+        self.closed = asyncio.Event()
         self._watch()
 
     def tick(self) -> None:
@@ -115,6 +118,7 @@ class Acceptor:
         self._tell()
 
     def close(self) -> None:
+        self.closed.set()
         self._turns.tell(int(AWAY))
         self._loop.remove_reader(self._listening)
         if self._later:
