@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +71,8 @@ def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
             f"{path} is parted into train and test. The split is made here, by class: name a folder whose subfolders "
             "are the classes, or a table without the column split."
         )
-    named = load_folder("train", place)
+    # Its own split is measured by all pictures, each beside all others, whatever a table says of queries.
+    named = replace(load_folder("train", place), factors={})
     unreadable = unreadable_images(named, progress)
     readable = np.array([source not in unreadable for source in named.sources])
     if not readable.any():

@@ -1,6 +1,6 @@
 """Which classes of a person's own pictures a model learnt and which were held out, found again in the folder of them.
 
-`zoo finetune` and `zoo distill` part a folder, or a table, by class and write into the recipe.json how (`split`).
+`zoo finetune` parts a folder or a table by class, `zoo distill` a folder; both write how into recipe.json (`split`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def split_for(folder: Path, card: Card, name: str, split: str, data: str | Path 
     if whole.split != WHOLE or missing:
         return Found(whole, notes=tuple(_otherwise(card.name, record, whole, split, missing)))
     same = _is_same(whole, record)
-    part = subset(whole, _of(whole, names), split)
+    # As it was measured then: each picture beside all others, whatever a table says of queries.
+    part = replace(subset(whole, _of(whole, names), split), factors={})
     return Found(part, same, tuple(_as_recorded(card.name, record, whole, split, same)))
 
 

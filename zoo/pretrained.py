@@ -18,6 +18,7 @@ from torch import Tensor
 from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
+from zoo.hub import COMMIT
 from zoo.hub_errors import deepest, explain, is_unreachable
 from zoo.hub_transfer import over_http, remove_leftovers
 from zoo.hub_tries import patiently
@@ -156,14 +157,19 @@ def fetch(repository: str, revision: str | None, file: str, instead: str = INSTE
 
 def _download(repository: str, revision: str | None, file: str) -> str:
     """As the client does it, which would ask a Hub that nobody can reach for half a minute: it is asked once before."""
+    found = try_to_load_from_cache(repository, file, revision=revision)
+    here = found if isinstance(found, str) else None
+    if here and revision and COMMIT.fullmatch(revision):
+        return here
     if not constants.HF_HUB_OFFLINE:
         try:
             HfApi().model_info(repository, revision=revision)
         except Exception as error:
-            found = try_to_load_from_cache(repository, file, revision=revision) if is_unreachable(error) else None
-            if not isinstance(found, str):
+            if not is_unreachable(error):
+                return hf_hub_download(repository, file, revision=revision)  # which knows what its cache is good for
+            if not here:
                 raise
-            return found
+            return here
     return hf_hub_download(repository, file, revision=revision)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 WORDS = ("train_classes", "test_classes", "seen_by_base", "seen_by_teacher")
 """Keys of lists of labels, which may look like paths (/m/01g317 is a class of Open Images) and are none."""
 
-_WHOLE = re.compile(r"(~[\w.-]*)?/")
+_WHOLE = re.compile(r"(file:/*|~[\w.-]*|\.{1,2})?/")
 _WITHIN = re.compile(r"(?<![\w.~/])(?!(?<=:)//)(~[\w.-]*)?/[^\s,;:'\"()]+")
-"""How a full path begins, and one inside a sentence: neither `org/name` nor an address of the web."""
+_FILE = re.compile(r"file:/+[^\s,;'\"()]*")
+"""How a path begins that stands alone, and a full one in a sentence: neither `org/name` nor an address of the web."""
 
 
 def without_paths(value: Any) -> Any:
@@ -29,4 +30,8 @@ def without_paths(value: Any) -> Any:
 def _cut(text: str) -> str:
     if _WHOLE.match(text):  # to its end, as names of folders may hold spaces
         return PurePosixPath(text).name
-    return _WITHIN.sub(lambda found: PurePosixPath(found.group()).name, text)
+    return _WITHIN.sub(_last, _FILE.sub(_last, text))
+
+
+def _last(found: re.Match[str]) -> str:
+    return PurePosixPath(found.group()).name

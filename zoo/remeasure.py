@@ -61,7 +61,7 @@ def remeasure(
                 yield Check(name, None, _unparted(about[1], known))
                 continue
             model = load(folder, about[2], about[3], device if about[2] == "torch" else None)
-            again = evaluate(model, known.dataset, k=_ks(result), progress=progress)
+            again = evaluate(model, known.dataset, k=_ks(result), progress=progress, unreadable={})  # counted there
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:

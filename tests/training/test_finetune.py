@@ -80,6 +80,14 @@ def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path
         read_pictures(tmp_path / "parted")
 
 
+def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
+    """What is printed of the held-out classes is what is kept of them: each picture searches all others."""
+    root = write_pictures(tmp_path)
+    lines = [f"{path.relative_to(tmp_path)},{path.parent.name},1" for path in sorted(root.rglob("*.png"))]
+    (tmp_path / "t.csv").write_text("\n".join(["image,label,query", *lines]))
+    assert read_pictures(tmp_path / "t.csv").dataset.factors == {}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

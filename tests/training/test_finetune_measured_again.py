@@ -61,11 +61,11 @@ def test_the_held_out_classes_are_measured_and_verified(
     assert err.count("zoo: left out: image") == 2
 
     model = zoo.load("mine", device="cpu")
-    learnt = zoo.evaluate(model, split="train", data=root, k=(1,))
+    learnt = zoo.evaluate(model, split="train", data=root, k=(1,), unreadable={})
     rows = model.embed(train.images)
     assert (learnt.split, learnt.queries, learnt.classes, learnt.unreadable) == ("train", len(train), 6, 6)
     assert learnt.metrics == pytest.approx(retrieval_metrics(rows, train.labels, (1,)))
-    whole = zoo.evaluate(model, split="all", data=root, k=(1,))
+    whole = zoo.evaluate(model, split="all", data=root, k=(1,), unreadable={})
     assert (whole.split, whole.queries, whole.queries_without_relatives, whole.unreadable) == ("all", 48, 1, 8)
 
 
@@ -78,7 +78,7 @@ def test_a_table_too(tmp_path: Path, own_zoo: Path) -> None:
     fitted = fit(own_zoo, table)
     (check,) = remeasure(own_zoo / "models" / "mine", table)
     assert check.ok is True
-    found = zoo.evaluate(zoo.load("mine", device="cpu"), data=table, k=(1,))
+    found = zoo.evaluate(zoo.load("mine", device="cpu"), data=table, k=(1,), unreadable={})
     assert (found.split, found.queries) == ("test", 12)
     assert found.metrics["map_at_r"] == next(row.after for row in fitted.rows if row.metric == "map_at_r")
     # The same pictures as a folder: the classes are found, the images have other names.

@@ -32,6 +32,7 @@ from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeErr
 from zoo.golden import pictures
 from zoo.network import create_trunk
 from zoo.preprocessing import to_pixels
+from zoo.pretrained import fetch
 from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify
@@ -401,3 +402,20 @@ def test_a_hub_that_nobody_reaches_is_not_asked_again_and_again(
     shutil.rmtree(folder)
     assert find("timm/resnet10t.toy_in1k").is_dir()  # again, of the files in the cache
     assert sum(pauses) == 0
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_what_is_in_the_cache_is_taken_where_the_hub_refuses(
+    hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    folder = find("timm/resnet10t.toy_in1k")
+    shutil.rmtree(folder)
+    hub.fail(*(Fault("", 999, method, status=status) for method in ("GET", "HEAD")))
+    assert find("timm/resnet10t.toy_in1k") == folder
+
+
+def test_files_of_a_commit_that_are_in_the_cache_are_not_asked_for(hub: Hub) -> None:
+    first = fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json")
+    hub.fail(*(Fault("", 999, method, status=503) for method in ("GET", "HEAD")))
+    assert fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json") == first

@@ -96,7 +96,7 @@ def test_images_that_could_not_be_read_were_never_counted(folder: Path, root: Pa
     for name in (CHECKS, HTML):
         (root / name / "9.png").write_bytes(b"no image")
     assert asked(folder, "test", root).same is True
-    result = zoo.evaluate(zoo.load(folder, "onnx"), data=root)
+    result = zoo.evaluate(zoo.load(folder, "onnx"), data=root, unreadable={})
     assert (result.split, result.queries, result.classes, result.unreadable) == ("test", 2 * EACH, 2, 1)
 
 

@@ -84,3 +84,18 @@ def test_the_command(two_methods: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert rows[-1]["ours"]["value"] == 0.7
     assert main(["benchmark", "models", "--dataset", "cars"]) == 0
     assert "nothing is measured yet" in capsys.readouterr().err
+
+
+def test_a_single_seed_is_found_without_its_number(own_zoo: Path) -> None:
+    model(own_zoo, "margin-r50-cub-seed1", {**RECIPE, "seed": 1}, recall_at_1=0.6)
+    model(own_zoo, "contrastive-seed1", {**CONTRASTIVE, "seed": 1}, recall_at_1=0.5)
+    rows = on_cub(names=["contrastive", "contrastive-seed1"], metrics=["recall_at_1"] * 2, against="margin-r50-cub")
+    ((key, row),) = rows.items()
+    assert key == ("contrastive-seed1", "recall_at_1")
+    assert row.difference is not None
+    assert row.difference.value == pytest.approx(-0.1)
+
+
+def test_a_data_set_that_is_none_gets_the_nearest(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "models", "--dataset", "glyfs"]) == 2
+    assert "'glyphs'" in capsys.readouterr().err

@@ -22,6 +22,10 @@ from zoo.private_paths import without_paths
         ),
         ("not in '/home/ann/.cache/hub' (HF_HOME=/srv/hub)", "not in 'hub' (HF_HOME=hub)"),
         ("looked in:/srv/a,/srv/b", "looked in:a,b"),
+        ("../secretclient/acme", "acme"),
+        ("./models/ft", "ft"),
+        ("file:///home/ann/secret/x y", "x y"),
+        ("read of file:///home/ann/secret/x.", "read of x."),
     ],
 )
 def test_a_path_is_cut_to_its_last_part(said: str, told: str) -> None:

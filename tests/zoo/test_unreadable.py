@@ -55,7 +55,9 @@ def test_a_folder_is_measured_as_if_they_were_not_there(model: Embedder, picture
     assert found.queries == clean.queries == WHOLE
     assert found.metrics == pytest.approx(clean.metrics)
     assert found.intervals == clean.intervals
-    assert evaluate(model, "folder", data=spoilt).unreadable == 2  # without asking which they are
+    with pytest.warns(UserWarning, match="left out: image") as warned:  # where nobody asks which they are
+        assert evaluate(model, "folder", data=spoilt).unreadable == 2
+    assert len(warned) == 2
 
 
 def test_a_table_is_measured_without_what_it_lists_in_vain(model: Embedder, pictures: Path, tmp_path: Path) -> None:
@@ -64,7 +66,8 @@ def test_a_table_is_measured_without_what_it_lists_in_vain(model: Embedder, pict
     lines = [f"{pictures}/{toys.CLASSES[1]}/{i}.png,a" for i in range(2)] + [f"{pictures}/{toys.CLASSES[2]}/0.png,b"]
     table = tmp_path / "t.csv"
     table.write_text("\n".join(["image,label", "none.png,b", *lines, "missing.png,c"]))
-    found = evaluate(model, "folder", data=table, k=(1,))
+    with pytest.warns(UserWarning, match="left out: image"):
+        found = evaluate(model, "folder", data=table, k=(1,))
     assert (found.unreadable, found.queries, found.queries_without_relatives, found.classes) == (2, 3, 1, 1)
 
 

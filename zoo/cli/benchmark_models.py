@@ -33,7 +33,10 @@ def _run(args: Namespace) -> int:
     from zoo.cli.output import print_json, print_table, write_text
     from zoo.comparison.own import METRICS, measured
     from zoo.comparison.runs import find_runs
+    from zoo.datasets import check_name
 
+    if args.dataset is not None:
+        check_name(args.dataset)
     rows = measured(find_runs(), args.names, args.dataset, args.metric or METRICS, args.against)
     columns = (*COLUMNS, *((f"less {args.against}", "95 %, paired") if args.against else ()), "how")
     numbers = [name for name in columns if name in NUMBERS or name.startswith("less ")]

@@ -50,7 +50,9 @@ def measured(
     which differences are taken. Raises `UsageError` for a name that no model has.
     """
     groups = list(_groups([run for run in runs if run.curves is None]))
-    chosen = [_named(name, groups) for name in names] or groups
+    named = [_named(name, groups) for name in names]
+    chosen = [group for group in groups if group in named] if named else groups
+    metrics = tuple(dict.fromkeys(metrics))
     base = None if against is None else _named(against, groups)
     rows = [
         _measured(group, base, place, metric, pairs)
@@ -97,10 +99,16 @@ def _groups(runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 def _named(name: str, groups: Sequence[list[Run]]) -> list[Run]:
     for group in groups:
-        if name == _name_of(group) or any(run.name == name for run in group):
+        if name in {known for run in group for known in _names(run)}:
             return group
     known = [run.name for group in groups for run in group]
     raise UsageError(f"no model {name!r} here.{nearest(name, known)} What there is: zoo list")
+
+
+def _names(run: Run) -> tuple[str, ...]:
+    """By which a run is asked for: its own, and without its seed."""
+    seeded = SEEDED.fullmatch(run.name)
+    return (run.name, seeded["name"]) if seeded else (run.name,)
 
 
 def _name_of(group: Sequence[Run]) -> str:

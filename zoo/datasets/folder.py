@@ -51,12 +51,9 @@ def is_parted(root: str | Path) -> bool:
 
 def check_parted(root: str | Path) -> None:
     """Raise `DatasetError` for a folder or table whose classes are not parted into those to train on and those to
-    measure on; not for a folder that is missing, which who reads it says."""
-    if table.is_table(root) and not is_parted(root):
-        raise DatasetError(
-            f"{root} has no column split, and a study measures on classes that it did not train on: add the column, "
-            "with train or test in every row, so that no class is in both."
-        )
+    measure on, and for a table of which one is both; not for a folder that is missing, which who reads it says."""
+    if table.is_table(root):
+        table.check_parted(root)
     if expand(root).is_dir() and not is_parted(root):
         raise DatasetError(
             f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "

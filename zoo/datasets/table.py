@@ -32,6 +32,21 @@ def is_parted(path: str | Path) -> bool:
     return any(SPLIT in row for row in _read(expand(path)))
 
 
+def check_parted(path: str | Path) -> None:
+    """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
+    if not is_parted(path):
+        raise DatasetError(
+            f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
+            "with train or test in every row, so that no class is in both."
+        )
+    train, test = (set(load(split, path).classes) for split in SPLITS)
+    if both := sorted(train & test):
+        raise DatasetError(
+            f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
+            "that it did not train on: let each be in one of them."
+        )
+
+
 def load(split: str, path: str | Path) -> Dataset:
     """The images of a CSV file in UTF-8 with the columns image (or path) and label.
 
@@ -59,8 +74,6 @@ def load(split: str, path: str | Path) -> Dataset:
     names = [row[IMAGE] for row in rows]
     images = [path.parent / expand(name) for name in names]
     asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
-    if asks and split != "train" and len(set(asks[QUERY].tolist())) == 1:
-        raise DatasetError(f"{path} ({split}): some images must be queries, and some the gallery that they search.")
     return Dataset("folder", split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 
 

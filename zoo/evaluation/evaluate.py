@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from zoo.results import Evaluation
 
 PROTOCOL = "leave-one-out, cosine, exact"
 QUERY_GALLERY = "queries to gallery, cosine, exact"
+_ONE_SIDED = "some rows must be queries, and some the gallery that they search."
 
 
 def evaluate(
@@ -57,7 +59,7 @@ def evaluate(
         "all" (`zoo.evaluation` lists their keys). The last three are of all images, queries and gallery alike, and
         have no intervals.
     unreadable: takes, by source, what is wrong with the images of a folder or table that cannot be read; a model is
-        measured without them, and the measurement says how many there were.
+        measured without them, and the measurement says how many there were. Without it each is a warning.
     queries: bool [n], of plain embeddings with labels: which rows search; the others are the gallery that they search.
 
     Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, `UsageError`
@@ -70,10 +72,14 @@ def evaluate(
         model = load(model)
     if isinstance(model, Embedder):
         if labels is not None or queries is not None:
-            raise UsageError("labels go with plain embeddings; a model is measured on a data set, which has its own.")
+            raise UsageError(
+                "labels and queries go with plain embeddings; a model is measured on a data set, which has its own."
+            )
         known = _dataset(dataset or model.card.dataset, split, data, model)
         errors = {} if unreadable is None else unreadable
         rows, read = _embedded(model, known, batch_size, progress, errors)
+        for error in errors.values() if unreadable is None else ():
+            warnings.warn(f"left out: {error}", stacklevel=2)
         found = _evaluation(rows, read.labels, read, k, groups, model)
         return replace(found, unreadable=len(known) - len(read))
     if (labels is None) == (dataset is None):
@@ -124,7 +130,10 @@ def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str
         return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.")
-    return _parted(rows, labels, dataset.factors["query"].astype(bool))
+    asks = dataset.factors["query"].astype(bool)
+    if asks.all() or not asks.any():
+        raise EvaluationError(f"{dataset.name} ({dataset.split}): {_ONE_SIDED}")
+    return _parted(rows, labels, asks)
 
 
 def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray) -> dict[str, Any]:
@@ -142,7 +151,7 @@ def as_queries(queries: Any, n: int) -> np.ndarray | None:
             f"queries must be true or false for each of the {n} rows, not {asks.dtype} of shape {list(asks.shape)}."
         )
     if asks.all() or not asks.any():
-        raise EvaluationError("some rows must be queries, and some the gallery that they search.")
+        raise EvaluationError(_ONE_SIDED)
     return asks
 
 

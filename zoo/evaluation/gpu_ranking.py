@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,17 +29,22 @@ class GpuRanks:
         self._gallery = gpu.sent(gallery, place).double()
         self._queries = self._gallery if queries is gallery else gpu.sent(queries, place).double()
 
-    def of(self, relatives: Sequence[np.ndarray], leave_one_out: bool) -> Iterator[np.ndarray]:
+    def of(self, relatives: Callable[[int], np.ndarray], leave_one_out: bool) -> Iterator[np.ndarray]:
         """For each query the ranks, from 1, of its relatives, which are gallery rows: int64 [R], in their order."""
-        step = max(1, _PRODUCTS // len(self._gallery))
-        for start in range(0, len(self._queries), step):
-            asked = relatives[start : start + step]
-            table = _padded(asked)
-            if not table.shape[1]:
-                yield from asked
+        import torch
+
+        step, start = max(1, _PRODUCTS // len(self._gallery)), 0
+        while start < len(self._queries):
+            asked = [relatives(query) for query in range(start, min(start + step, len(self._queries)))]
+            try:
+                ranks = self._ranks(start, _padded(asked), leave_one_out)
+            except torch.OutOfMemoryError:
+                if step == 1:
+                    raise
+                step //= 2
                 continue
-            ranks = self._ranks(start, table, leave_one_out)
             yield from (row[: len(rows)] for row, rows in zip(ranks, asked, strict=True))
+            start += len(asked)
 
     def _ranks(self, start: int, table: np.ndarray, leave_one_out: bool) -> np.ndarray:
         """table: int64 [c, R], of the queries from `start` on; what is 0 beyond a query's relatives is counted, too."""
@@ -51,8 +56,8 @@ class GpuRanks:
         if leave_one_out:
             similar.diagonal(start).fill_(-torch.inf)
         before = torch.arange(len(self._gallery), device=similar.device)
-        ranks: np.ndarray = torch.stack([_rank(similar, before, one) for one in columns.T], dim=1).cpu().numpy()
-        return ranks
+        found = [_rank(similar, before, one).cpu().numpy() for one in columns.T]
+        return np.stack(found, axis=1) if found else table
 
 
 def _rank(similar: Tensor, before: Tensor, column: Tensor) -> Tensor:

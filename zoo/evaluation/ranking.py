@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -57,28 +57,32 @@ def ranking_per_query(
 
 def relative_ranks(search: Search) -> Iterator[np.ndarray]:
     """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
-    relatives = _relatives(search)
+    relatives = _relatives_of(search)
     there = on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.ON_GPU else None
     found = there.of(relatives, search.leave_one_out) if there else _counted(search, relatives)
     return (np.sort(ranks) for ranks in found if len(ranks))
 
 
-def _relatives(search: Search) -> list[np.ndarray]:
-    """The gallery rows of each query's class, without the query itself, ascending."""
+def _relatives_of(search: Search) -> Callable[[int], np.ndarray]:
+    """What gives the gallery rows of a query's class, without the query itself, ascending."""
     members = members_of(np.concatenate([search.codes, search.query_codes]))
     members = [rows[rows < len(search.codes)] for rows in members]
-    found = [members[code] for code in search.query_codes]
-    return [rows[rows != query] for query, rows in enumerate(found)] if search.leave_one_out else found
+
+    def relatives(query: int) -> np.ndarray:
+        rows = members[search.query_codes[query]]
+        return rows[rows != query] if search.leave_one_out else rows
+
+    return relatives
 
 
-def _counted(search: Search, relatives: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+def _counted(search: Search, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
     step = max(1, CHUNK_BYTES // (4 * len(search.gallery)))
     for start in range(0, len(search.queries), step):
         similar = _similarities(search.queries[start : start + step], search.gallery)
         if search.leave_one_out:
             similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
-        for row, rows in zip(similar, relatives[start : start + step], strict=True):
-            yield _ranks(row, rows)
+        for query, row in enumerate(similar, start):
+            yield _ranks(row, relatives(query))
 
 
 def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:

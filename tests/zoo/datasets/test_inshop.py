@@ -140,5 +140,5 @@ def test_embeddings_must_be_as_many_as_images(data: Path) -> None:
 def test_one_side_without_images_is_refused(query: list[int]) -> None:
     blank = np.zeros((2, 2), np.uint8)
     data = Dataset("toy", "test", [blank] * 3, np.zeros(3, int), ("a",), list("abc"), {"query": np.array(query)})
-    with pytest.raises(EvaluationError, match="the embeddings or the queries have no rows"):
+    with pytest.raises(EvaluationError, match="some rows must be queries, and some the gallery"):
         evaluate(np.eye(3), data, k=(1,))

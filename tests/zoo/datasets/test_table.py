@@ -7,6 +7,7 @@ import json
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ from zoo.datasets import load
 from zoo.datasets.dataset import subset
 from zoo.datasets.export import export_folder
 from zoo.datasets.folder import check_parted
-from zoo.errors import DatasetError, UsageError
+from zoo.errors import DatasetError, EvaluationError, UsageError
+from zoo.evaluation import evaluate
 
 ROWS = """\
 image,label,split,photographer
@@ -43,7 +45,9 @@ def test_a_table_says_classes_and_splits(tmp_path: Path) -> None:
     assert test.labels.tolist() == [0, 1, 0]
     assert list(test.images) == [tmp_path / "b/1.png", tmp_path / "b/2.png", tmp_path / "b/3.png"]
     assert list(test.sources) == ["b/1.png", "b/2.png", "b/3.png"]
-    check_parted(table)
+    with pytest.raises(DatasetError, match=r"has 1 class\(es\) in both splits \(wren\)"):
+        check_parted(table)
+    check_parted(write(tmp_path, ROWS.replace("b/2.png,wren", "b/2.png,kite")))
     with pytest.raises(DatasetError, match="is no split of its own; name train or test"):
         load("folder", "all", table)
 
@@ -63,8 +67,9 @@ def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> No
     table = write(tmp_path, rows)
     assert load("folder", "test", table).factors["query"].tolist() == [1, 0]
     assert load("folder", "train", table).factors["query"].tolist() == [0, 0]
-    with pytest.raises(DatasetError, match="some images must be queries"):
-        load("folder", "test", write(tmp_path, rows.replace("FALSE", "true")))
+    one_sided = load("folder", "test", write(tmp_path, rows.replace("FALSE", "true")))
+    with pytest.raises(EvaluationError, match=r"folder \(test\): some rows must be queries"):
+        evaluate(np.eye(2), one_sided)
     with pytest.raises(UsageError, match="line 3: query is 1, true, 0, false, not 'no'"):
         load("folder", "test", write(tmp_path, rows.replace("b,train,0", "b,train,no")))
 
