@@ -132,11 +132,7 @@ def train_model(
             "skipped": list(data.skipped),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
-        made_of = {
-            kind: {"name": card.name, "fingerprint": card.fingerprint}
-            for kind, card in (("base", base), ("teacher", teacher))
-            if card is not None
-        }
+        made_of = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
         of_recipe = origin_facts(recipe, origin) if dataset is None else UNKNOWN
         record = {**of_recipe, **run, **made_of, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)

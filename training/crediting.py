@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
-from typing import Any
 
 from training.recipe import Ensemble, Objective, Recipe
 from training.recipes import RECIPES
 from training.recipes.settings import REALITY, REVISITING
+from training.tables import with_defaults
 
 PROTOCOLS = (REALITY, REVISITING)
 """Papers that many losses are compared in: they say how is trained, whatever the loss."""
@@ -81,21 +80,15 @@ def _mined(objective: Objective, known: list[Recipe]) -> list[Recipe]:
 
 
 def _nearness(recipe: Recipe, other: Recipe) -> tuple[bool, bool, int]:
+    from training.losses import LOSSES  # torch, for who changes a loss alone
+
     ours, theirs = recipe.objective, other.objective
-    args = _in_force(ours)
+    args = with_defaults(LOSSES, ours.loss, ours.loss_args)
     return (
         ours.method_args == theirs.method_args,
         [head.name for head in recipe.heads] == [head.name for head in other.heads],
         sum(args.get(key) == value for key, value in theirs.loss_args.items()),
     )
-
-
-def _in_force(objective: Objective) -> dict[str, Any]:
-    """The loss's arguments, those that were not given as they are by default."""
-    from training.losses import LOSSES
-
-    parameters = inspect.signature(LOSSES[objective.loss]).parameters if objective.loss else {}
-    return {**{key: one.default for key, one in parameters.items()}, **objective.loss_args}
 
 
 def _sources(method: str, standard: Recipe, known: list[Recipe]) -> tuple[str, ...]:

@@ -40,9 +40,8 @@ def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[s
         weights = save_network(Network(trunk, nn.ModuleDict()), card, temporary)
         card = dataclasses.replace(card, files={file: sha256_of(temporary / file) for file in weights})
         card.write(temporary)
-        made_of = [{"name": member.name, "fingerprint": member.fingerprint} for member in cards]
-        of = {"name": card.name, "fingerprint": card.fingerprint}
-        write_json(temporary / "recipe.json", {"model": of, **origin, "ensemble": made_of, **provenance()})
+        made_of = [member.identity for member in cards]
+        write_json(temporary / "recipe.json", {"model": card.identity, **origin, "ensemble": made_of, **provenance()})
         write_golden(temporary, card, images, open_model(temporary, card, device="cpu")[0])
     return card
 

@@ -43,8 +43,8 @@ def write_model_folder(
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
-        of = {"name": card.name, "fingerprint": card.fingerprint}
-        write_json(temporary / "recipe.json", {"model": of, "recipe": recipe.to_json(), **facts, **provenance()})
+        record = {"model": card.identity, "recipe": recipe.to_json(), **facts, **provenance()}
+        write_json(temporary / "recipe.json", record)
         write_bytes(temporary / "log.jsonl", "".join(json.dumps(record) + "\n" for record in log).encode())
         run, _ = open_model(temporary, card, device="cpu")
         write_golden(temporary, card, golden, run)

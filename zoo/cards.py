@@ -188,6 +188,11 @@ class Card:
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """By what a record names the model that it is of, or that another one was made of."""
+        return {"name": self.name, "fingerprint": self.fingerprint}
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -58,13 +58,13 @@ def read_queries(path: Path) -> np.ndarray:
     """
     if path.suffix.lower() == ".npy":
         values = _read_npy(path)
-        known = values.dtype.kind in "biu" and np.isin(values, (0, 1)).all()
+        told = values if values.dtype.kind in "biu" and np.isin(values, (0, 1)).all() else None
     else:
-        values = np.array([text.strip().lower() for text in _texts(path, _QUERY)], dtype=np.str_)
-        known = np.isin(values, [*TRUTH]).all()
-    if not known:
+        words = [TRUTH.get(text.strip().lower()) for text in _texts(path, _QUERY)]
+        told = None if None in words else np.array(words)
+    if told is None:
         raise UsageError(f"{path} is to say of each row whether it searches: 1 or true, 0 or false.")
-    return np.isin(values, [1] if values.dtype.kind in "biu" else [word for word, true in TRUTH.items() if true])
+    return told.astype(np.bool_)
 
 
 def _texts(path: Path, column: str) -> list[str]:

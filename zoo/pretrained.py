@@ -165,12 +165,11 @@ def _download(repository: str, revision: str | None, file: str) -> str:
         try:
             HfApi().model_info(repository, revision=revision)
         except Exception as error:
-            if not is_unreachable(error):
-                return hf_hub_download(repository, file, revision=revision)  # which knows what its cache is good for
-            if not here:
-                raise
-            return here
-    return hf_hub_download(repository, file, revision=revision)
+            if is_unreachable(error):
+                if here is None:
+                    raise
+                return here
+    return hf_hub_download(repository, file, revision=revision)  # which knows for what errors its cache is good
 
 
 def _why(error: Exception, repository: str, revision: str | None, file: str, instead: str) -> str:

@@ -78,7 +78,7 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     if licence is not None:
         card = dataclasses.replace(card, licence=licence)
         contents["card.json"] = _json(card.to_json())
-    cut = {name: _json(without_paths(said)) for name, said in _told(folder, names) if without_paths(said) != said}
+    cut = {name: _json(told) for name, said in _told(folder, names) if (told := without_paths(said)) != said}
     contents |= cut
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
     others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()

@@ -45,7 +45,7 @@ class Distilled:
     def to_json(self) -> dict[str, Any]:
         return {
             **self.outcome.to_json(),
-            "teacher": {"name": self.teacher.name, "fingerprint": self.teacher.fingerprint},
+            "teacher": self.teacher.identity,
             "split": self.pictures.to_json(),
             "unreadable": self.pictures.unreadable,
             "labelled": self.pictures.labelled,

@@ -54,9 +54,9 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
         with atomic_folder(folder) as temporary:
             card = _write(temporary, _card(folder.name, repository, model, trunk), trunk)
-            of = {"name": card.name, "fingerprint": card.fingerprint}
             made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
-            write_json(temporary / "recipe.json", {"model": of, "baseline": made_of, "versions": _versions()})
+            record = {"model": card.identity, "baseline": made_of, "versions": _versions()}
+            write_json(temporary / "recipe.json", record)
     except HubError as error:
         raise type(error)(f"{error}{_timms_like(repository)}") from None
     except RecipeError as error:

@@ -143,13 +143,12 @@ def _whitened(card: Card, dim: int, images: int) -> Card:
 
 def _write(out: Path, network: Network, card: Card, source: Path) -> Card:
     pictures, _ = read_golden(source)
-    made_of = {"name": read_card(source).name, "fingerprint": read_card(source).fingerprint}
+    made_of = read_card(source).identity
     with atomic_folder(out) as folder:
         weights = save_network(network.cpu(), card, folder)
         card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in weights})
         card.write(folder)
-        of = {"name": card.name, "fingerprint": card.fingerprint}
         today = datetime.now(UTC).date().isoformat()
-        write_json(folder / "recipe.json", {"model": of, "baseline": made_of, "date": today})
+        write_json(folder / "recipe.json", {"model": card.identity, "baseline": made_of, "date": today})
         write_golden(folder, card, pictures, open_model(folder, card, device="cpu")[0])
     return card

@@ -32,7 +32,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo import paths
-    from zoo.cli.output import print_json, printable
+    from zoo.cli.output import note, print_json
     from zoo.registry import find
 
     images = _images(args)
@@ -46,7 +46,7 @@ def _run(args: Namespace) -> int:
     card = save_as(folder, args.own, images, *how)
     out = paths.local_models() / args.own
     for error in (unreadable or {}).values():
-        print(f"zoo: left out: {printable(str(error))}", file=sys.stderr)
+        note(f"left out: {error}")
     if args.json:
         print_json({"folder": str(out), "card": card.to_json()})
     else:

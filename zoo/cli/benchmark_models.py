@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zoo.comparison.own import Measured
 
 COLUMNS = ("data set", "metric", "model", "dim", "mean", "95 %", "seeds")
-NUMBERS = ("dim", "mean", "seeds", "difference")
+NUMBERS = ("dim", "mean", "seeds")
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -21,7 +21,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import naming, print_json, printable
+    from zoo.cli.output import naming, note, print_json
     from zoo.datasets.folder import list_images
     from zoo.embedding_files import check_free, table_of, write_embeddings
     from zoo.errors import ImageError, UsageError
@@ -37,7 +37,7 @@ def _run(args: Namespace) -> int:
     model = running.loaded(args)
     rows, unreadable = model.embed_readable(paths, args.batch_size, progress=sys.stderr.isatty())
     for error in unreadable.values():  # which name their images
-        print(f"zoo: left out: {printable(str(error))}", file=sys.stderr)
+        note(f"left out: {error}")
     if not len(rows):
         raise ImageError(f"none of the {len(paths):,} images could be read; nothing was written.")
     read = [path for place, path in enumerate(paths) if place not in unreadable]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zoo.cli import measurement, running
 from zoo.cli.command import Command
-from zoo.cli.output import naming, printable
+from zoo.cli.output import naming, note
 
 if TYPE_CHECKING:
     from zoo.embedder import Embedder
@@ -54,7 +54,7 @@ def _run(args: Namespace) -> int:
     model = running.loaded(args)
     result = _measured(model, args)
     if result.split == WHOLE and model.card.dataset == result.dataset:
-        _note(SEEN.format(name=model.card.name))
+        note(SEEN.format(name=model.card.name))
     measurement.tell(result, args)
     if args.save:
         with naming(model.folder):
@@ -67,8 +67,8 @@ def _measured(model: Embedder, args: Namespace) -> Evaluation:
     from zoo.held_out import split_for
 
     found = split_for(model.folder, model.card, args.dataset or model.card.dataset, args.split, args.data)
-    for note in found.notes:
-        _note(note)
+    for said in found.notes:
+        note(said)
     unreadable: dict[str, ImageError] = {}
     try:
         return evaluate(
@@ -82,11 +82,7 @@ def _measured(model: Embedder, args: Namespace) -> Evaluation:
         )
     finally:  # where nothing is left to measure, these say why
         for error in unreadable.values():  # which name their images
-            _note(f"left out: {error}")
-
-
-def _note(text: str) -> None:
-    print(f"zoo: {printable(text)}", file=sys.stderr)
+            note(f"left out: {error}")
 
 
 COMMAND = Command(

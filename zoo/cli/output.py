@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def note(text: str) -> None:
+    """Say something beside the output, on stderr."""
+    print(f"zoo: {printable(text)}", file=sys.stderr)
+
+
 def one_line(text: str) -> str:
     """On one line, so that what others wrote cannot pass for lines of ours.
 

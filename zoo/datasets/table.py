@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
+from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 
@@ -29,17 +29,19 @@ def is_table(path: str | Path) -> bool:
 
 def is_parted(path: str | Path) -> bool:
     """Whether the table has the column split. Raises what `load` raises."""
-    return any(SPLIT in row for row in _read(expand(path)))
+    return SPLIT in _read(expand(path))[0]
 
 
 def check_parted(path: str | Path) -> None:
     """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
-    if not is_parted(path):
+    path = expand(path)
+    rows = _read(path)
+    if SPLIT not in rows[0]:
         raise DatasetError(
             f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
             "with train or test in every row, so that no class is in both."
         )
-    train, test = (set(load(split, path).classes) for split in SPLITS)
+    train, test = (set(_of_split(path, rows, split).classes) for split in SPLITS)
     if both := sorted(train & test):
         raise DatasetError(
             f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
@@ -59,7 +61,10 @@ def load(split: str, path: str | Path) -> Dataset:
     for one that is none, lacks a column or a cell, or lists an image twice.
     """
     path = expand(path)
-    rows = _read(path)
+    return _of_split(path, _read(path), split)
+
+
+def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
     if SPLIT not in rows[0]:
         split = WHOLE
     elif split == WHOLE:
@@ -74,7 +79,7 @@ def load(split: str, path: str | Path) -> Dataset:
     names = [row[IMAGE] for row in rows]
     images = [path.parent / expand(name) for name in names]
     asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
-    return Dataset("folder", split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
+    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 
 
 def _read(path: Path) -> list[Row]:

@@ -19,6 +19,7 @@ from zoo.datasets.dataset import FOLDER, Dataset, subset
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
+from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
 from zoo.evaluation.neighbours import as_rows
@@ -29,7 +30,6 @@ from zoo.results import Evaluation
 
 PROTOCOL = "leave-one-out, cosine, exact"
 QUERY_GALLERY = "queries to gallery, cosine, exact"
-_ONE_SIDED = "some rows must be queries, and some the gallery that they search."
 
 
 def evaluate(
@@ -86,7 +86,7 @@ def evaluate(
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
     rows = as_rows(model, "embeddings")
     if dataset is None:
-        return _evaluation(rows, labels, None, k, groups, queries=as_queries(queries, len(rows)))
+        return _evaluation(rows, labels, None, k, groups, queries=queries)
     if queries is not None:
         raise UsageError("which rows are queries goes with labels; a data set has queries of its own, or none.")
     known = _dataset(dataset, split, data)
@@ -130,28 +130,24 @@ def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str
         return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.")
-    asks = dataset.factors["query"].astype(bool)
+    return _parted(rows, labels, dataset.factors["query"].astype(bool), f"{dataset.name} ({dataset.split}): ")
+
+
+def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray, where: str = "") -> dict[str, Any]:
+    """Queries and gallery; asks: bool [n], which rows are queries. Raises `EvaluationError` where all or none are."""
     if asks.all() or not asks.any():
-        raise EvaluationError(f"{dataset.name} ({dataset.split}): {_ONE_SIDED}")
-    return _parted(rows, labels, asks)
-
-
-def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray) -> dict[str, Any]:
+        raise EvaluationError(f"{where}some rows must be queries, and some the gallery that they search.")
     gallery = {"embeddings": rows[~asks], "labels": labels[~asks]}
     return {**gallery, "queries": rows[asks], "query_labels": labels[asks]}
 
 
-def as_queries(queries: Any, n: int) -> np.ndarray | None:
-    """bool [n]; None stays None. Raises `EvaluationError` for what is none, and where one side would be empty."""
-    if queries is None:
-        return None
+def _as_queries(queries: Any, n: int) -> np.ndarray:
+    """bool [n]. Raises `EvaluationError` for what is none."""
     asks = np.asarray(queries)
     if asks.shape != (n,) or asks.dtype != np.bool_:
         raise EvaluationError(
             f"queries must be true or false for each of the {n} rows, not {asks.dtype} of shape {list(asks.shape)}."
         )
-    if asks.all() or not asks.any():
-        raise EvaluationError(_ONE_SIDED)
     return asks
 
 
@@ -167,10 +163,13 @@ def _evaluation(
     k: Sequence[int],
     groups: Sequence[str],
     model: Embedder | None = None,
-    queries: np.ndarray | None = None,
+    queries: Any = None,
 ) -> Evaluation:
-    parted = {} if queries is None else _parted(rows, _as_array(labels, len(rows)), queries)
-    asked = parted or searched(rows, labels, dataset)
+    if queries is None:
+        asked = searched(rows, labels, dataset)
+    else:
+        n = len(rows)
+        asked = _parted(rows, as_labels(labels, n), _as_queries(queries, n))
     measured = per_query(**asked, k=k)
     if "ranking" in groups:
         measured = replace(measured, values={**measured.values, **ranking_per_query(**asked).values})
@@ -191,14 +190,6 @@ def _evaluation(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=_versions(model),
     )
-
-
-def _as_array(labels: Any, n: int) -> np.ndarray:
-    """Labels that can be parted; what they hold is for who measures."""
-    found = np.asarray(labels)
-    if found.shape != (n,):
-        raise EvaluationError(f"labels must be one for each of the {n} rows, not of shape {list(found.shape)}.")
-    return found
 
 
 def _versions(model: Embedder | None) -> dict[str, str]:

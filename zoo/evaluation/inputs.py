@@ -80,11 +80,11 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
     Without query_labels the queries are the gallery. Raises `EvaluationError` for labels that are neither integers nor
     strings, that do not fit the rows, or of two kinds.
     """
-    gallery = _as_labels(labels, n, "labels")
+    gallery = as_labels(labels, n, "labels")
     if query_labels is None:
         codes = np.unique(gallery, return_inverse=True)[1]
         return codes, codes
-    asked = _as_labels(query_labels, q, "query_labels")
+    asked = as_labels(query_labels, q, "query_labels")
     if n and q and (gallery.dtype.kind == "U") != (asked.dtype.kind == "U"):
         raise EvaluationError(
             f"labels are {gallery.dtype} and query_labels {asked.dtype}; both must be integers or both strings."
@@ -98,7 +98,8 @@ def members_of(codes: np.ndarray) -> list[np.ndarray]:
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
 
 
-def _as_labels(labels: Any, n: int, name: str) -> np.ndarray:
+def as_labels(labels: Any, n: int, name: str = "labels") -> np.ndarray:
+    """Labels as an array [n] of integers or strings. Raises `EvaluationError` as `class_codes` does."""
     values = np.asarray(labels)
     if not values.size and values.dtype.kind == "f":
         values = values.astype(np.int64)  # an empty list: that there is nothing is said elsewhere
