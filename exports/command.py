@@ -27,7 +27,8 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration",
         metavar="NAME",
-        help="int8: calibrate on this data set's training images, or on a folder",
+        help="int8: calibrate on this data set's training images, or on those of a folder or a table (CSV with the "
+        "column image; where there is a column split, on those to train on)",
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets lie (default: ZOO_DATA)")
     parser.add_argument(
@@ -133,6 +134,7 @@ COMMAND = Command(
   zoo export margin-conv4-omniglot                     writes onnx/model.onnx into the model's folder
   zoo export margin-conv4-glyphs --precision all       fp32, fp16 and int8, and what the last two cost
   zoo export ./my-model --precision int8 --calibration ./pictures
+  zoo export ./my-model --precision int8 --calibration birds.csv
   zoo export ./my-model --resize                       also onnx/model_resize.onnx: images uint8 [n, h, w, c]
   zoo export ./my-model --json""",
 )

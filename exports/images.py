@@ -13,9 +13,10 @@ from PIL import Image
 from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
-from zoo.datasets.folder import is_parted, list_images
+from zoo.datasets.dataset import FOLDER
+from zoo.datasets.folder import is_parted, list_unlabelled
 from zoo.datasets.table import is_table
-from zoo.errors import ExportError, ImageError, ZooError, nearest
+from zoo.errors import ExportError, ImageError, ZooError, nearest, none_readable
 from zoo.golden import read_golden
 from zoo.images import ImageLike
 from zoo.paths import expand
@@ -63,35 +64,36 @@ def pictures(how: Preprocessing) -> list[np.ndarray]:
 def sample(card: Card, source: str | None = None, data: Path | None = None, count: int = CALIBRATION) -> Sample:
     """`count` training images and some held out, drawn at random.
 
-    source: a data set's name (its train split calibrates, its test split is held out), or a folder of images, of which
-    a part is held out; by default the data set that the model was trained on. data: where that data set lies. Labels
-    play no part. Raises `ExportError` where there are no such images, `DatasetError` where there is no such folder.
+    source: a data set's name (its train split calibrates, its test split is held out), or a folder or table of images,
+    of which a part is held out; by default the data set that the model was trained on. data: where that data set lies.
+    Labels play no part; of a folder or table, what cannot be read is passed over. Raises `ExportError` where there are
+    no such images, `DatasetError` where there is no such folder.
     """
     name = source or card.dataset
-    if name == "folder" and data is not None and not is_parted(data):
-        found = load_dataset(name, "train", data).images if is_table(data) else list_images(data)
-        return _parted(card, str(data), found, count)
-    if name in DATASETS and not (name == "folder" and data is None):
+    if name == FOLDER and data is not None and not is_parted(data):
+        return _parted(card, data, count)
+    if name in DATASETS and not (name == FOLDER and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
         return Sample(
             f"{name}, train split",
-            _pixels(train, card.preprocessing, count, 0),
-            _pixels(test, card.preprocessing, HELD_OUT, 1),
+            _pixels(train, card.preprocessing, count, 0, skip=name == FOLDER),
+            _pixels(test, card.preprocessing, HELD_OUT, 1, skip=name == FOLDER),
         )
-    if source is None or not expand(source).is_dir():
+    if source is None or not (expand(source).is_dir() or is_table(source)):
         raise ExportError(_no_images(card, source))
-    return _parted(card, source, list_images(source), count)
+    return _parted(card, Path(source), count)
 
 
-def _parted(card: Card, source: str, found: Sequence[ImageLike], count: int) -> Sample:
-    """A part of a folder's images to calibrate on, and another that is held out."""
+def _parted(card: Card, source: Path, count: int) -> Sample:
+    """A part of a folder's or table's images to calibrate on, and another that is held out."""
+    found = list_unlabelled(source)
     drawn = np.random.default_rng(0).permutation(len(found))
     if len(drawn) < 2:
         raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")
     held = min(HELD_OUT, len(drawn) // 3 or 1)
     calibration, held_out = [found[i] for i in drawn[held:]], [found[i] for i in drawn[:held]]
     return Sample(
-        f"folder {expand(source).name}",
+        f"{'table' if is_table(source) else 'folder'} {expand(source).name}",
         _pixels(calibration, card.preprocessing, count, 0, skip=True),
         _pixels(held_out, card.preprocessing, held, 1, skip=True),
     )
@@ -103,7 +105,7 @@ def _split(card: Card, name: str, split: str, data: Path | None) -> Sequence[Ima
     except ZooError as error:
         raise ExportError(
             f"int8 is calibrated on training images, and {name} cannot be had: {error} Or name other images: "
-            f"zoo export {card.name} --precision int8 --calibration DATASET or DIR"
+            f"zoo export {card.name} --precision int8 --calibration DATASET, DIR or TABLE.csv"
         ) from None
 
 
@@ -116,22 +118,24 @@ def _loaded(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
 def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int, skip: bool = False) -> np.ndarray:
     """Up to `count` images, drawn at random. skip: of images that cannot be read another takes the place."""
     made: list[np.ndarray] = []
+    first: ImageError | None = None
     for i in np.random.default_rng(seed).permutation(len(images)):
         try:
             made.append(to_pixels(images[int(i)], how))
-        except ImageError:
+        except ImageError as error:
             if not skip:
                 raise
+            first = first or error
         if len(made) == count:
             break
     if not made:
-        raise ExportError(f"none of {len(images)} images can be read.")
+        raise ExportError(none_readable(len(images), first))
     return np.stack(made)
 
 
 def _no_images(card: Card, source: str | None) -> str:
     names = [name for name in DATASETS if name != "folder"]
-    known = f"one of {', '.join(names)}, or a folder of images"
+    known = f"one of {', '.join(names)}, or a folder or table of images"
     if source is not None:
         return f"--calibration is {known}, not {source!r}.{nearest(source, names)}"
     if card.dataset == "folder":

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -24,11 +19,11 @@ from zoo.errors import DatasetError, ImageError
 from zoo.files import atomic_folder, write_json
 from zoo.images import ImageLike, open_image
 from zoo.preprocessing import to_pixels
+from zoo.reading import in_threads
 
 SKIP = ", or leave such images out with data.skip_unreadable=true"
 
 Square = tuple[np.ndarray, float]
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -101,26 +96,6 @@ def _fill(
         aspects.append(aspect)
         kept.append(row)
     return Decoded(pixels[: len(kept)], np.array(aspects, np.float32), np.array(kept, np.int64), skipped)
-
-
-def in_threads(decode: Callable[[ImageLike], Made], images: Iterable[ImageLike]) -> Iterator[Made | ImageError]:
-    """What `decode` makes of each image, or the error it raises, in order; a bounded number is in flight."""
-
-    def attempt(image: ImageLike) -> Made | ImageError:
-        try:
-            return decode(image)
-        except ImageError as error:
-            return error
-
-    threads = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-        waiting: deque[Future[Made | ImageError]] = deque()
-        for image in images:
-            waiting.append(pool.submit(attempt, image))
-            if len(waiting) >= 16 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 def _key(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:

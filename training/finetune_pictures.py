@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from training.decoding import in_threads
 from zoo.datasets.dataset import Dataset, subset
 from zoo.datasets.folder import is_parted
 from zoo.datasets.folder import load as load_folder
-from zoo.errors import DatasetError, ImageError, UsageError
+from zoo.errors import DatasetError, UsageError, none_readable
 from zoo.held_out import digest_of
-from zoo.images import ImageLike, open_image
 from zoo.paths import expand
+from zoo.reading import unreadable_images
 
 LEAST_CLASSES = 4
 """Two to train on and two to measure on."""
@@ -73,11 +69,10 @@ def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
         )
     # Its own split is measured by all pictures, each beside all others, whatever a table says of queries.
     named = replace(load_folder("train", place), factors={})
-    unreadable = unreadable_images(named, progress)
+    unreadable = {source: str(error) for source, error in unreadable_images(named, progress).items()}
     readable = np.array([source not in unreadable for source in named.sources])
     if not readable.any():
-        first, reason = next(iter(unreadable.items()))
-        raise DatasetError(f"none of the {len(named)} images of {path} can be read; {first}: {reason}")
+        raise DatasetError(none_readable(len(named), next(iter(unreadable.values()))))
     counts = np.bincount(named.labels[readable], minlength=len(named.classes))
     kept = readable & (counts[named.labels] >= 2)
     alone = tuple(name for name, count in zip(named.classes, counts, strict=True) if count == 1)
@@ -106,16 +101,3 @@ def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
     drawn = np.random.default_rng(seed).choice(number, count, replace=False)
     tests = np.isin(dataset.labels, drawn)
     return Split(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
-
-
-def unreadable_images(dataset: Dataset, progress: bool) -> dict[str, str]:
-    """The images that cannot be decoded, and why."""
-
-    def attempt(image: ImageLike) -> None:
-        open_image(image, draft=64)
-
-    interval = 0.1 if sys.stderr.isatty() else 30
-    found = in_threads(attempt, dataset.images)
-    bar = tqdm(found, "check images", len(dataset), unit="image", disable=not progress, mininterval=interval)
-    checked = zip(dataset.sources, bar, strict=True)
-    return {os.fspath(source): str(error) for source, error in checked if isinstance(error, ImageError)}

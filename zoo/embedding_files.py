@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tokenize import TokenError
 from typing import TextIO
@@ -92,19 +92,17 @@ def check_free(path: Path) -> None:
             raise UsageError(f"{taken} exists already; name another --out, or give --replace.")
 
 
-def write_embeddings(path: Path, rows: np.ndarray, images: Sequence[Path], root: Path) -> None:
-    """Rows [n, d] as .npy, and `table_of` it: each image's path from `root` and its label, the folder that it is in.
+def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, str]]) -> None:
+    """Rows [n, d] as .npy, and `table_of` it: what is to be said of each, the same columns of all.
 
-    The table is one that `zoo index --labels` reads. An image that lies in no folder below the root has no label; what
-    is no UTF-8 in a name is a question mark.
+    With path and label the table is one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark.
     """
-    names = [image.relative_to(root) if image != root else Path(image.name) for image in images]
     with atomic_path(path) as there, there.open("wb") as file:
         np.save(file, rows, allow_pickle=False)
     with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["path", _LABEL])
-        table.writerows([name.as_posix(), "" if name.parent == Path() else name.parent.as_posix()] for name in names)
+        table = csv.DictWriter(file, list(about[0]))
+        table.writeheader()
+        table.writerows(about)
 
 
 def _column(path: Path, file: TextIO, name: str) -> list[str]:

@@ -1,14 +1,12 @@
 """Which classes of a person's own pictures a model learnt and which were held out, found again in the folder of them.
 
-`zoo finetune` parts a folder or a table by class, `zoo distill` a folder; both write how into recipe.json (`split`).
+`zoo finetune` and `zoo distill` part a folder or a table by class; both write how into recipe.json (`split`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,9 @@ import numpy as np
 from zoo.cards import Card
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
-from zoo.errors import DatasetError, ImageError
+from zoo.errors import DatasetError
 from zoo.files import read_object
-from zoo.images import ImageLike, open_image
+from zoo.reading import unreadable_images
 
 FILE = "recipe.json"
 
@@ -115,18 +113,9 @@ def _is_same(whole: Dataset, record: Record) -> bool:
         return True
     if len(rows) <= record.images:
         return False
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode") as pool:
-        readable = list(pool.map(_can_be_read, [whole.images[row] for row in rows]))
-    sources = (whole.sources[row] for row, read in zip(rows, readable, strict=True) if read)
-    return digest_of(sources) == record.images_sha256
-
-
-def _can_be_read(image: ImageLike) -> bool:
-    try:
-        open_image(image, draft=64)
-    except ImageError:
-        return False
-    return True
+    unreadable = unreadable_images(subset(whole, _of(whole, [*record.train, *record.test])))
+    sources = (whole.sources[row] for row in rows)
+    return digest_of(source for source in sources if source not in unreadable) == record.images_sha256
 
 
 def _as_it_is(dataset: Dataset, split: str) -> Found:

@@ -29,7 +29,7 @@ from serving.gallery.label_file import LabelFile, read_label_file
 from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.embedder import Embedder
-from zoo.errors import GalleryError, ImageError, UsageError
+from zoo.errors import GalleryError, ImageError, UsageError, none_readable
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,7 @@ def index_folder(
     if report.items == 0:
         if made_here:
             shutil.rmtree(out)
-        source, reason = report.unreadable[0]
-        raise GalleryError(f"none of the {len(files)} images in {folder} could be read. {source}: {reason}")
+        raise GalleryError(none_readable(len(files), ": ".join(report.unreadable[0])))
     return report
 
 

@@ -18,6 +18,7 @@ from tests.models import CARD
 from zoo.datasets.dataset import Dataset
 from zoo.errors import ExportError
 from zoo.evaluation import per_query
+from zoo.preprocessing import to_pixels
 
 CLASSES, EACH = 6, 4
 LABELS = np.repeat(np.arange(CLASSES), EACH)
@@ -98,6 +99,30 @@ def test_pictures_of_a_folder_calibrate_or_are_held_out_never_both(tmp_path: Pat
     assert not one & other
 
 
+def test_a_table_calibrates_by_its_training_images(tmp_path: Path) -> None:
+    """Labels play no part, and of images that cannot be read others take the place."""
+    names = [path.name for path in sorted(write_pictures(tmp_path / "flat", 9).iterdir())]
+    rows = [f"flat/{name},{'test' if i < 3 else 'train'}" for i, name in enumerate(names)]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["image,split", *rows, "missing.png,train", ""]))
+    found = sample(CARD, str(table))
+    assert (found.source, len(found.calibration) + len(found.held_out)) == ("table t.csv", 6)
+    known = {to_pixels(tmp_path / "flat" / name, CARD.preprocessing).tobytes() for name in names[3:]}
+    assert {pixels.tobytes() for pixels in (*found.calibration, *found.held_out)} == known
+    table.write_text("image\nmissing.png\nnowhere.png\nnor here.png\n")
+    with pytest.raises(ExportError, match=r"none of the 2 images can be read; the first: image '.*\.png' does not"):
+        sample(CARD, str(table))
+
+
+def test_a_parted_folder_calibrates_past_what_cannot_be_read(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in "ab":
+            write_pictures(tmp_path / split / name, 3, first=ord(name) * 100)
+            (tmp_path / split / name / "broken.png").write_bytes(b"no image")
+    found = sample(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
+    assert (len(found.calibration), len(found.held_out)) == (6, 6)
+
+
 def test_a_model_of_a_folder_says_what_to_type(tmp_path: Path) -> None:
     student = dataclasses.replace(CARD, dataset="folder")
     with pytest.raises(ExportError) as caught:
@@ -105,7 +130,7 @@ def test_a_model_of_a_folder_says_what_to_type(tmp_path: Path) -> None:
     assert f"zoo export {CARD.name} --precision int8 --calibration DIR" in str(caught.value)
     assert "--data DIR" in str(caught.value)
     assert "data=" not in str(caught.value)
-    with pytest.raises(ExportError, match=r"or a folder of images, not 'folder'\.$"):
+    with pytest.raises(ExportError, match=r"or a folder or table of images, not 'folder'\.$"):
         sample(student, "folder")
     # Labels, of which a student needs none, are not needed here either.
     assert len(sample(student, data=write_pictures(tmp_path / "flat", 9)).calibration) == 6

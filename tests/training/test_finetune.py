@@ -69,7 +69,7 @@ def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path
         read_pictures(single)
     for image in few.rglob("*.png"):
         image.write_bytes(b"")
-    with pytest.raises(DatasetError, match=r"none of the 18 images .* can be read; class 0/0.png: .* is empty"):
+    with pytest.raises(DatasetError, match=r"none of the 18 images can be read; the first: .*class 0/0.png.* is empty"):
         read_pictures(few)
     (single / "stray.png").write_bytes(b"")
     with pytest.raises(DatasetError, match="has no class"):
@@ -91,7 +91,8 @@ def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("file,label\na.png,a\n", r"needs a header with the columns image \(or path\) and label"),
+        ("file,label\na.png,a\n", r"needs a header with the column image \(or path\)"),
+        ("image,class\na.png,a\n", r"needs a header with the columns image \(or path\) and label"),
         ("image,label,split\na.png,a,test\n", "a table without the column split"),
         ("image,label\n", "lists no images"),
         ("image,label\na.png,\n", "line 2: an image and a label are needed"),

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
-import shutil
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,17 +18,15 @@ from safetensors.torch import load_file
 
 import zoo
 from tests.zoo.hub_server import COMMIT
-from tests.zoo.hub_state import Fault, Hub, Repository
+from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
-from zoo.baselines import baselines, folder, repository_of, short_name
+from zoo.baselines import baselines, repository_of, short_name
 from zoo.baselines.config import read_config
 from zoo.cards import read_card
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
 from zoo.golden import pictures
 from zoo.network import create_trunk
 from zoo.preprocessing import to_pixels
-from zoo.pretrained import fetch
-from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify
 
@@ -42,16 +35,6 @@ from zoo.verify import verify
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with timm_hub(tmp_path / "hub", monkeypatch) as server:
         yield server
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-
-
-def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def timms_own(repository: str, images: list[np.ndarray]) -> np.ndarray:
@@ -128,7 +111,7 @@ def test_a_timm_model_gives_timms_pooled_features(
     rows = zoo.load(name).embed(images)
     np.testing.assert_allclose(rows, timms_own(repository, images), atol=1e-5)
     asked = len(hub.paths)
-    go_offline(monkeypatch)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     np.testing.assert_array_equal(zoo.load(name).embed(images), rows)
     assert len(hub.paths) == asked
     made = find(name)
@@ -186,121 +169,11 @@ def test_what_is_no_timm_model_is_refused(own_zoo: Path, name: str, error: type[
     assert not list((own_zoo / "baselines").glob("*"))
 
 
-@pytest.mark.usefixtures("offline")
-def test_offline_the_error_says_what_is_missing_and_where_it_would_lie(tmp_path: Path) -> None:
-    with pytest.raises(HubError) as caught:
-        zoo.load("dinov2-s14")
-    for part in (
-        "timm/vit_small_patch14_dinov2.lvd142m",
-        "config.json",
-        str(tmp_path / "hub"),
-        "HF_HUB_OFFLINE",
-        "HF_HOME",
-    ):
-        assert part in str(caught.value)
-    assert "backbone.pretrained" not in str(caught.value)
-
-
-def test_a_download_that_broke_off_is_taken_up_again(
-    hub: Hub, tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find("timm/resnet10t.toy_in1k")
-    import shutil
-
-    shutil.rmtree(own_zoo / "baselines")
-    weights = next((tmp_path / "hub").rglob("snapshots/*/model.safetensors"))
-    blob = weights.resolve()
-    weights.unlink()
-    blob.unlink()
-    go_offline(monkeypatch)
-    with pytest.raises(HubError, match=r"its model.safetensors is not in the Hub's cache"):
-        find("timm/resnet10t.toy_in1k")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    assert find("timm/resnet10t.toy_in1k").is_dir()
-    assert hub.paths
-
-
-WEIGHTS = "model.safetensors"
-
-
-@pytest.mark.parametrize("fault", [Fault(WEIGHTS, flip=True), Fault(WEIGHTS, drop=2000)])
-def test_a_fault_that_passes_is_got_over(hub: Hub, fault: Fault) -> None:
-    hub.fail(dataclasses.replace(fault))
-    assert {check.ok for check in verify(find("timm/resnet10t.toy_in1k"))} == {True}
-
-
-def test_weights_of_other_bytes_than_announced_are_never_used(hub: Hub, tmp_path: Path, own_zoo: Path) -> None:
-    hub.fail(Fault(WEIGHTS, times=9, flip=True))
-    with pytest.raises(HubError, match=r"model\.safetensors of timm/resnet10t\.toy_in1k came twice with other bytes"):
-        find("timm/resnet10t.toy_in1k")
-    assert not list((tmp_path / "hub").rglob("snapshots/*/model.safetensors"))
-    assert not list((own_zoo / "baselines").glob("*"))
-    hub.faults.clear()
-    assert find("timm/resnet10t.toy_in1k").is_dir()
-
-
-@pytest.mark.parametrize("status", [401, 404])
-def test_a_hub_that_refuses_leaves_nothing_half_made(hub: Hub, status: int, own_zoo: Path) -> None:
-    hub.fail(*(Fault(WEIGHTS, times=99, status=status, method=method) for method in ("GET", "HEAD")))
-    with pytest.raises(HubError, match="timm/resnet10t"):
-        find("timm/resnet10t.toy_in1k")
-    assert not list((own_zoo / "baselines").glob("*"))
-    hub.faults.clear()
-    assert find("timm/resnet10t.toy_in1k").is_dir()
-
-
-@pytest.mark.parametrize("status", [400, 403, 418])
-def test_what_the_hub_says_is_told_without_the_token_that_it_repeats(
-    hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", hub.token)
-    echo = {"X-Error-Message": f"no rights for Bearer {hub.token}"}
-    hub.fail(*(Fault("config.json", 99, method, status=status, headers=echo) for method in ("GET", "HEAD")))
-    with pytest.raises(HubError, match=str(status)) as caught:
-        zoo.load("timm/resnet10t.toy_in1k")
-    assert hub.token[3:] not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_hub_that_is_busy_is_asked_again(hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    clock = SimpleNamespace(sleep=waits.append)
-    for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub_tries"):
-        monkeypatch.setattr(f"{module}.time", clock)
-    hub.fail(Fault(WEIGHTS, times=1, status=status, headers={"Retry-After": "3"}))
-    assert find("timm/resnet10t.toy_in1k").is_dir()
-    assert waits
-
-
-def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The branch moves on after config.json has come."""
-    repository = hub.repositories["timm/resnet10t.toy_in1k"]
-    before = repository.files()
-    moved = {**before, WEIGHTS: FILES["timm/vit_small_patch14_dinov2.lvd142m/model.safetensors"]}
-    original = folder.fetch
-
-    def fetch(name: str, revision: str | None, file: str, instead: str) -> Path:
-        path = original(name, revision, file, instead)
-        repository.commit("main", moved)
-        return path
-
-    monkeypatch.setattr(folder, "fetch", fetch)
-    made = folder.make_folder("timm/resnet10t.toy_in1k")
-    record = json.loads((made / "recipe.json").read_text())
-    assert record["baseline"] == {
-        "repository": "timm/resnet10t.toy_in1k",
-        "commit": COMMIT,
-        "weights": hashlib.sha256(before[WEIGHTS]).hexdigest(),
-    }
-    assert record["model"] == {"name": made.name, "fingerprint": read_card(made).fingerprint}
-    assert [check.ok for check in verify_records(made)] == [True, None]
-
-
 @pytest.mark.usefixtures("hub")
 def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) -> None:
     upper, lower = "Some-Org/Birds", "some-org/birds"
     hub.repositories[lower] = Repository({"main": COMMIT}, {COMMIT: dict(hub.repositories[upper].files())})
-    hub.repositories[lower].files()[WEIGHTS] = of_timm("resnet18", RESNET, seed=4)[1]
+    hub.repositories[lower].files()["model.safetensors"] = of_timm("resnet18", RESNET, seed=4)[1]
     first, second = find(upper), find(lower)
     assert first.name == short_name(upper) == short_name(lower)
     assert (find(upper), find(lower)) == (first, second)
@@ -387,35 +260,3 @@ def test_the_architectures_name_leads_to_its_public_backbones() -> None:
     for ask in (zoo.load, zoo.info):
         with pytest.raises(ModelNotFoundError, match=r"r50-a1 \(timm/resnet50\.a1_in1k\)"):
             ask("resnet50")
-
-
-def test_a_hub_that_nobody_reaches_is_not_asked_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client itself would ask five times more, with pauses that add up to half a minute."""
-    with timm_hub(tmp_path / "hub", monkeypatch):
-        folder = find("timm/resnet10t.toy_in1k")
-    pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)  # the server has ended: connections are refused
-    with pytest.raises(HubError, match="no usable answer from the Hub"):
-        zoo.load("Some-Org/Birds")
-    shutil.rmtree(folder)
-    assert find("timm/resnet10t.toy_in1k").is_dir()  # again, of the files in the cache
-    assert sum(pauses) == 0
-
-
-@pytest.mark.parametrize("status", [401, 403, 503])
-def test_what_is_in_the_cache_is_taken_where_the_hub_refuses(
-    hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    folder = find("timm/resnet10t.toy_in1k")
-    shutil.rmtree(folder)
-    hub.fail(*(Fault("", 999, method, status=status) for method in ("GET", "HEAD")))
-    assert find("timm/resnet10t.toy_in1k") == folder
-
-
-def test_files_of_a_commit_that_are_in_the_cache_are_not_asked_for(hub: Hub) -> None:
-    first = fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json")
-    hub.fail(*(Fault("", 999, method, status=503) for method in ("GET", "HEAD")))
-    assert fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json") == first

@@ -174,8 +174,41 @@ def test_images_that_cannot_be_read_are_left_out_and_listed(
         path.write_bytes(b"cut off")
     out.unlink()
     assert main([*words, "--replace"]) == 2
-    assert f"none of the {len(paths)} images could be read" in capsys.readouterr().err
+    assert f"none of the {len(paths)} images can be read; the first: image " in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_table_is_embedded_in_its_order_and_with_what_it_says(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = sorted(pictures.rglob("*.png"), reverse=True)[:8]
+    lines = [f'{path.relative_to(pictures).as_posix()},"{i % 2}, of two",{i % 4 // 2}' for i, path in enumerate(paths)]
+    lines[3] = lines[3].replace(paths[3].name, "missing.png")
+    shutil.copytree(pictures, tmp_path / "folder")
+    table, out = tmp_path / "folder" / "birds.csv", tmp_path / "rows.npy"
+    table.write_text("\n".join(["image,label,query", *lines, ""]))
+    words = ["embed", "margin-conv4-glyphs", str(table), "--runtime", "onnx", "--out"]
+    assert main([*words, str(out)]) == 0
+    assert capsys.readouterr().err.count("missing.png") == 1
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        said = [tuple(row.values()) for row in csv.DictReader(file)]
+    kept = [i for i in range(8) if i != 3]
+    assert said == [(paths[i].relative_to(pictures).as_posix(), f"{i % 2}, of two", str(i % 4 // 2)) for i in kept]
+    model = load("margin-conv4-glyphs", runtime="onnx")
+    np.testing.assert_allclose(np.load(out), model.embed([paths[i] for i in kept]), atol=1e-6)
+    beside = str(tmp_path / "rows.csv")
+    assert main(["score", str(out), "--labels", beside, "--queries", beside, "-k", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == 3, "images 2, 6 and 7; 3 cannot be read"
+    before = table.read_text()
+    assert main([*words, str(table.with_suffix(".npy")), "--replace"]) == 2
+    assert "birds.csv is the table of images, and would be overwritten" in capsys.readouterr().err
+    assert table.read_text() == before
+    table.write_text("image\n" + "\n".join(path.relative_to(pictures).as_posix() for path in paths[:2]))
+    assert main([*words, str(out), "--replace"]) == 0
+    assert [line[-1] for line in (tmp_path / "rows.csv").read_text().splitlines()[1:]] == [",", ","]
+    table.write_text("file,label\n")
+    assert main([*words, str(tmp_path / "new.npy")]) == 2
+    assert "needs a header with the column image" in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path, pictures: Path) -> None:

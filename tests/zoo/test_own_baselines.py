@@ -94,6 +94,26 @@ def test_one_picture_that_is_none_does_not_spoil_a_folder(
     assert "none of the 41 images can be read" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_table_whitens_as_the_images_that_it_lists_do(
+    folder_of_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(folder_of_pictures.rglob("*.png"))
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "\n".join(["image,split", *(f"{file},{'test' if i < 9 else 'train'}" for i, file in enumerate(files))])
+    )
+    with table.open("a") as file:
+        file.write("\nmissing.png,train\n")
+    assert main(["baseline", "org/conv4", "--as", "mine", "--whiten", str(table), "--dim", "6"]) == 0
+    told = capsys.readouterr()
+    assert "whitened on 31 images" in told.out
+    assert "missing.png" in told.err
+    expected = sklearns_whitening("org/conv4", files[9:], 6)
+    rows = zoo.load("mine").embed(files[9:])
+    np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
+
+
 def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     from zoo.baselines.own import pooled_features
     from zoo.network import load_network

@@ -19,7 +19,13 @@ WHO = {"teacher": "teacher", "student": "student", "cross": "student in the teac
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("teacher", help="the model to learn from: its name, or the path of a model folder")
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="a folder of images, with labels or without")
+    parser.add_argument(
+        "images",
+        nargs="?",
+        metavar="DIR",
+        help="a folder of images, or a table of them (CSV: image and, where there are such, label,split); with labels "
+        "or without",
+    )
     parser.add_argument("--backbone", required=True, metavar="NAME", help="the student's: conv4, resnet18, any of timm")
     parser.add_argument("--as", dest="rename", metavar="NAME", help="the student's name (default: TEACHER-distilled)")
     parser.add_argument("--loss", default="embedding", help="embedding (default), rkd or similarity; see below")
@@ -31,10 +37,10 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="change the recipe; repeatable"
     )
-    parser.add_argument("--dataset", help="a data set by name, instead of a folder")
+    parser.add_argument("--dataset", help="a data set by name, instead of a folder or table")
     parser.add_argument("--data", metavar="DIR", help="where that data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument(
-        "--test-share", type=float, default=0.2, metavar="S", help="of a folder, to measure on (default: 0.2)"
+        "--test-share", type=float, default=0.2, metavar="S", help="of a folder or table, to measure on (default: 0.2)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and of the training (default: 0)")
     parser.add_argument("--replace", action="store_true", help="the student takes the place of a model of its name")
@@ -55,7 +61,7 @@ def _run(args: Namespace) -> int:
     name = derived_name(args.rename, args.teacher, "distilled")
     if args.seed < 0:
         raise UsageError(f"--seed is 0 or more, not {args.seed}.")
-    check_source(args.folder, args.dataset, args.data)
+    check_source(args.images, args.dataset, args.data)
     check_share(args.test_share)
     student = _student(args, name)
     check_student(student, find(args.teacher), args.replace)
@@ -78,11 +84,11 @@ def _student(args: Namespace, name: str) -> Student:
 
 
 def _pictures(args: Namespace) -> Pictures:
-    from training.distilling.pictures import read_dataset, read_folder
+    from training.distilling.pictures import read_dataset, read_pictures
 
     if args.dataset is not None:
         return read_dataset(args.dataset, args.data, args.seed)
-    return read_folder(args.folder, args.test_share, args.seed, not args.quiet)
+    return read_pictures(args.images, args.test_share, args.seed, not args.quiet)
 
 
 def _print(made: Distilled) -> None:
@@ -123,14 +129,15 @@ COMMAND = Command(
   zoo distill margin-conv4-glyphs --dataset glyphs --backbone conv4 --set backbone.args.widths=[8,16,24,32] --as tiny
   zoo distill MODEL pictures/ --backbone resnet18 --loss rkd --dim 64    fewer dimensions than the teacher has
   zoo distill MODEL pictures/ --backbone resnet18 --set schedule.epochs=100 --json
+  zoo distill MODEL birds.csv --backbone resnet18           a table: image and, where there are labels, label
 
 losses: embedding: the teacher's own embeddings (same dimension; the student can search rows that the teacher made);
 rkd: its distances and angles; similarity: its similarities in a batch. Their arguments, as JSON:
 --set 'objective.method_args.transfer_args={"temperature": 0.1}'
 
 Student and teacher see the same augmented views, each in its own size; the teacher runs at every step. Labels are not
-needed. A share of the images is held out to measure on: of the classes, where all lie in folders named as theirs; the
-folders train and test, or a data set's splits, are taken as they are. The same command goes on where it was stopped;
-longer schedules bring the student nearer.""",
+needed. A share of the images is held out to measure on: of the classes, where all lie in folders named as theirs, or
+all rows of the table have a label; the folders train and test, the column split, or a data set's splits are taken as
+they are. The same command goes on where it was stopped; longer schedules bring the student nearer.""",
     resumes=always,
 )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from training.finetune_pictures import LEAST_CLASSES, check_share, unreadable_images
+from training.finetune_pictures import LEAST_CLASSES, check_share
 from zoo import datasets
-from zoo.datasets.dataset import SPLITS, Dataset, subset
-from zoo.datasets.folder import list_images
+from zoo.datasets import table
+from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
+from zoo.datasets.folder import is_parted, list_images
 from zoo.errors import DatasetError, UsageError
 from zoo.held_out import digest_of
 from zoo.paths import expand
+from zoo.reading import unreadable_images
 
 LEAST_IMAGES = 4
 """Two to learn from and two to measure on."""
@@ -29,8 +30,8 @@ class Pictures:
     """Images to learn from, whose labels play no part, and images to measure on.
 
     labelled: whether the labels of `test` mean anything. by: how the two were parted: "class", no class is in both;
-    "image", at random; "given", by a data set's split or the folders train and test. unreadable: images that
-    were left out, and why.
+    "image", at random; "given", by a data set's split, the folders train and test or a table's column split.
+    unreadable: images that were left out, and why.
     """
 
     train: Dataset
@@ -39,7 +40,7 @@ class Pictures:
     by: str
     seed: int
     share: float
-    unreadable: dict[str, str] = dataclasses.field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """All that is needed to part the images again and to see that they are the same; `zoo.held_out` reads it."""
@@ -56,18 +57,19 @@ class Pictures:
         }
 
 
-def check_source(folder: str | None, dataset: str | None, data: str | None = None) -> None:
+def check_source(place: str | None, dataset: str | None, data: str | None = None) -> None:
     """Raise `UsageError` or `DatasetError` for what no image can come from, before anything is loaded."""
-    if (folder is None) == (dataset is None):
-        raise UsageError("name a folder of images, or a data set with --dataset; one of the two.")
-    if dataset == "folder":
-        raise UsageError("a folder is named without --dataset: zoo distill TEACHER DIR ...")
+    if (place is None) == (dataset is None):
+        raise UsageError("name a folder of images or a table of them, or a data set with --dataset; one of the two.")
+    if dataset == FOLDER:
+        raise UsageError("a folder or a table is named without --dataset: zoo distill TEACHER DIR ...")
     if dataset is not None:
         datasets.check(dataset, "train", data)
     elif data is not None:
         raise UsageError("--data says where the data set of --dataset lies; a folder of images is named by itself.")
     else:
-        datasets.check_folder(str(folder))
+        datasets.check_data(str(place), FOLDER)
+        is_parted(str(place))  # whether a table is one
 
 
 def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
@@ -76,20 +78,21 @@ def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
     return Pictures(train, test, True, AS_GIVEN, seed, 0.0)
 
 
-def read_folder(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> Pictures:
-    """Every image below a folder, with labels or without.
+def read_pictures(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> Pictures:
+    """Every image below a folder or of a table (`zoo.datasets.table`), with labels or without.
 
-    With the subfolders `train` and `test` these are taken. Else a share is held out by the seed: of the classes, where
-    every image lies in a folder of its class and at least four classes have two images; of the images otherwise. Images
-    that cannot be read are left out. Raises `DatasetError` where there are too few images, saying how many.
+    With the subfolders `train` and `test`, or the column split, these are taken. Else a share is held out by the seed:
+    of the classes, where every image lies in a folder of its class, or has a label, and at least four classes have two
+    images; of the images otherwise. Images that cannot be read are left out. Raises `DatasetError` where there are too
+    few images, saying how many, and `UsageError` for a table that is none.
     """
     check_share(share)
-    root = expand(path)
+    place = expand(path)
     bad: dict[str, str] = {}
-    if all((root / split).is_dir() for split in SPLITS):
-        train, test = (_readable(_listed(root / split, split), bad, progress) for split in SPLITS)
+    if is_parted(place):
+        train, test = (_readable(_listed(place, split), bad, progress) for split in SPLITS)
         return Pictures(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, bad)
-    whole = _readable(_listed(root), bad, progress)
+    whole = _readable(_listed(place), bad, progress)
     labelled = is_labelled(whole)
     held_out = held_out_rows(whole, labelled, share, seed)
     train, test = subset(whole, ~held_out), subset(whole, held_out, "test")
@@ -99,11 +102,11 @@ def read_folder(path: str | Path, share: float = 0.2, seed: int = 0, progress: b
 def unlabelled(dataset: Dataset) -> Dataset:
     """The same images, each a class of its own, so that batches are drawn evenly from all of them."""
     n = len(dataset)
-    return dataclasses.replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
+    return replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
 
 
 def is_labelled(dataset: Dataset, least: int = LEAST_CLASSES) -> bool:
-    """Whether every image lies in a folder, and `least` of these hold two images."""
+    """Whether every image has a class, and `least` of these have two images."""
     return "" not in dataset.classes and int((np.bincount(dataset.labels) >= 2).sum()) >= least
 
 
@@ -122,7 +125,7 @@ def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> 
 
 def _readable(dataset: Dataset, bad: dict[str, str], progress: bool) -> Dataset:
     """The images that can be read, two at least; why others cannot is put into `bad`."""
-    bad |= unreadable_images(dataset, progress)
+    bad |= {source: str(error) for source, error in unreadable_images(dataset, progress).items()}
     readable = np.array([source not in bad for source in dataset.sources])
     if readable.sum() < 2:
         reason = "".join(f" {source}: {why}" for source, why in list(bad.items())[:1])
@@ -133,8 +136,11 @@ def _readable(dataset: Dataset, bad: dict[str, str], progress: bool) -> Dataset:
     return dataset if readable.all() else subset(dataset, readable, dataset.split)
 
 
-def _listed(root: Path, split: str = "train") -> Dataset:
-    """The images below a folder; the class of each is the folder that it lies in, "" for one at the top."""
+def _listed(place: Path, split: str = WHOLE) -> Dataset:
+    """The images of a table, or below a folder, where the class of each is the folder that it lies in; "" for none."""
+    if table.is_table(place):
+        return replace(table.load_unlabelled(split, place), factors={})
+    root = place if split == WHOLE else place / split
     paths: Sequence[Path] = list_images(root)
     if not paths:
         raise DatasetError(
@@ -142,4 +148,4 @@ def _listed(root: Path, split: str = "train") -> Dataset:
         )
     names = [path.relative_to(root).as_posix() for path in paths]
     classes, labels = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)
-    return Dataset("folder", split, paths, labels.astype(np.int64), tuple(classes.tolist()), names)
+    return Dataset(FOLDER, split, paths, labels.astype(np.int64), tuple(classes.tolist()), names)

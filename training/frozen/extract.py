@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from training.augmentation import augment, draw_changes
 from training.data import golden_images
-from training.decoding import Squares, in_threads, unreadable
+from training.decoding import Squares, unreadable
 from training.frozen.views import Views
 from training.output import provenance
 from training.run import Place
@@ -29,6 +29,7 @@ from zoo.images import ImageLike
 from zoo.loading import check_files
 from zoo.network import feature_count, load_network
 from zoo.preprocessing import to_pixels
+from zoo.reading import in_threads
 
 
 @dataclass(frozen=True)

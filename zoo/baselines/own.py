@@ -15,7 +15,7 @@ from zoo import paths
 from zoo.baselines.joint import HEAD as JOINT
 from zoo.baselines.joint import projected, projection
 from zoo.cards import NAME, Card, Head, read_card
-from zoo.errors import CardError, ImageError, RecipeError, UsageError
+from zoo.errors import CardError, ImageError, RecipeError, UsageError, none_readable
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
 from zoo.images import ImageLike
@@ -96,7 +96,7 @@ def pooled_features(
             rows.append(run(pixels))
             bar.update(len(pixels))
     if unreadable and not rows:
-        raise ImageError(f"none of the {len(unreadable)} images can be read; {next(iter(unreadable.values()))}")
+        raise ImageError(none_readable(len(unreadable), next(iter(unreadable.values()))))
     return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
-from zoo import paths
+from zoo.datasets.folder import list_unlabelled
 from zoo.embedder import Embedder
-from zoo.errors import DatasetError, ImageError, UsageError, missing
+from zoo.errors import ImageError, UsageError, missing
 from zoo.images import ImageLike
 from zoo.loading import load
 from zoo.registry import find
@@ -28,13 +29,14 @@ def baseline(
 ) -> Embedder:
     """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
 
-    whiten: a folder or images (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is
-    fitted; it becomes the model's head. Of a folder what cannot be read is left out, with a warning. dim: the
-    dimensions that it keeps (default: all). size: pixels of the input (default: the backbone's own). joint: keep CLIP's
+    whiten: a folder, a table (`zoo.datasets.table`; of one with the column split the images to train on) or images
+    (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is fitted; it becomes the model's
+    head. Of a folder or table what cannot be read is left out, with a warning. dim: the dimensions that it keeps
+    (default: all). size: pixels of the input (default: the backbone's own). joint: keep CLIP's
     projection into the space of its texts. limit: fit on so many of the images, drawn evenly.
 
     Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
-    `DatasetError` for a folder without images and `ImageError` for a given image that cannot be read.
+    `DatasetError` for a folder or table without images and `ImageError` for a given image that cannot be read.
     """
     images = images_of(whiten, limit, batch_size)
     folder = find(name)
@@ -57,16 +59,8 @@ def images_of(
         raise UsageError(f"--limit (limit) is 2 or more, not {limit}.")
     if batch_size < 1:
         raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.")
-    images = _in_folder(whiten) if isinstance(whiten, str | os.PathLike) else whiten
+    images: Sequence[ImageLike] | None
+    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
     if images is None or limit is None or limit >= len(images):
         return images
     return [images[i * len(images) // limit] for i in range(limit)]
-
-
-def _in_folder(folder: str | os.PathLike[str]) -> Sequence[ImageLike]:
-    from zoo.datasets.folder import list_images
-
-    images: Sequence[ImageLike] = list_images(paths.expand(folder))
-    if not images:
-        raise DatasetError(f"{os.fspath(folder)} holds no images to fit whitening on.")
-    return images

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("name", help="a public backbone (zoo list --status hub), timm/ID, or a folder of one")
     parser.add_argument("--as", dest="own", required=True, metavar="OWN", help="the name it gets in the local zoo")
-    parser.add_argument("--whiten", metavar="DIR", help="fit PCA whitening on all images in this folder")
+    parser.add_argument(
+        "--whiten",
+        metavar="DIR",
+        help="fit PCA whitening on all images in this folder, or of a table (CSV with the column image; where there is "
+        "a column split, on those to train on)",
+    )
     parser.add_argument("--whiten-on", metavar="DATASET", help="or on the training split of this data set")
     parser.add_argument("--data", metavar="DIR", help="where that data set lies (default: ZOO_DATA, else downloaded)")
     parser.add_argument("--dim", type=int, metavar="N", help="dimensions that whitening keeps (default: all)")
@@ -62,7 +67,9 @@ def _images(args: Namespace) -> Sequence[ImageLike] | None:
     from zoo.errors import UsageError
 
     if args.whiten and args.whiten_on:
-        raise UsageError("whitening is fitted on a folder (--whiten) or on a data set (--whiten-on), not on both.")
+        raise UsageError(
+            "whitening is fitted on a folder or table (--whiten) or on a data set (--whiten-on), not on both."
+        )
     if args.whiten_on:
         return images_of(load(args.whiten_on, "train", args.data).images, args.limit, args.batch_size)
     return images_of(args.whiten or None, args.limit, args.batch_size)
@@ -74,6 +81,7 @@ COMMAND = Command(
     run=_run,
     examples="""\
   zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
+  zoo baseline dinov2-s14 --as birds --whiten birds.csv  the images of a table; it needs no labels
   zoo baseline timm/resnet50.a1_in1k --as r50-plain
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 
 from zoo.cli import running
@@ -12,7 +13,11 @@ from zoo.cli.command import Command
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="a model's name, or the path of a model folder")
-    parser.add_argument("images", type=Path, help="a folder of images, with all that lies below it, or one image")
+    parser.add_argument(
+        "images",
+        type=Path,
+        help="a folder of images, with all that lies below it, a table of them (CSV: image,label), or one image",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
     parser.add_argument("--replace", action="store_true", help="overwrite FILE.npy and FILE.csv")
     running.configure(parser)
@@ -22,27 +27,25 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo.cli.output import naming, note, print_json
-    from zoo.datasets.folder import list_images
     from zoo.embedding_files import check_free, table_of, write_embeddings
-    from zoo.errors import ImageError, UsageError
+    from zoo.errors import ImageError, UsageError, none_readable
     from zoo.paths import expand
 
     args.images, args.out = expand(args.images), expand(args.out)
     table = table_of(args.out)  # before anything takes time
+    if _is_same(table, args.images):
+        raise UsageError(f"{table} is the table of images, and would be overwritten; name another --out.")
     if not args.replace:
         check_free(args.out)
-    paths = [args.images] if args.images.is_file() else list_images(args.images)
-    if not paths:
-        raise UsageError(f"{args.images} holds no images.")
+    paths, about = _listed(args.images)
     model = running.loaded(args)
     rows, unreadable = model.embed_readable(paths, args.batch_size, progress=sys.stderr.isatty())
     for error in unreadable.values():  # which name their images
         note(f"left out: {error}")
     if not len(rows):
-        raise ImageError(f"none of the {len(paths):,} images could be read; nothing was written.")
-    read = [path for place, path in enumerate(paths) if place not in unreadable]
+        raise ImageError(none_readable(len(paths), unreadable[0]))
     with naming(args.out):
-        write_embeddings(args.out, rows, read, args.images)
+        write_embeddings(args.out, rows, [said for place, said in enumerate(about) if place not in unreadable])
     told = {"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim}
     if args.json:
         print_json({**told, "unreadable": [[str(paths[place]), str(error)] for place, error in unreadable.items()]})
@@ -51,13 +54,44 @@ def _run(args: Namespace) -> int:
     return 1 if args.strict and unreadable else 0
 
 
+def _listed(place: Path) -> tuple[list[Path], list[dict[str, str]]]:
+    """The images, and what the table beside the rows says of each: its path and label, of a table all that it says."""
+    from zoo.datasets import table
+    from zoo.datasets.folder import list_images
+    from zoo.errors import UsageError
+
+    if table.is_table(place):
+        rows = table.read(place)
+        return [table.place_of(place, row) for row in rows], [_of_row(row) for row in rows]
+    root, paths = (place.parent, [place]) if place.is_file() else (place, list_images(place))
+    if not paths:
+        raise UsageError(f"{place} holds no images.")
+    return paths, [_of_path(path.relative_to(root)) for path in paths]
+
+
+def _of_row(row: Mapping[str, str]) -> dict[str, str]:
+    from zoo.datasets.table import IMAGE
+
+    return {"path": row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
+
+
+def _of_path(below: Path) -> dict[str, str]:
+    """The label is the folder that the image lies in, if it lies in one."""
+    return {"path": below.as_posix(), "label": "" if below.parent == Path() else below.parent.as_posix()}
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
 COMMAND = Command(
-    summary="write the embeddings of a folder of images to a file",
+    summary="write the embeddings of a folder or table of images to a file",
     configure=_configure,
     run=_run,
     examples="""\
   zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, a line a row
   zoo score rows.npy --labels rows.csv                     the label is the folder that an image lies in
   zoo embed mine pictures --out rows.npy --runtime onnx --precision int8
+  zoo embed mine birds.csv --out rows.npy                  image,label: rows.csv has its labels, split and query, too
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )

@@ -103,7 +103,9 @@ def check_data(data: str | Path, name: str) -> None:
     """Raise `DatasetError` where neither the folder of that data set's files is there nor, for "folder", a table."""
     from zoo.datasets.table import is_table
 
-    if name == "folder" and is_table(data) and expand(data).is_file():
+    if name == "folder" and is_table(data):
+        if not expand(data).is_file():
+            raise DatasetError(f"there is no file {data}; name the table of images, or their folder.")
         return
     check_folder(data)
 

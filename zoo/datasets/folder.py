@@ -61,6 +61,17 @@ def check_parted(root: str | Path) -> None:
         )
 
 
+def list_unlabelled(place: str | Path) -> list[Path]:
+    """Every image under a folder, as `list_images` gives them, or those of a table that are to be learnt from.
+
+    Raises `DatasetError` where there are none, and what `list_images` and `table.images_of` raise.
+    """
+    images = table.images_of(place) if table.is_table(place) else list_images(place)
+    if not images:
+        raise DatasetError(f"{place} holds no images to learn from.")
+    return images
+
+
 def list_images(root: str | Path) -> list[Path]:
     """Every image under `root`, by suffix, sorted by path; hidden files and folders are left out.
 

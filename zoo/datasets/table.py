@@ -28,14 +28,14 @@ def is_table(path: str | Path) -> bool:
 
 
 def is_parted(path: str | Path) -> bool:
-    """Whether the table has the column split. Raises what `load` raises."""
-    return SPLIT in _read(expand(path))[0]
+    """Whether the table has the column split. Raises what `load` raises, but for labels that are missing."""
+    return SPLIT in read(path)[0]
 
 
 def check_parted(path: str | Path) -> None:
     """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
     path = expand(path)
-    rows = _read(path)
+    rows = read(path, labelled=True)
     if SPLIT not in rows[0]:
         raise DatasetError(
             f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
@@ -61,7 +61,31 @@ def load(split: str, path: str | Path) -> Dataset:
     for one that is none, lacks a column or a cell, or lists an image twice.
     """
     path = expand(path)
-    return _of_split(path, _read(path), split)
+    dataset = _of_split(path, read(path, labelled=True), split)
+    if len(dataset.classes) == 1:
+        raise DatasetError(f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.")
+    return dataset
+
+
+def load_unlabelled(split: str, path: str | Path) -> Dataset:
+    """As `load`, of a table that may lack labels: the class of an image without one is "", and one class is enough."""
+    path = expand(path)
+    return _of_split(path, read(path), split)
+
+
+def images_of(path: str | Path) -> list[Path]:
+    """The images that a table lists, of one with the column split those to train on; labels play no part.
+
+    Raises what `load_unlabelled` raises.
+    """
+    path = expand(path)
+    rows = read(path)
+    return [place_of(path, row) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+
+
+def place_of(path: Path, row: Row) -> Path:
+    """Where the image of a row lies: cells are relative to the table's folder."""
+    return path.parent / expand(row[IMAGE])
 
 
 def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
@@ -74,49 +98,55 @@ def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
     if not rows:
         raise DatasetError(f"{path} lists no images of the split {split}.")
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
-    if len(classes) == 1:
-        raise DatasetError(f"{path} holds the single class {str(classes[0])!r} ({split}); at least two are needed.")
     names = [row[IMAGE] for row in rows]
-    images = [path.parent / expand(name) for name in names]
+    images = [place_of(path, row) for row in rows]
     asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
     return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 
 
-def _read(path: Path) -> list[Row]:
-    """The rows, each with an image and a label and, where the table has that column, a split; one at least."""
+def read(path: str | Path, labelled: bool = False) -> list[Row]:
+    """The rows, one at least: image, label ("" for none) and, where the table has these columns, split and query.
+
+    labelled: every row needs a label. Raises what `load` raises of a table that is missing, empty or none.
+    """
+    path = expand(path)
     if not path.is_file():
         raise DatasetError(f"there is no file {path}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            columns = _columns(path, list(reader.fieldnames or ()))
-            rows = [(reader.line_num, {name: row[column] or "" for name, column in columns.items()}) for row in reader]
+            columns = _columns(path, list(reader.fieldnames or ()), labelled)
+            rows = [(reader.line_num, {name: row.get(key) or "" for name, key in columns.items()}) for row in reader]
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
     if not rows:
         raise DatasetError(f"{path} lists no images.")
-    _check(path, rows)
+    _check(path, rows, labelled)
     return [row for _, row in rows]
 
 
-def _columns(path: Path, header: list[str]) -> dict[str, str]:
+def _columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
     """The header's name of each column that is read."""
     image = IMAGE if IMAGE in header else _ALSO_IMAGE
-    if image not in header or LABEL not in header:
+    if image not in header or (labelled and LABEL not in header):
+        needed = f"{IMAGE} (or {_ALSO_IMAGE})"
+        columns = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
         raise UsageError(
-            f"{path} needs a header with the columns {IMAGE} (or {_ALSO_IMAGE}) and {LABEL}, and {SPLIT} where it is "
-            f"parted into train and test; it has: {', '.join(header) or 'nothing'}."
+            f"{path} needs a header with the {columns}, and {SPLIT} where it is parted into train and test; it has: "
+            f"{', '.join(header) or 'nothing'}."
         )
     return {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
 
 
-def _check(path: Path, rows: list[tuple[int, dict[str, str]]]) -> None:
+def _check(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
     for line, row in rows:
-        if not row[IMAGE] or not row[LABEL]:
+        if labelled and not (row[IMAGE] and row[LABEL]):
             raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
+        if not row[IMAGE]:
+            raise UsageError(f"{path}, line {line}: an image is needed.")
         if row[IMAGE] in seen:
             raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:

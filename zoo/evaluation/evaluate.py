@@ -17,7 +17,7 @@ from zoo.datasets import check as check_dataset
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, Dataset, subset
 from zoo.embedder import Embedder
-from zoo.errors import EvaluationError, ImageError, UsageError
+from zoo.errors import EvaluationError, ImageError, UsageError, none_readable
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.intervals import bootstrap_intervals
@@ -116,8 +116,7 @@ def _embedded(
         return rows, dataset
     unreadable.update((dataset.sources[place], error) for place, error in errors.items())
     if not len(rows):
-        first = next(iter(errors.values()))
-        raise ImageError(f"none of the {len(dataset):,} images of the folder can be read; the first: {first}")
+        raise ImageError(none_readable(len(dataset), next(iter(errors.values()))))
     kept = np.ones(len(dataset), bool)
     kept[list(errors)] = False
     return rows, subset(dataset, kept, dataset.split)

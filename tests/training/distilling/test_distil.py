@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import shutil
@@ -18,7 +19,7 @@ from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen.pictures import CPU, make_model, noise, write_pictures
 from training import state
 from training.distilling.distil import distil
-from training.distilling.pictures import Pictures, read_folder, unlabelled
+from training.distilling.pictures import Pictures, read_pictures, unlabelled
 from training.distilling.recipe import recipe_for
 from training.distilling.student import SAME_DIM, SOURCES, Student
 from training.finetune_history import seen
@@ -77,13 +78,13 @@ def test_labelled_folders_are_parted_by_class(tmp_path: Path) -> None:
     root = write_pictures(tmp_path, classes=10)
     (root / "alone").mkdir()
     (root / "class 1" / "6.png").rename(root / "alone" / "6.png")
-    found = read_folder(root, 0.3, seed=1)
+    found = read_pictures(root, 0.3, seed=1)
     assert (found.labelled, found.by) == (True, "class")
     assert not {*found.train.classes} & {*found.test.classes}
     assert "alone" in found.train.classes
     assert len(found.test.classes) == 3
     assert len(found.train) + len(found.test) == 60
-    assert found.to_json() == read_folder(root, 0.3, seed=1).to_json() != read_folder(root, 0.3, seed=2).to_json()
+    assert found.to_json() == read_pictures(root, 0.3, seed=1).to_json() != read_pictures(root, 0.3, seed=2).to_json()
 
 
 def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
     stray = write_pictures(tmp_path / "stray")
     (stray / "top.png").write_bytes((stray / "class 0" / "0.png").read_bytes())
     for root, count in ((flat(tmp_path / "flat"), 12), (few, 12), (stray, 49)):
-        found = read_folder(root, 0.25)
+        found = read_pictures(root, 0.25)
         assert (found.labelled, found.by) == (False, "image")
         assert (len(found.test), len(found.train)) == (round(count / 4), count - round(count / 4))
         assert not {*found.train.sources} & {*found.test.sources}
@@ -101,16 +102,62 @@ def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
 def test_the_folders_train_and_test_are_taken_as_they_are(tmp_path: Path) -> None:
     for split, classes in (("train", 3), ("test", 2)):
         write_pictures(tmp_path / split, classes)
-    found = read_folder(tmp_path)
+    found = read_pictures(tmp_path)
     assert (found.labelled, found.by, len(found.train), len(found.test)) == (True, "given", 18, 12)
     assert found.test.split == "test"
 
 
+def table_of(root: Path, *columns: str) -> Path:
+    """The pictures below a folder in a table: an image's class and split are its folders."""
+    rows = []
+    for path in sorted(root.rglob("*.png")):
+        *_, split, label, _ = path.parts
+        cells = {"image": path.relative_to(root).as_posix(), "label": label, "split": split}
+        rows.append([cells[column] for column in columns])
+    with (root / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return root / "table.csv"
+
+
+def test_a_table_is_parted_as_the_folder_that_it_lists(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "labelled", classes=10)
+    by_folder, by_table = (read_pictures(place, 0.3, seed=1) for place in (root, table_of(root, "image", "label")))
+    assert by_table.to_json() == by_folder.to_json()
+    assert (by_table.labelled, by_table.by) == (True, "class")
+    without = read_pictures(table_of(root, "image"), 0.3, seed=1)
+    assert (without.labelled, without.by, len(without.test)) == (False, "image", 18)
+    text = table_of(root, "image", "label").read_text().replace(",class 3", ",", 1)
+    (root / "table.csv").write_text(text)
+    assert read_pictures(root / "table.csv").by == "image", "one image without a label says nothing of its class"
+    for split, classes in (("train", 3), ("test", 2)):
+        write_pictures(tmp_path / "parted" / split, classes)
+    given = table_of(tmp_path / "parted", "image", "label", "split")
+    by_folder, by_table = (read_pictures(place) for place in (tmp_path / "parted", given))
+    assert (by_table.by, by_table.labelled) == ("given", True)
+    assert [part.split for part in (by_table.train, by_table.test)] == ["train", "test"]
+    assert list(by_table.test.images) == list(by_folder.test.images)
+    assert by_table.test.classes == by_folder.test.classes
+
+
+def test_a_table_without_enough_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("image,split\na.png,train\n")
+    with pytest.raises(DatasetError, match="of the 1 images of the split 'train' 0 can be read"):
+        read_pictures(tmp_path / "t.csv")
+    for name, text, says in (
+        ("none.csv", None, "there is no file"),
+        ("u.csv", "file\nx.png\n", "needs a header with the column image"),
+    ):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        assert main(["distill", "margin-conv4-glyphs", str(tmp_path / name), "--backbone", "conv4"]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     root = flat(tmp_path / "flat")
-    bad = read_folder(root, 0.25).test.sources[0]
+    bad = read_pictures(root, 0.25).test.sources[0]
     (root / bad).write_bytes(b"no image")
-    found = read_folder(root, 0.25)
+    found = read_pictures(root, 0.25)
     assert list(found.unreadable) == [bad]
     assert (len(found.train), len(found.test)) == (8, 3)
 
@@ -118,17 +165,17 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DatasetError, match="holds no images"):
-        read_folder(tmp_path / "none")
+        read_pictures(tmp_path / "none")
     with pytest.raises(DatasetError, match="there are 3 images that can be read; 4 are needed"):
-        read_folder(flat(tmp_path / "three", 3))
+        read_pictures(flat(tmp_path / "three", 3))
     four = flat(tmp_path / "four", 4)
-    assert (len(read_folder(four).train), len(read_folder(four).test)) == (2, 2)
+    assert (len(read_pictures(four).train), len(read_pictures(four).test)) == (2, 2)
     with pytest.raises(UsageError, match="between 0 and 1"):
-        read_folder(four, 1.0)
+        read_pictures(four, 1.0)
     for image in four.glob("*.png"):
         image.write_bytes(b"")
     with pytest.raises(DatasetError, match=r"of the 4 images .* 0 can be read; .* 0\.png: "):
-        read_folder(four)
+        read_pictures(four)
 
 
 def test_labels_play_no_part() -> None:
@@ -228,7 +275,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     record = json.loads((teacher / "recipe.json").read_text())
     record["split"] = {"train_classes": ["class 3"]}
     (teacher / "recipe.json").write_text(json.dumps(record))
-    made = distil("toy", lambda: read_folder(write_pictures(tmp_path)), small(), "cpu")
+    made = distil("toy", lambda: read_pictures(write_pictures(tmp_path)), small(), "cpu")
     mine = set(made.pictures.train.classes)
     assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
     assert set(seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
@@ -237,7 +284,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
 def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
-    made = distil("toy", lambda: read_folder(root, 0.25), small(), "cpu")
+    made = distil("toy", lambda: read_pictures(root, 0.25), small(), "cpu")
     found = zoo.evaluate("small", data=root, k=(1,))
     assert (found.split, found.queries, found.classes) == ("test", 12, 2)
     (check,) = remeasure(made.outcome.folder, root)
@@ -248,7 +295,7 @@ def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, 
 def test_a_stopped_run_goes_on_to_the_same_weights(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures = read_folder(flat(tmp_path / "flat"))
+    pictures = read_pictures(flat(tmp_path / "flat"))
     save = state.save
 
     def saves_once(value: dict[str, Any], path: Path) -> None:
@@ -300,7 +347,7 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["toy", "--backbone", "conv4"], "name a folder of images, or a data set"),
+        (["toy", "--backbone", "conv4"], "name a folder of images or a table of them, or a data set"),
         (["toy", ".", "--backbone", "conv4", "--dataset", "glyphs"], "one of the two"),
         (["toy", "--backbone", "conv4", "--dataset", "folder", "--data", "."], "named without --dataset"),
         (["toy", ".", "--backbone", "conv4", "--data", "."], "--data says where the data set"),

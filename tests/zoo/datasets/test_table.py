@@ -17,7 +17,8 @@ from zoo.cli.main import main
 from zoo.datasets import load
 from zoo.datasets.dataset import subset
 from zoo.datasets.export import export_folder
-from zoo.datasets.folder import check_parted
+from zoo.datasets.folder import check_parted, list_unlabelled
+from zoo.datasets.table import images_of, load_unlabelled
 from zoo.errors import DatasetError, EvaluationError, UsageError
 from zoo.evaluation import evaluate
 
@@ -96,11 +97,31 @@ def test_what_is_no_such_table_is_refused_by_its_line(text: str, says: str, tmp_
 
 
 def test_a_table_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there is no folder"):
+    with pytest.raises(DatasetError, match=r"there is no file .*none\.csv; name the table of images, or their folder"):
         load("folder", "test", tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("image,label\nä.png,a\n".encode("latin-1"))
     with pytest.raises(UsageError, match="cannot be read as CSV in UTF-8"):
         load("folder", "test", tmp_path / "latin.csv")
+
+
+def test_images_need_no_labels_where_nobody_asks_for_them(tmp_path: Path) -> None:
+    bare = write(tmp_path, "image\na/1.png\n~/2.png\n")
+    assert images_of(bare) == [tmp_path / "a/1.png", Path.home() / "2.png"] == list_unlabelled(bare)
+    found = load_unlabelled("all", bare)
+    assert (found.split, found.classes, list(found.sources)) == ("all", ("",), ["a/1.png", "~/2.png"])
+    with pytest.raises(UsageError, match=r"needs a header with the columns image \(or path\) and label"):
+        load("folder", "test", bare)
+    parted = write(tmp_path, ROWS.replace("a/1.png,wren", "a/1.png,"))
+    assert images_of(parted) == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
+    assert load_unlabelled("train", parted).classes == ("", "wren, winter")
+    with pytest.raises(UsageError, match="line 2: an image and a label are needed, both"):
+        load("folder", "test", parted)
+    with pytest.raises(UsageError, match="line 3: an image is needed"):
+        images_of(write(tmp_path, "image,label\na.png,\n,x\n"))
+    with pytest.raises(UsageError, match=r"needs a header with the column image \(or path\), and split"):
+        images_of(write(tmp_path, "file\na.png\n"))
+    with pytest.raises(DatasetError, match=r"birds\.csv holds no images to learn from"):
+        list_unlabelled(write(tmp_path, "image,split\na.png,test\n"))
 
 
 def test_a_folder_may_be_called_like_a_table(tmp_path: Path) -> None:

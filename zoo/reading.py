@@ -1,0 +1,51 @@
+"""Images decoded in threads, in order; which of a person's own cannot be, each of them tried once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from zoo.datasets.dataset import Dataset
+from zoo.errors import ImageError
+from zoo.images import ImageLike, open_image
+
+Made = TypeVar("Made")
+
+
+def in_threads(decode: Callable[[ImageLike], Made], images: Iterable[ImageLike]) -> Iterator[Made | ImageError]:
+    """What `decode` makes of each image, or the error it raises, in order; a bounded number is in flight."""
+
+    def attempt(image: ImageLike) -> Made | ImageError:
+        try:
+            return decode(image)
+        except ImageError as error:
+            return error
+
+    threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+        waiting: deque[Future[Made | ImageError]] = deque()
+        for image in images:
+            waiting.append(pool.submit(attempt, image))
+            if len(waiting) >= 16 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def unreadable_images(dataset: Dataset, progress: bool = False) -> dict[str, ImageError]:
+    """What is wrong with each image that cannot be decoded, by its source."""
+    from tqdm.auto import tqdm
+
+    def attempt(image: ImageLike) -> None:
+        open_image(image, draft=64)
+
+    # A log file is spared the many lines that on a terminal are one.
+    interval = 0.1 if sys.stderr.isatty() else 30
+    found = in_threads(attempt, dataset.images)
+    bar = tqdm(found, "check images", len(dataset), unit="image", disable=not progress, mininterval=interval)
+    checked = zip(dataset.sources, bar, strict=True)
+    return {source: error for source, error in checked if isinstance(error, ImageError)}
