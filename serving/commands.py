@@ -27,7 +27,13 @@ _NAMED = 5
 
 def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument("model", help="name or folder of the model")
-    parser.add_argument("folder", type=Path, help="folder of images; the folders inside it are the labels")
+    parser.add_argument(
+        "images",
+        type=Path,
+        metavar="DIR",
+        help="folder of images; the folders inside it are the labels. Or a table of them (CSV): the column image (or "
+        "path), from the table's folder, label, and further ones, kept as metadata",
+    )
     parser.add_argument(
         "--labels",
         type=Path,
@@ -55,7 +61,7 @@ def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--prune",
         action="store_true",
-        help="remove every item whose image the folder does not hold, also what clients have added; asks first",
+        help="remove every item whose image is not among these, also what clients have added; asks first",
     )
     parser.add_argument(
         "--yes", action="store_true", help="with --prune: do not ask first, and do not remove over half of them"
@@ -70,9 +76,12 @@ def _configure_index(parser: ArgumentParser) -> None:
 def _index(args: Namespace) -> int:
     from serving.gallery import backends
     from serving.gallery.builder import index_folder
+    from zoo.datasets import check_data
+    from zoo.datasets.dataset import FOLDER
 
     embed = _embedding(args)
     _check_pruning(args)
+    check_data(args.images, FOLDER)  # a model takes a second to load
     if args.backend is not None:
         backends.check(args.backend)
     embedder = runtimes.loaded(args.model, args)
@@ -80,7 +89,7 @@ def _index(args: Namespace) -> int:
     report = index_folder(
         embedder,
         model_ref(args.model),
-        args.folder,
+        args.images,
         args.out,
         args.batch_size,
         progress,
@@ -117,7 +126,7 @@ def _pruned_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     named = ", ".join(gallery.item(one).source for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
-    what = f"{len(ids):,} item(s) whose image the folder does not hold ({named})"
+    what = f"{len(ids):,} item(s) whose image is not among those indexed now ({named})"
     return confirmed(f"Remove {what}{and_marks(gallery.marks.of_items(ids))}?")
 
 
@@ -140,8 +149,9 @@ def _embedding(args: Namespace) -> Fill | None:
     if args.runtime != "onnx":
         raise UsageError("the workers of a cluster run ONNX models alone; leave --runtime out.")
     from serving.gallery.distributed import on_ray
+    from serving.gallery.image_files import root_of
 
-    return on_ray(model_ref(args.model), args.folder, args.ray_address, args.ray_workers)
+    return on_ray(model_ref(args.model), root_of(args.images), args.ray_address, args.ray_workers)
 
 
 def model_ref(model: str) -> str:
@@ -176,10 +186,10 @@ def _told(report: Report, pruning: bool) -> str:
     if report.metadata:
         lines.append(f"kept as metadata: {', '.join(report.metadata)}")
     if report.pruned:
-        lines.append(f"{report.pruned:,} that the folder does not hold were removed")
+        lines.append(f"{report.pruned:,} whose image is not among these were removed")
     if stay := len(report.not_in_folder) - report.pruned:
         hint = "" if pruning else "; --prune removes such"
-        lines.append(f"{stay:,} are not in the folder indexed now: they stay in the gallery{hint}")
+        lines.append(f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}")
     return "\n".join(lines)
 
 
@@ -254,12 +264,13 @@ def _notes(same_folder: list[list[str]]) -> list[str]:
 
 
 INDEX = Command(
-    "index a folder of images into a gallery that can be searched",
+    "index a folder or table of images into a gallery that can be searched",
     _configure_index,
     _index,
     """\
   zoo index margin-conv4-glyphs photos/ --out gallery/
   zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv
+  zoo index margin-conv4-glyphs birds.csv --out gallery/     the images that a table lists: image,label,...
   zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron

@@ -1,5 +1,7 @@
 """Index images: decode and embed in batches, labels from the folders' names or a CSV file, metadata from that file.
 
+The file stands beside the folder, or is a table that lists the images itself.
+
 What is in the gallery already, by the SHA-256 of the file, is passed over before it is decoded; so a run that
 was broken off, or a folder that has changed, is simply indexed again. An image that lies elsewhere now gets its new
 source and label; one that is gone is reported, and stays unless it is to be pruned. Of several files with the same
@@ -22,12 +24,13 @@ from tqdm import tqdm
 
 from serving.gallery.decoding import decode
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.image_files import ImageFile, find_images, read_image
+from serving.gallery.image_files import ImageFile, find_images, listed_images, read_image, root_of
 from serving.gallery.indexing import Report, Run
 from serving.gallery.items import AS_IT_IS, Item, NewItem
-from serving.gallery.label_file import LabelFile, read_label_file
+from serving.gallery.label_file import LabelFile, read_label_file, read_table
 from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
+from zoo.datasets.table import is_table
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError, none_readable
 
@@ -69,7 +72,7 @@ Agreed = Callable[[Gallery, list[int]], bool]
 def index_folder(
     embedder: Embedder,
     model_ref: str,
-    folder: Path,
+    place: Path,
     out: Path,
     batch_size: int = 64,
     progress: bool = False,
@@ -78,33 +81,31 @@ def index_folder(
     update: bool = False,
     prune: Agreed | None = None,
 ) -> Report:
-    """Add all images below `folder` to the gallery `out`, which is made if it is not there.
+    """Add all images of `place`, a folder or a table of them, to the gallery `out`, which is made if it is not there.
 
     Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
     file with the columns path (below the folder), label, in place of the folders' names, and others, which are metadata
-    (serving.gallery.label_file). `embed`: where it is done, by default in this process (serving.gallery.distributed has
-    another). An item that is there keeps a label that was given to it: a folder's name is taken over of images that
-    moved and were labelled by their folder, what the file says always, none never; with `update` all are as `folder`
-    and `labels` have them. `prune`: items whose image the folder does not hold are removed where it agrees.
+    (serving.gallery.label_file). A table has all of this itself; the source of an image is then its path below the
+    table's folder, or its full path where it lies elsewhere. `embed`: where it is done, by default in this process
+    (serving.gallery.distributed has another). An item that is there keeps a label that was given to it: a folder's name
+    is taken over of images that moved and were labelled by their folder, what the file says always, none never; with
+    `update` all are as `place` and `labels` have them. `prune`: items whose image is not among these are removed where
+    it agrees.
     Raises `DatasetError` for a folder that cannot be read, `UsageError` for one without images or for a bad CSV file,
     `ModelMismatchError` for another model's gallery and `GalleryError` if not one image could be read.
     """
-    files, others = find_images(folder, [out, *([labels] if labels else [])])
-    report = Report(str(out), len(files), other_files=others)
-    said = read_label_file(labels) if labels is not None else LabelFile()
-    if labels is not None:
-        files = _described(files, said, labels, report)
+    files, said, report = _listed(place, out, labels)
     _check_batch_size(batch_size)
     made_here = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if made_here else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card, model_ref)
         if prune is not None:
-            _check_only(gallery, folder)
+            _check_only(gallery, root_of(place))
         run = Run(gallery, report, said.labels is not None, said.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.follow()
-        remember(gallery, folder)
+        remember(gallery, root_of(place))
         if prune is not None and (gone := run.to_prune()) and prune(gallery, gone):
             report.pruned = gallery.remove(gone)
         report.items = gallery.count()
@@ -138,6 +139,20 @@ def add_files(
             report.updated += 1
     report.items = gallery.count()
     return report
+
+
+def _listed(place: Path, out: Path, labels: Path | None) -> tuple[list[ImageFile], LabelFile, Report]:
+    """The image files of a folder or table, what a CSV file says of them, and a report of that."""
+    if is_table(place):
+        if labels is not None:
+            raise UsageError(f"{place} is a table, and says labels itself; --labels goes with a folder of images.")
+        said = read_table(place.expanduser())
+        files = listed_images(place, said)
+        return files, said, Report(str(out), len(files), metadata=said.columns)
+    files, others = find_images(place, [out, *([labels] if labels else [])])
+    report = Report(str(out), len(files), other_files=others)
+    said = read_label_file(labels) if labels is not None else LabelFile()
+    return (_described(files, said, labels, report) if labels is not None else files), said, report
 
 
 def _described(files: Sequence[ImageFile], said: LabelFile, path: Path, report: Report) -> list[ImageFile]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from serving.gallery.label_file import LabelFile
 from zoo.datasets.folder import list_files
+from zoo.datasets.table import is_table, place_of
 from zoo.errors import ImageTooLargeError, UsageError
 from zoo.images import DEFAULT_LIMITS, SUFFIXES
 
@@ -45,6 +47,27 @@ def find_images(folder: Path, but: Sequence[Path] = ()) -> tuple[list[ImageFile]
         there = f"; there are {other_kinds(kinds)}" if kinds else ""
         raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){there}.")
     return [_image_file(folder, path) for path in images], kinds
+
+
+def listed_images(table: Path, said: LabelFile) -> list[ImageFile]:
+    """The images of a table, in its order, with what it says of them.
+
+    An image's source is its path below the table's folder, its full path where it lies elsewhere.
+    """
+    root = _absolute(root_of(table))
+    if not said.metadata:
+        raise UsageError(f"{table} lists no images.")
+    files = []
+    for name, metadata in said.metadata.items():
+        path = _absolute(place_of(table.expanduser(), name))
+        source = path.relative_to(root) if path.is_relative_to(root) else path
+        files.append(ImageFile(path, _text(source.as_posix()), (said.labels or {}).get(name), metadata))
+    return files
+
+
+def root_of(place: Path) -> Path:
+    """The folder below which sources are looked for: the one that is indexed, or that a table lies in."""
+    return place.parent if is_table(place) else place
 
 
 def other_kinds(kinds: Mapping[str, int]) -> str:
@@ -88,6 +111,11 @@ def _image_file(folder: Path, path: Path) -> ImageFile:
     below = path.relative_to(folder)
     source = _text(below.as_posix())
     return ImageFile(path, source, folder_of(source))
+
+
+def _absolute(path: Path) -> Path:
+    """Without dots; links stay, as names are those that the user knows."""
+    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100
 
 
 def _text(name: str) -> str:

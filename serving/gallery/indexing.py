@@ -13,14 +13,15 @@ from serving.gallery.items import AS_IT_IS, Item, Kept, NewItem, Place, same_met
 
 @dataclass
 class Report:
-    """What indexing a folder did.
+    """What indexing a folder or a table did.
 
     `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
     source, label or metadata; `kept`: items that keep a label which is not their folder's; `differing`: of files that
     were there already, source, id and label of the item, where another label or other metadata was asked for, also of
     one image in two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was
-    left out; `not_in_folder`: sources of the gallery's items whose content the folder does not hold, and `pruned`, how
-    many of them were removed; `other_files`: how many files of other kinds it holds, by suffix. Of a file of labels:
+    left out; `not_in_folder`: sources of the gallery's items whose content is not among the images indexed, and
+    `pruned`, how many of them were removed; `other_files`: how many files of other kinds a folder holds, by suffix. Of
+    a file of labels:
     `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the folder does not hold;
     `metadata`: its columns that are kept as metadata.
     """

@@ -1,4 +1,7 @@
-"""The CSV file that says of images what their folders do not: labels, and metadata in its further columns."""
+"""The CSV file that says of images what their folders do not: labels, and metadata in its further columns.
+
+It stands beside a folder, or in place of one as a table (`zoo.datasets.table`) that lists the images itself.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.datasets.table import IMAGE
 from zoo.errors import UsageError
 
 _PATH, _LABEL = "path", "label"
@@ -20,7 +24,7 @@ _TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class LabelFile:
-    """What the file says, by the image's path below the folder.
+    """What the file says, by the image's path below the folder, or as a table names it.
 
     metadata: of every path, without empty cells; columns: its keys. labels: of every path, None for an empty cell;
     None without a column `label`, where the folders' names stay.
@@ -38,11 +42,24 @@ def read_label_file(path: Path) -> LabelFile:
     where all of them are written as numbers (00123 is not), true and false where all are that, and else texts.
     Raises `UsageError` that names the line.
     """
+    return _read(path, lists=False)
+
+
+def read_table(path: Path) -> LabelFile:
+    """Read a table: as `read_label_file`, with the column `image`, or `path` where it has none, which may stand alone.
+
+    `metadata` has every image, in the order of the rows.
+    """
+    return _read(path, lists=True)
+
+
+def _read(path: Path, lists: bool) -> LabelFile:
+    """lists: it is a table, which lists the images."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            columns = _columns(path, list(reader.fieldnames or ()))
-            rows = _rows(path, reader)
+            key, columns = _columns(path, list(reader.fieldnames or ()), lists)
+            rows = _rows(path, reader, key, lists)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
     labelled = _LABEL in (reader.fieldnames or ())
@@ -54,20 +71,19 @@ def read_label_file(path: Path) -> LabelFile:
     )
 
 
-def _columns(path: Path, names: list[str]) -> list[str]:
-    """The header's names of metadata."""
+def _columns(path: Path, names: list[str], lists: bool) -> tuple[str, list[str]]:
+    """The header's name of the images, and those of metadata."""
     named = [name for name in names if name]  # what writes row numbers leaves their column without a name
-    if _PATH not in named or len(named) < 2:
-        raise UsageError(
-            f"{path} needs a header with the columns path and label, or path and metadata; it has: "
-            f"{', '.join(names) or 'nothing'}."
-        )
+    key = IMAGE if lists and IMAGE in named else _PATH
+    if key not in named or (not lists and len(named) < 2):
+        columns = "column image (or path)" if lists else "columns path and label, or path and metadata"
+        raise UsageError(f"{path} needs a header with the {columns}; it has: {', '.join(names) or 'nothing'}.")
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise UsageError(f"{path} has the column {twice[0]} more than once.")
-    return [name for name in named if name not in (_PATH, _LABEL)]
+    return key, [name for name in named if name not in (key, _LABEL)]
 
 
-def _rows(path: Path, reader: csv.DictReader[str]) -> dict[str, dict[str, str]]:
+def _rows(path: Path, reader: csv.DictReader[str], key: str, lists: bool) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
     for row in reader:
         beyond: Any = row.pop(None, [])  # so the reader calls further cells
@@ -76,9 +92,10 @@ def _rows(path: Path, reader: csv.DictReader[str]) -> dict[str, dict[str, str]]:
                 f"{path}, line {reader.line_num}: the row has more cells than the header, which has {len(row)}; a "
                 'comma within a cell needs quotation marks, as "a, b".'
             )
-        if row[_PATH] is None or row.get(_LABEL, "") is None:
-            raise UsageError(f"{path}, line {reader.line_num}: a row needs a path and a label.")
-        source = Path(row.pop(_PATH)).as_posix()
+        if row[key] is None or row.get(_LABEL, "") is None or (lists and not row[key]):
+            named = "an image" if key == IMAGE else "a path"
+            raise UsageError(f"{path}, line {reader.line_num}: a row needs {named}{' and a label' * (_LABEL in row)}.")
+        source = Path(row.pop(key)).as_posix()
         if rows.setdefault(source, row) != row:
             raise UsageError(f"{path}, line {reader.line_num}: {source} has another label or other metadata above.")
     return rows

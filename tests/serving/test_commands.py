@@ -43,7 +43,7 @@ def test_index_then_search(
     run_here(INDEX, model_folder, pictures / "green disc", "--out", gallery)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "6 lie elsewhere now, or are described otherwise: they were updated",
-        "18 are not in the folder indexed now: they stay in the gallery; --prune removes such",
+        "18 are not among the images indexed now: they stay in the gallery; --prune removes such",
     ]
     run_here(INDEX, model_folder, pictures, "--out", gallery, "--json")
     outcome = capsys.readouterr()

@@ -42,7 +42,7 @@ def test_items_go_whose_image_is_gone_or_another(
     shutil.copy(folder / "red stripes/2.png", folder / "red stripes/3.png")  # what was there is gone
     assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
     assert sources(gallery_folder) == before - {FIRST, SECOND, "red stripes/3.png"} | {"moved.png"}
-    assert "2 that the folder does not hold were removed" in capsys.readouterr().out
+    assert "2 whose image is not among these were removed" in capsys.readouterr().out
 
 
 def test_it_asks_first(
@@ -65,7 +65,7 @@ def test_it_asks_first(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         index(*words, "--prune")
         told = capsys.readouterr()
-        assert f"Remove 1 item(s) whose image the folder does not hold ({FIRST})? [y/N]" in told.err
+        assert f"Remove 1 item(s) whose image is not among those indexed now ({FIRST})? [y/N]" in told.err
         assert ("stay in the gallery" in told.out) == (left == 24)
         assert len(sources(gallery_folder)) == left
 

@@ -62,7 +62,7 @@ def _listed(place: Path) -> tuple[list[Path], list[dict[str, str]]]:
 
     if table.is_table(place):
         rows = table.read(place)
-        return [table.place_of(place, row) for row in rows], [_of_row(row) for row in rows]
+        return [table.place_of(place, row[table.IMAGE]) for row in rows], [_of_row(row) for row in rows]
     root, paths = (place.parent, [place]) if place.is_file() else (place, list_images(place))
     if not paths:
         raise UsageError(f"{place} holds no images.")

@@ -80,12 +80,12 @@ def images_of(path: str | Path) -> list[Path]:
     """
     path = expand(path)
     rows = read(path)
-    return [place_of(path, row) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+    return [place_of(path, row[IMAGE]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
 
-def place_of(path: Path, row: Row) -> Path:
-    """Where the image of a row lies: cells are relative to the table's folder."""
-    return path.parent / expand(row[IMAGE])
+def place_of(path: Path, image: str) -> Path:
+    """Where an image lies that a table names: from the table's folder."""
+    return path.parent / expand(image)
 
 
 def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
@@ -99,7 +99,7 @@ def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
         raise DatasetError(f"{path} lists no images of the split {split}.")
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
-    images = [place_of(path, row) for row in rows]
+    images = [place_of(path, name) for name in names]
     asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
     return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 

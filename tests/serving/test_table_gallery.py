@@ -1,0 +1,159 @@
+"""`zoo index MODEL table.csv`: the images that a table lists, with its labels and metadata."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from serving.commands import INDEX
+from serving.gallery import Gallery
+from serving.gallery.builder import index_folder
+from serving.gallery.filters import Filter
+from serving.gallery.items import Item
+from serving.gallery.originals import Originals, folders_of
+from tests.serving import toys
+from tests.serving.test_commands import run_here
+from tests.serving.test_distributed import Workers, content
+from zoo.embedder import Embedder
+from zoo.errors import DatasetError, GalleryError, UsageError
+
+STRIPES, CHECKS, *_ = toys.CLASSES
+
+
+def write(path: Path, *rows: Iterable[str]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def items_of(gallery_folder: Path) -> dict[str, Item]:
+    with Gallery.open(gallery_folder) as gallery:
+        return {item.source: item for item in gallery.items(limit=100)}
+
+
+def test_labels_and_metadata_are_the_tables(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    table = write(
+        folder / "birds.csv",
+        ("image", "label", "split", "year", "path"),
+        (f"{STRIPES}/0.png", "wren", "train", "1908", "p"),
+        (f"./{CHECKS}/1.png", "owl, barn", "test", "", "q"),
+        (f"{CHECKS}/2.png", "", "test", "1950", ""),
+    )
+    report = index_folder(model, "toy", table, tmp_path / "g")
+    assert (report.found, report.added, report.metadata) == (3, 3, ("split", "year", "path"))
+    assert (report.unlabelled, report.labels_unused, report.other_files) == (0, [], {})
+    found = items_of(tmp_path / "g")
+    assert {source: (item.label, item.metadata) for source, item in found.items()} == {
+        f"{STRIPES}/0.png": ("wren", {"split": "train", "year": 1908, "path": "p"}),
+        f"{CHECKS}/1.png": ("owl, barn", {"split": "test", "path": "q"}),
+        f"{CHECKS}/2.png": (None, {"split": "test", "year": 1950}),
+    }
+    assert [item.id for item in found.values()] == [1, 2, 3], "in the order of the rows"
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.count(chosen=Filter(where={"split": "test"})) == 2
+
+
+def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tables").mkdir()
+    shutil.copy(folder / STRIPES / "0.png", folder / "tables" / "here.png")
+    table = write(
+        folder / "tables" / "t.csv",
+        ("path",),
+        ("here.png",),
+        (f"../{STRIPES}/1.png",),
+        (str(folder / CHECKS / "2.png"),),
+        (f"../tables/../{CHECKS}/3.png",),
+    )
+    monkeypatch.chdir(folder)
+    index_folder(model, "toy", Path("tables") / table.name, tmp_path / "g")
+    found = items_of(tmp_path / "g")
+    elsewhere = [str(folder / part) for part in (f"{STRIPES}/1.png", f"{CHECKS}/2.png", f"{CHECKS}/3.png")]
+    assert list(found) == ["here.png", *elsewhere]
+    assert {item.label for item in found.values()} == {None}, "a table without labels gives none"
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert folders_of(gallery) == [folder / "tables"]
+        originals = Originals(folders_of(gallery))
+        assert all(originals.read(item) for item in found.values()), "each is found again by its source"
+
+
+def test_it_is_the_gallery_that_the_folder_and_its_labels_make(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    rows = [(path.relative_to(folder).as_posix(), path.parent.name.upper(), str(i)) for i, path in enumerate(paths)]
+    rows.sort(key=lambda row: Path(row[0]).parts)
+    labels = write(tmp_path / "labels.csv", ("path", "label", "number"), *rows)
+    table = write(folder / "table.csv", ("image", "label", "number"), *rows)
+    index_folder(model, "toy", folder, tmp_path / "by-folder", labels=labels)
+    index_folder(model, "toy", table, tmp_path / "by-table")
+    index_folder(model, "toy", table, tmp_path / "by-workers", embed=Workers(model, folder))
+    assert content(tmp_path / "by-table") == content(tmp_path / "by-folder") == content(tmp_path / "by-workers")
+    again = index_folder(model, "toy", table, tmp_path / "by-folder")
+    assert (again.added, again.moved, again.items) == (0, 0, len(paths))
+
+
+def test_a_changed_table_changes_the_items_and_prunes_what_it_lists_no_more(
+    model: Embedder, folder: Path, tmp_path: Path
+) -> None:
+    gallery = tmp_path / "g"
+    rows = [(f"{STRIPES}/{i}.png", "wren", "1908") for i in range(5)]
+    table = write(folder / "t.csv", ("image", "label", "year"), *rows)
+    index_folder(model, "toy", table, gallery)
+    (folder / STRIPES / "4.png").unlink()
+    write(table, ("image", "label", "year"), (rows[0][0], "owl", ""), *rows[2:])
+    report = index_folder(model, "toy", table, gallery, prune=lambda gallery, ids: True)
+    assert [source for source, _ in report.unreadable] == [f"{STRIPES}/4.png"]
+    assert (report.moved, report.pruned) == (1, 1), "what cannot be read now, as of a disk that is away, stays"
+    found = items_of(gallery)
+    assert list(found) == [f"{STRIPES}/{i}.png" for i in (0, 2, 3, 4)]
+    assert (found[rows[0][0]].label, found[rows[0][0]].metadata) == ("owl", {"year": 1908})
+    index_folder(model, "toy", table, gallery, update=True)
+    assert items_of(gallery)[rows[0][0]].metadata == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("file,label\na.png,x\n", r"needs a header with the column image \(or path\); it has: file, label"),
+        ("", r"needs a header with the column image \(or path\); it has: nothing"),
+        ("image,label\n", "lists no images"),
+        ("image,label\na.png,x\n,y\n", "line 3: a row needs an image and a label"),
+        ("path,label\na.png,x\n,y\n", "line 3: a row needs a path and a label"),
+        ("image,year\na.png,1\n,2\n", "line 3: a row needs an image\\."),
+        ("image,label\na.png\n", "line 2: a row needs an image and a label"),
+        ("image,label\na.png,x\na.png,y\n", "line 3: a.png has another label or other metadata above"),
+        ("image,label,label\na.png,x,y\n", "has the column label more than once"),
+    ],
+)
+def test_what_is_no_such_table_is_refused(text: str, says: str, model: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UsageError, match=says):
+        index_folder(model, "toy", tmp_path / "t.csv", tmp_path / "g")
+    assert not (tmp_path / "g").exists()
+
+
+def test_the_command_takes_it(
+    model: Embedder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write(folder / "t.csv", ("image", "label"), (f"{STRIPES}/0.png", "wren"), ("gone.png", "owl"))
+    out = tmp_path / "g"
+    assert run_here(INDEX, model.folder, table, "--out", out, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["added"], told["not_in_folder"], [source for source, _ in told["unreadable"]]) == (1, [], ["gone.png"])
+    assert run_here(INDEX, model.folder, table, "--out", out, "--strict") == 1
+    with pytest.raises(UsageError, match=r"t\.csv is a table, and says labels itself; --labels goes with a folder"):
+        run_here(INDEX, model.folder, table, "--out", out, "--labels", table)
+    with pytest.raises(DatasetError, match=r"there is no file .*none\.csv"):
+        run_here(INDEX, model.folder, folder / "none.csv", "--out", out)
+    write(table, ("image",), ("gone.png",))
+    with pytest.raises(GalleryError, match=r"none of the 1 images can be read; the first: gone\.png: "):
+        run_here(INDEX, model.folder, table, "--out", tmp_path / "new")
+    table.unlink()
+    (folder / "t.csv").mkdir()
+    shutil.copy(folder / STRIPES / "0.png", folder / "t.csv")
+    assert run_here(INDEX, model.folder, folder / "t.csv", "--out", out) == 0, "a folder may be called like a table"
