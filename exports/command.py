@@ -53,7 +53,7 @@ def _run(args: Namespace) -> int:
 def _export(found: Path, precisions: list[str], args: Namespace) -> int:
     from exports.copies import place_of
     from exports.export import Exporter
-    from zoo.cli.output import print_json
+    from zoo.cli.output import note, print_json
     from zoo.errors import ZooError
     from zoo.onnx_runtime import FILES, RESIZING
 
@@ -78,6 +78,8 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
             print(_line(folder / FILES[precision], done[precision]))
         if not args.json and args.resize:
             print(_resizing(folder / RESIZING[precision], resized[precision]))
+    for said in exporter.notes:
+        note(said)
     if args.json:
         parity = {precision: found.to_json() for precision, found in done.items()}
         told = {"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed}
@@ -101,7 +103,8 @@ def _line(graph: Path, parity: Parity) -> str:
         lines.append(f"  its cost in retrieval was not measured: {cost['not_measured']}")
     lines += [f"  {name}: {_change(cost[name])}" for name in COST_METRICS if name in cost]
     if "target" in cost:
-        lines.append(f"  on {cost['dataset']}; the target is a loss of at most {100 * cost['target']:.1f} points")
+        left = f", {cost['unreadable']} unreadable left out" if cost.get("unreadable") else ""
+        lines.append(f"  on {cost['dataset']}{left}; the target is a loss of at most {100 * cost['target']:.1f} points")
     return "\n".join(lines)
 
 

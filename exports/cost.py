@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,45 +13,62 @@ import numpy as np
 from exports.parity import Run
 from zoo.cards import Card
 from zoo.datasets import DATASETS
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset
+from zoo.datasets.dataset import FOLDER, WHOLE, Dataset
 from zoo.embedder import Embedder
-from zoo.errors import ZooError
+from zoo.errors import ImageError, ZooError
 from zoo.evaluation.metrics import PerQuery
+from zoo.held_out import split_for
 from zoo.precision_cost import precision_cost, retrieval
+
+UNPARTED = (
+    "the folder does not say which classes are for testing (folders train and test, or a table's column split, would)"
+)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The fp32 graph's retrieval on the test split that a model is measured on."""
+    """The fp32 graph's retrieval on the test split that a model is measured on. unreadable: how many of a folder's
+    images were left out. notes: what whoever reads the costs should know, in words."""
 
     dataset: Dataset
     measured: PerQuery
+    unreadable: int = 0
+    notes: tuple[str, ...] = ()
 
     def cost(self, folder: Path, card: Card, run: Run, precision: str) -> dict[str, Any]:
-        """What `zoo.precision_cost.precision_cost` gives of the variant."""
+        """What `zoo.precision_cost.precision_cost` gives of the variant, and how many images were left out."""
         variant = _retrieval(self.dataset, _embedder(folder, card, run, precision))
-        return precision_cost(self.dataset, self.measured, variant, precision)
+        cost = precision_cost(self.dataset, self.measured, variant, precision)
+        return {**cost, "unreadable": self.unreadable} if self.unreadable else cost
 
 
 def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Baseline | str:
-    """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured."""
+    """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured.
+
+    Of a folder that is not parted these are the classes that the model's recipe.json says were held out.
+    """
     if card.dataset not in DATASETS:
         return f"{card.dataset!r} is no data set that is known here"
-    if card.dataset == "folder" and data is None:
+    if card.dataset == FOLDER and data is None:
         return "the model was trained on a folder of images; name one with a subfolder a class: --data DIR"
+    unreadable: dict[str, ImageError] = {}
     try:
-        dataset = load_dataset(card.dataset, "test", data)
-        if card.dataset == "folder" and list(dataset.images) == list(load_dataset("folder", "train", data).images):
-            return "the folder does not say which classes are for testing (subfolders train and test would)"
-        measured = _retrieval(dataset, _embedder(folder, card, run, "fp32"))
+        found = split_for(folder, card, card.dataset, "test", data)
+        if found.dataset.split == WHOLE:
+            return "; ".join((*found.notes, UNPARTED))
+        measured = _retrieval(found.dataset, _embedder(folder, card, run, "fp32"), unreadable)
     except ZooError as error:
         return str(error)
-    return Baseline(dataset, measured) if len(np.unique(measured.classes)) > 1 else "there is a single class to test on"
+    if len(np.unique(measured.classes)) < 2:
+        return "there is a single class to test on"
+    left_out = (f"left out: {error}" for error in unreadable.values())
+    return Baseline(found.dataset, measured, len(unreadable), (*found.notes, *left_out))
 
 
-def _retrieval(dataset: Dataset, model: Embedder) -> PerQuery:
-    return retrieval(dataset, model, progress=sys.stderr.isatty())
+def _retrieval(
+    dataset: Dataset, model: Embedder, unreadable: MutableMapping[str, ImageError] | None = None
+) -> PerQuery:
+    return retrieval(dataset, model, sys.stderr.isatty(), unreadable)
 
 
 def _embedder(folder: Path, card: Card, run: Run, precision: str) -> Embedder:

@@ -132,6 +132,11 @@ class Exporter:
             return made
         return self.folder / name
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the images that costs were measured on, in words."""
+        return self._baseline.notes if isinstance(self._baseline, Baseline) else ()
+
     @cached_property
     def _sample(self) -> images.Sample:
         return images.sample(self.card, self.calibration, self.data, self.count)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
+from zoo.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("gallery", type=Path, help="gallery folder")
     parser.add_argument("--dataset", help="the data set to embed (default: the one that the model was trained for)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where it lies; for --dataset folder, the folder")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="where it lies; for --dataset folder, the folder or table"
+    )
     parser.add_argument("--split", default="test", help="train or test (default: test)")
     parser.add_argument("--model", help="name or folder of the gallery's model, if it has moved")
     parser.add_argument("--queries", type=int, default=2000, metavar="N", help="items that search, default up to 2000")
@@ -45,10 +47,16 @@ def _run(args: Namespace) -> None:
 def _dataset(gallery: Gallery, args: Namespace) -> Dataset | None:
     """The data set asked for; the model's own may be missing, and then the gallery's steps alone are measured."""
     from zoo.datasets import load
+    from zoo.datasets.dataset import FOLDER
     from zoo.errors import DatasetError
+    from zoo.reading import readable
 
     if args.dataset or args.data:
-        return load(args.dataset or gallery.card.dataset, args.split, args.data)
+        dataset = load(args.dataset or gallery.card.dataset, args.split, args.data)
+        dataset, unreadable = readable(dataset) if dataset.name == FOLDER else (dataset, {})
+        for error in unreadable.values():  # which name their images
+            note(f"left out: {error}")
+        return dataset
     try:
         return load(gallery.card.dataset, args.split)
     except DatasetError as error:
@@ -90,5 +98,6 @@ COMMAND = Command(
   zoo benchmark served gallery/                                   the model's data set, then the gallery's items
   zoo benchmark served gallery/ --dataset folder --data photos/   the very images that were indexed: one chain
   zoo benchmark served gallery/ --torch no --json                 without torch, as JSON
+Images of a folder or table that cannot be read are left out and listed.
 A loss is against the step before; its interval is of paired differences, over classes.""",
 )

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
 
 from zoo.datasets.dataset import Dataset
 from zoo.embedder import Embedder
-from zoo.evaluation.evaluate import searched
+from zoo.errors import ImageError
+from zoo.evaluation.evaluate import embedded, searched
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import PerQuery, per_query
 from zoo.parity import COST_METRICS, COST_TARGET, verdict
 
 
-def retrieval(dataset: Dataset, model: Embedder, progress: bool = False) -> PerQuery:
-    """R@1 and MAP@R of each query, by the data set's own protocol."""
-    rows = model.embed(dataset.images, batch_size=32, progress=progress)
-    return per_query(**searched(rows, dataset.labels, dataset), k=(1,))
+def retrieval(
+    dataset: Dataset,
+    model: Embedder,
+    progress: bool = False,
+    unreadable: MutableMapping[str, ImageError] | None = None,
+) -> PerQuery:
+    """R@1 and MAP@R of each query, by the data set's own protocol.
+
+    Of a folder, images that cannot be read are left out, and put into `unreadable` where that is given, by their
+    source. They are the same for every precision.
+    """
+    rows, read = embedded(model, dataset, 32, progress, {} if unreadable is None else unreadable)
+    return per_query(**searched(rows, read.labels, read), k=(1,))
 
 
 def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precision: str) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from zoo.datasets.dataset import Dataset
-from zoo.errors import ImageError
+import numpy as np
+
+from zoo.datasets.dataset import Dataset, subset
+from zoo.errors import ImageError, none_readable
 from zoo.images import ImageLike, open_image
 
 Made = TypeVar("Made")
@@ -34,6 +36,20 @@ def in_threads(decode: Callable[[ImageLike], Made], images: Iterable[ImageLike])
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def readable(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[str, ImageError]]:
+    """The images that can be decoded, in their order, and what is wrong with each other one, by its source.
+
+    Raises `ImageError` where none can be.
+    """
+    unreadable = unreadable_images(dataset, progress)
+    if not unreadable:
+        return dataset, unreadable
+    if len(unreadable) == len(dataset):
+        raise ImageError(none_readable(len(dataset), next(iter(unreadable.values()))))
+    kept = np.array([source not in unreadable for source in dataset.sources])
+    return subset(dataset, kept, dataset.split), unreadable
 
 
 def unreadable_images(dataset: Dataset, progress: bool = False) -> dict[str, ImageError]:

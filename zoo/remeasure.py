@@ -58,7 +58,7 @@ def remeasure(
         try:
             known = found(about[0], about[1])
             if known.dataset.split == WHOLE != about[1]:
-                yield Check(name, None, _unparted(about[1], known))
+                yield Check(name, None, unparted(about[1], known))
                 continue
             model = load(folder, about[2], about[3], device if about[2] == "torch" else None)
             again = evaluate(model, known.dataset, k=_ks(result), progress=progress, unreadable={})  # counted there
@@ -75,9 +75,10 @@ def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in found if match)) or (1,)
 
 
-def _unparted(split: str, whole: Found) -> str:
+def unparted(split: str, whole: Found, measured: str = "the card's scores") -> str:
+    """Why what was measured on a split of a folder is not measured again on all of it."""
     why = whole.notes[0] if whole.notes else "the folder is not parted into train and test"
-    return f"{why}; the card's scores are of its {split} split"
+    return f"{why}; {measured} are of its {split} split"
 
 
 def _compared(name: str, result: Mapping[str, Any], again: Evaluation, same: bool) -> Check:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset
-from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, ZooError
+from zoo.cards import read_card
+from zoo.datasets.dataset import FOLDER, WHOLE
+from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.metrics import PerQuery
+from zoo.held_out import Found, split_for
 from zoo.loading import load
 from zoo.onnx_runtime import FILES
 from zoo.parity import COST_METRICS, read_parity
 from zoo.precision_cost import precision_cost, retrieval
-from zoo.remeasure import ROUNDING, TOLERANCE
+from zoo.remeasure import ROUNDING, TOLERANCE, unparted
 from zoo.verify import Check
 
 
@@ -24,17 +25,17 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     within `TOLERANCE` of what is measured again.
 
     data: where the data sets lie (default: `ZOO_DATA`, else the download cache); one that is not at hand leaves its
-    check open. An onnx/parity.json that cannot be read is a failed check.
+    check open, and so does a folder of other images. An onnx/parity.json that cannot be read is a failed check.
     """
 
-    @cache
-    def dataset(name: str, split: str) -> Dataset:
-        return load_dataset(name, split, data)
+    found = cache(partial(_found, folder, data))
 
     @cache
-    def fp32(name: str, split: str) -> PerQuery:
-        there = (folder / FILES["fp32"]).is_file()
-        return retrieval(dataset(name, split), load(folder, "onnx" if there else "torch"), progress)
+    def fp32(name: str, split: str) -> tuple[PerQuery, int]:
+        """And how many images were left out."""
+        there, unreadable = (folder / FILES["fp32"]).is_file(), dict[str, ImageError]()
+        model = load(folder, "onnx" if there else "torch")
+        return retrieval(found(name, split).dataset, model, progress, unreadable), len(unreadable)
 
     try:
         parity = read_parity(folder)
@@ -51,9 +52,9 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
             continue
         try:
             about = str(said["dataset"]), str(said["split"])
-            known, before = dataset(*about), fp32(*about)
-            after = retrieval(known, load(folder, "onnx", precision), progress)
-            yield _compared(name, said, precision_cost(known, before, after, precision), precision)
+            known, before = found(*about), fp32(*about)
+            after = retrieval(known.dataset, load(folder, "onnx", precision), progress)
+            yield _compared(name, said, _again(known, *before, after, precision), precision)
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
@@ -62,12 +63,29 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
             yield Check(name, False, f"onnx/parity.json is not what zoo export writes ({error})")
 
 
+def _found(folder: Path, data: str | Path | None, name: str, split: str) -> Found:
+    """Raises `DatasetError` where all of a folder would be taken for a split of it."""
+    known = split_for(folder, read_card(folder), name, split, data)
+    if known.dataset.split == WHOLE != split:
+        raise DatasetError(unparted(split, known, "the costs"))
+    return known
+
+
+def _again(known: Found, fp32: PerQuery, unreadable: int, variant: PerQuery, precision: str) -> dict[str, Any]:
+    """What was measured now; same: False where the images are known to be others, which may well cost other."""
+    cost = precision_cost(known.dataset, fp32, variant, precision)
+    return {**cost, "unreadable": unreadable, "same": known.same is not False}
+
+
 def _compared(name: str, said: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> Check:
     if again["queries"] != said["queries"]:
-        same = f"{again['queries']} queries, the costs are of {said['queries']}"
+        unread = f" ({again['unreadable']} unreadable left out)" if again["unreadable"] else ""
+        counts = f"{again['queries']} queries{unread}, the costs are of {said['queries']}"
         # A folder of images is a data set of whatever name.
-        return Check(name, None if again["dataset"] == "folder" else False, f"{same}: other images")
+        return Check(name, None if again["dataset"] == FOLDER else False, f"{counts}: other images")
     off = [why for metric in COST_METRICS for why in _off(metric, said[metric], again[metric], precision)]
+    if off and not again["same"]:
+        return Check(name, None, f"{'; '.join(off)}: other images than those that were held out")
     change = ", ".join(f"{metric} {again[metric]['difference']:+.4f}" for metric in COST_METRICS)
     return Check(name, not off, "; ".join(off) or f"{change} on {again['dataset']}, within {TOLERANCE:g}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,35 @@ def test_why_it_cannot_be_measured(tmp_path: Path) -> None:
     assert "which classes" in str(baseline(Path(), folder, run, tmp_path / "all"))
 
 
+def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_read(tmp_path: Path) -> None:
+    """By hand: fp32 finds each picture's fellow. The variant has c c d d at the places b c c d: two of them find one
+    another, the outer ones are as far from all, and find the first of these, which is the fellow of one."""
+    for i, name in enumerate(("a", "b", "c", "d")):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        for j in range(2):
+            Image.new("RGB", (30, 30), (20 * i + 10 * j,) * 3).save(tmp_path / "all" / name / f"{j}.png")
+    (tmp_path / "all" / "c" / "broken.png").write_bytes(b"no image")
+    split = {"train_classes": ["a", "b"], "test_classes": ["c", "d"], "images_sha256": "unknown"}
+    (tmp_path / "recipe.json").write_text(json.dumps({"split": split}))
+    card = dataclasses.replace(CARD, dataset="folder")
+    rows = np.repeat(np.eye(4, 12, dtype=np.float32), 2, axis=0)
+    crossed = np.roll(rows, 1, axis=0)
+    known = baseline(tmp_path, card, run_of(rows), tmp_path / "all")
+    assert isinstance(known, Baseline)
+    assert (known.dataset.split, known.dataset.classes, known.unreadable) == ("test", ("c", "d"), 1)
+    assert "measured on the 2 classes that were held out" in known.notes[0]
+    assert known.notes[-1].startswith("left out: image ")
+    assert "broken.png" in known.notes[-1]
+    cost = known.cost(tmp_path, card, run_of(crossed), "int8")
+    assert (cost["split"], cost["queries"], cost["classes"], cost["unreadable"]) == ("test", 4, 2, 1)
+    assert cost["recall_at_1"]["fp32"] == 1
+    assert cost["recall_at_1"]["int8"] == 1 / 4
+    (tmp_path / "all" / "d").rename(tmp_path / "all" / "e")
+    said = str(baseline(tmp_path, card, run_of(rows), tmp_path / "all"))
+    assert "the folder lacks 1 of the 2 classes" in said
+    assert "does not say which classes are for testing" in said
+
+
 def test_pictures_of_a_folder_calibrate_or_are_held_out_never_both(tmp_path: Path) -> None:
     for name in "ab":
         write_pictures(tmp_path / name, 9, first=ord(name) * 100)
@@ -147,3 +177,5 @@ def test_the_command_says_both_intervals_with_their_verdicts() -> None:
         "queries (95 % -0.19 to -0.01)",
         "  on cifar100; the target is a loss of at most 0.2 points",
     ]
+    some = command._line(Path("model_int8.onnx"), dataclasses.replace(known, cost={**cost, "unreadable": 2}))
+    assert some.endswith("  on cifar100, 2 unreadable left out; the target is a loss of at most 0.2 points")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from argparse import ArgumentParser
@@ -23,12 +24,13 @@ from serving.gallery.store import Store
 from serving.served import Labelled, gallery_steps, measure, model_change_steps, report, same_images
 from serving.served_command import COMMAND
 from tests.serving import toys
+from tests.serving.here import run_here
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.toys import content
 from zoo.cards import read_card
 from zoo.datasets import load as load_dataset
-from zoo.errors import EvaluationError
+from zoo.errors import EvaluationError, ImageError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import sha256_of
 from zoo.loading import load
@@ -95,6 +97,28 @@ def test_other_images_are_measured_apart(served: tuple[Path, Path], pictures: Pa
     assert [step["loss"] is None for step in outcome["steps"]] == [True, False, True, False]
     assert [step["queries"] for step in outcome["steps"]] == [23, 23, 24, 24]
     assert [step["step"] for step in none["steps"]] == ["gallery, exact", "gallery, flat index"]
+
+
+def test_a_table_of_the_gallerys_images_and_of_some_that_cannot_be_read(
+    served: tuple[Path, Path], pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = served
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    paths = sorted(one for one in pictures.rglob("*") if one.is_file())
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = [(one, one.parent.name) for one in paths]
+        csv.writer(file).writerows([("image", "label"), ("broken.png", "x"), *rows, ("missing.png", "y")])
+    words = [path, "--model", folder, "--dataset", "folder", "--data", tmp_path / "t.csv", "--torch", "no", "--json"]
+    run_here(COMMAND, *words)
+    told = capsys.readouterr()
+    outcome = json.loads(told.out)
+    assert outcome["same_images"] is True
+    assert [step["queries"] for step in outcome["steps"]] == [24, 24, 24, 24]
+    assert [line.partition(": image ")[0] for line in told.err.splitlines()] == ["zoo: left out"] * 2
+    with (tmp_path / "t.csv").open("w") as file:
+        file.write("image,label\nbroken.png,x\nmissing.png,y\n")
+    with pytest.raises(ImageError, match=r"none of the 2 images can be read; the first: .*broken\.png"):
+        run_here(COMMAND, *words)
 
 
 def labelled(tmp_path: Path, n: int = 1000) -> Path:

@@ -201,6 +201,31 @@ def test_the_command_says_what_is_measured_and_splits_differ(
     assert run(root, capsys, "--dataset", "folder")[0]["metrics"] == test["metrics"]
 
 
+def test_reports_show_the_same_classes_without_what_cannot_be_read(
+    folder: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / HTML / "broken.png").write_bytes(b"no image")
+    expected = run(root, capsys)[0]["metrics"]
+    page = tmp_path / "page.html"
+    words = ["--data", str(root), "--runtime", "onnx", "--out", str(page)]
+    for command in (
+        ["benchmark", "report", "mine"],
+        ["benchmark", "compare", "mic-main", "--format", "html", "--show", "mine"],
+    ):
+        capsys.readouterr()
+        assert main([*command, *words]) == 0
+        err = capsys.readouterr().err
+        assert "zoo: measured on the 2 classes that were held out when mine was made" in err
+        assert err.count("zoo: left out: image ") == err.count("broken.png") == 1
+        text = page.read_text()
+        assert "12 queries of 2 classes" in text
+        assert "1 image could not be read; the scores are of the others" in text
+        assert f"{expected['map_at_r']:.4f}" in text
+    assert main(["benchmark", "report", "mine", "--split", "all", *words]) == 0
+    assert "24 queries of 4 classes" in page.read_text()
+    assert "has seen these classes" in capsys.readouterr().err
+
+
 def test_saved_scores_are_verified_by_the_same_classes(
     folder: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,8 +116,40 @@ def test_other_images_no_data_and_what_was_not_measured(copy: Path, pictures: Pa
     assert one(copy, pictures) == Check("cost onnx int8", None, "was not measured when it was exported: no data")
     write_json(copy / "onnx" / "parity.json", {"int8": {"cost": None}, "fp16": {"cost": {}}})
     assert list(remeasure_costs(copy, pictures)) == []
-    write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"dataset": "folder", "split": "test"}}})
+    write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"dataset": "folder", "split": "all"}}})
     assert "not what zoo export writes" in one(copy, pictures).detail
+
+
+def test_held_out_classes_are_measured_without_what_cannot_be_read(
+    measured: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """As zoo export measures a model that was made of a folder, which is not parted but by its recipe.json."""
+    root = Path(shutil.copytree(pictures, tmp_path / "products"))
+    copy = Path(shutil.copytree(measured, tmp_path / "mine"))
+    card = json.loads((copy / "card.json").read_text())
+    (copy / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))
+    train, test = toys.CLASSES[1:3], sorted((toys.CLASSES[0], toys.CLASSES[3]))
+    record = {"train_classes": train, "test_classes": test, "images_sha256": "other"}
+    (copy / "recipe.json").write_text(json.dumps({"split": record}))
+    for name in test:
+        shutil.copytree(root / name, tmp_path / "held out" / name)
+    parts = load_dataset("folder", "all", tmp_path / "held out")
+    fp32, int8 = (retrieval(parts, load(copy, "onnx", precision)) for precision in ("fp32", "int8"))
+    cost = {**precision_cost(parts, fp32, int8, "int8"), "split": "test"}
+    write_json(copy / "onnx" / "parity.json", {"int8": {"min_cosine": 0.5, "holds": False, "cost": cost}})
+    (root / test[0] / "broken.png").write_bytes(b"no image")
+    check = one(copy, root)
+    assert check.ok is True, check.detail
+    change(copy, "map_at_r", difference=0.9)
+    check = one(copy, root)
+    assert (check.ok, check.detail.endswith(": other images than those that were held out")) == (None, True)
+    shutil.copy(root / test[0] / "0.png", root / test[0] / "new.png")
+    assert one(copy, root).detail == "13 queries (1 unreadable left out), the costs are of 12: other images"
+    shutil.rmtree(root / test[0])
+    check = one(copy, root)
+    assert check.ok is None
+    assert "the folder lacks 1 of the 2 classes" in check.detail
+    assert check.detail.endswith("the costs are of its test split")
 
 
 def test_the_command_measures_them(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:

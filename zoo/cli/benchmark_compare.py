@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
+from zoo.cli.measured_on import images_for, leaving_out
 
 if TYPE_CHECKING:
     from zoo.report.page import Section
@@ -37,7 +38,9 @@ def _configure(parser: ArgumentParser) -> None:
         help="with --format html: what this model finds, its map and its spectrum too; may be given again",
     )
     parser.add_argument("--show-dataset", metavar="D", help="of --show (default: what the model was trained for)")
-    parser.add_argument("--data", metavar="DIR", help="where the data set of --show lies (default: ZOO_DATA)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="where the data set of --show lies, or the folder or table (default: ZOO_DATA)"
+    )
     parser.add_argument("--map", dest="mapping", default="pca", help="of --show: pca or tsne (default: pca)")
     parser.add_argument("--runtime", default="torch", help="of --show: torch or onnx (default: torch)")
 
@@ -48,15 +51,15 @@ def _shown(args: Namespace) -> list[Section]:
         return []
     from dataclasses import replace
 
-    from zoo.datasets import load as load_dataset
     from zoo.loading import load
     from zoo.report.report import sections
 
     found = []
     for name in args.models:
         model = load(name, args.runtime)
-        dataset = load_dataset(args.show_dataset or model.card.dataset, "test", args.data)
-        parts = sections(model, dataset, args.mapping)
+        dataset = images_for(model, args.show_dataset, "test", args.data)
+        with leaving_out() as unreadable:
+            parts = sections(model, dataset, args.mapping, unreadable=unreadable)
         found += [replace(part, heading=f"{model.card.name} on {dataset.name}: {part.heading}") for part in parts]
     return found
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
 
 from zoo.cli import measurement, running
 from zoo.cli.command import Command
-from zoo.cli.output import naming, note
-
-if TYPE_CHECKING:
-    from zoo.embedder import Embedder
-    from zoo.errors import ImageError
-    from zoo.results import Evaluation
-
-SEEN = """\
-{name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
-new ones: zoo train and zoo evaluate part a folder that has the folders train and test, zoo finetune any other."""
+from zoo.cli.measured_on import images_for, leaving_out
+from zoo.cli.output import naming
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -44,7 +35,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from zoo.cards import read_card
     from zoo.datasets import check
-    from zoo.datasets.dataset import WHOLE
+    from zoo.evaluation import evaluate
     from zoo.evaluation.groups import groups_of
     from zoo.registry import find
     from zoo.results import add_result
@@ -52,37 +43,22 @@ def _run(args: Namespace) -> int:
     groups_of(args.metrics.split(","))
     check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
     model = running.loaded(args)
-    result = _measured(model, args)
-    if result.split == WHOLE and model.card.dataset == result.dataset:
-        note(SEEN.format(name=model.card.name))
-    measurement.tell(result, args)
-    if args.save:
-        with naming(model.folder):
-            add_result(model.folder, result)
-    return 0
-
-
-def _measured(model: Embedder, args: Namespace) -> Evaluation:
-    from zoo.evaluation import evaluate
-    from zoo.held_out import split_for
-
-    found = split_for(model.folder, model.card, args.dataset or model.card.dataset, args.split, args.data)
-    for said in found.notes:
-        note(said)
-    unreadable: dict[str, ImageError] = {}
-    try:
-        return evaluate(
+    dataset = images_for(model, args.dataset, args.split, args.data)
+    with leaving_out() as unreadable:
+        result = evaluate(
             model,
-            found.dataset,
+            dataset,
             k=args.k,
             batch_size=args.batch_size,
             progress=sys.stderr.isatty(),
             metrics=args.metrics.split(","),
             unreadable=unreadable,
         )
-    finally:  # where nothing is left to measure, these say why
-        for error in unreadable.values():  # which name their images
-            note(f"left out: {error}")
+    measurement.tell(result, args)
+    if args.save:
+        with naming(model.folder):
+            add_result(model.folder, result)
+    return 0
 
 
 COMMAND = Command(

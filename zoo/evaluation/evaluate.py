@@ -77,7 +77,7 @@ def evaluate(
             )
         known = _dataset(dataset or model.card.dataset, split, data, model)
         errors = {} if unreadable is None else unreadable
-        rows, read = _embedded(model, known, batch_size, progress, errors)
+        rows, read = embedded(model, known, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():
             warnings.warn(f"left out: {error}", stacklevel=2)
         found = _evaluation(rows, read.labels, read, k, groups, model)
@@ -101,13 +101,14 @@ def _dataset(dataset: str | Dataset, split: str, data: str | Path | None, model:
     return split_for(model.folder, model.card, dataset, split, data).dataset
 
 
-def _embedded(
+def embedded(
     model: Embedder, dataset: Dataset, batch_size: int, progress: bool, unreadable: MutableMapping[str, ImageError]
 ) -> tuple[np.ndarray, Dataset]:
     """Rows of the images that are measured, float32 [n, dim], and these as a data set.
 
-    Of a folder, images that cannot be read are left out and put into `unreadable`. A published data set would be
-    another one without them.
+    Of a folder, images that cannot be read are left out and put into `unreadable`, by their source. A published data
+    set would be another one without them. Raises `ImageError` for an image of such a one that cannot be read, or where
+    none can.
     """
     if dataset.name != FOLDER:
         return model.embed(dataset.images, batch_size, progress), dataset

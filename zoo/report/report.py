@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from io import BytesIO
 
 import numpy as np
 
 from zoo.datasets.dataset import Dataset, part_of
 from zoo.embedder import Embedder
-from zoo.errors import UsageError
+from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate
+from zoo.evaluation.evaluate import embedded
 from zoo.evaluation.structure import spectral_decay
 from zoo.images import ImageLike, open_image
 from zoo.report import pictures, projection
@@ -27,26 +28,43 @@ THUMBNAIL = 128
 
 
 def report(
-    model: Embedder, dataset: Dataset, mapping: str = "pca", batch_size: int = 64, progress: bool = False
+    model: Embedder,
+    dataset: Dataset,
+    mapping: str = "pca",
+    batch_size: int = 64,
+    progress: bool = False,
+    unreadable: MutableMapping[str, ImageError] | None = None,
 ) -> str:
     """The HTML page of a model on a data set. It asks for nothing outside itself; what comes from files is escaped.
 
-    mapping: "pca" or "tsne", how the embeddings come onto a plane. Raises the errors of `Embedder.embed` and
-    `zoo.evaluate`, `UsageError` for an unknown mapping, `MissingDependencyError` without matplotlib or, for t-SNE,
-    scikit-learn.
+    mapping: "pca" or "tsne", how the embeddings come onto a plane. unreadable: takes, by source, what is wrong with the
+    images of a folder or table that cannot be read, which are left out and counted on the page.
+
+    Raises the errors of `Embedder.embed` and `zoo.evaluate`, `UsageError` for an unknown mapping,
+    `MissingDependencyError` without matplotlib or, for t-SNE, scikit-learn.
     """
-    parts = sections(model, dataset, mapping, batch_size, progress)
+    parts = sections(model, dataset, mapping, batch_size, progress, unreadable)
     return page(f"{model.card.name} on {dataset.name}, {part_of(dataset.split)}", parts)
 
 
 def sections(
-    model: Embedder, dataset: Dataset, mapping: str = "pca", batch_size: int = 64, progress: bool = False
+    model: Embedder,
+    dataset: Dataset,
+    mapping: str = "pca",
+    batch_size: int = 64,
+    progress: bool = False,
+    unreadable: MutableMapping[str, ImageError] | None = None,
 ) -> list[Section]:
     """The parts of that page, and its errors."""
     _check(mapping)
-    rows = model.embed(dataset.images, batch_size, progress)
+    listed = len(dataset)
+    rows, dataset = embedded(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
     measured = dataclasses.replace(
-        evaluate(rows, dataset), model=model.card.name, runtime=model.runtime, precision=model.precision
+        evaluate(rows, dataset),
+        model=model.card.name,
+        runtime=model.runtime,
+        precision=model.precision,
+        unreadable=listed - len(dataset),
     )
     return [
         _scores(measured),
@@ -78,6 +96,9 @@ def _scores(measured: Evaluation) -> Section:
     )
     if measured.queries_without_relatives:
         text += f" {measured.queries_without_relatives:,} images alone in their class were left out as queries."
+    if measured.unreadable:
+        images = "image" if measured.unreadable == 1 else "images"
+        text += f" {measured.unreadable:,} {images} could not be read; the scores are of the others."
     return Section(
         "Scores", table(("metric", "value", "95 % over classes"), rows, ("value",)) + paragraph(text), "half"
     )
