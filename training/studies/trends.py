@@ -9,7 +9,7 @@ import numpy as np
 
 from training.studies.plan import Plan
 from training.studies.results import Values
-from training.studies.statistics import Summary, sided, summary
+from training.studies.statistics import UNDECIDED, Summary, sided, summary
 from training.studies.study import Measure, Trend
 from zoo.report.matrix import pearson
 
@@ -19,7 +19,8 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Found:
-    """A trend over the arms that are measured, and the verdict on its slope.
+    """A trend over the arms that are measured, and the verdict: `sided` on its slope, but undecided where one arm left
+    out turns the slope's sign.
 
     slope: by least squares, in units of the measure over those of the axis; spearman: the rank correlation; both over
     the seeds that all these arms have, None below `FEWEST` arms or on one place. left_out: the least and the greatest
@@ -46,14 +47,16 @@ def _found(plan: Plan, selection: str, trend: Trend, values: Values) -> Found:
     means = [float(np.mean(each)) for each in fewer if each]
     slope = summary(slopes) if slopes else None
     ranks = spearmans_of(places, values) if slopes else []
+    left_out = (min(means), max(means)) if means else None
+    turned = left_out is not None and left_out[0] < 0 < left_out[1]
     return Found(
         trend,
         selection,
         len(places),
         slope,
         summary(ranks) if ranks else None,
-        (min(means), max(means)) if means else None,
-        sided(slope, trend.lower),
+        left_out,
+        UNDECIDED if turned else sided(slope, trend.lower),
     )
 
 

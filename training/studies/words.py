@@ -83,8 +83,9 @@ def rule_of_trends(report: Report) -> str:
 
 TRENDS = (
     "A straight line through all arms, seed by seed: its slope, a {0}, and Spearman's rank correlation, each with the "
-    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. The interval is of these very arms. How '
-    "much hangs on their choice, the least and the greatest slope tell where any one is left out."
+    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. The interval is of these very arms: how '
+    "much hangs on their choice, the least and the greatest slope tell where any one is left out, and where that turns "
+    "the sign nothing is decided."
 )
 
 

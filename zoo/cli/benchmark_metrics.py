@@ -103,6 +103,6 @@ COMMAND = Command(
   zoo benchmark metrics --out metrics.png     and a picture (or .svg, .pdf, .html)
   zoo benchmark metrics --seed 3 --json
 
-Reality (Musgrave et al. 2020) shows such embeddings; these points are our own, made so that classes fill 30, 75 or 94 %
-of their sector, and measured as any embedding is (zoo score, zoo evaluate).""",
+Figure 1 of Reality (Musgrave et al. 2020) shows such embeddings. Its points are not at hand; these are our own, classes
+that fill 30, 75 or 94 % of their sector of the plane, and measured as any embedding is (zoo score, zoo evaluate).""",
 )

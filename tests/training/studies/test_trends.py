@@ -32,6 +32,7 @@ from training.studies.years import LOSSES, Loss
 from zoo.errors import RecipeError
 
 SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66), "ms": (0.63, 0.66, 0.65)}
+NAMES = ("margin", "contrastive", "ms", "pa")
 YEARS = {"margin": 2006.0, "contrastive": 2015.0, "ms": 2020.0}
 
 
@@ -87,6 +88,26 @@ def test_the_report_tells_the_slope_its_interval_and_what_hangs_on_one_arm(tmp_p
     assert [each.trend.measure for each in (rising, falling)] == [R1, MAP_AT_R]
 
 
+def test_a_trend_that_hangs_on_one_arm_is_not_decided(tmp_path: Path) -> None:
+    """Four arms at places -3, -1, 1, 3 about their mean; without the last the others fall from place to place."""
+    arms = tuple(
+        Arm(name, f"{name}-$backbone-$dataset", x=x) for name, x in zip(NAMES, (0.0, 2.0, 4.0, 6.0), strict=True)
+    )
+    study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=(Trend("newer is better"),))
+    plan = dataclasses.replace(toys.plan(tmp_path), study=study)
+    for run in plan.runs(tmp_path):
+        finish(run, dict(zip(NAMES, (0.3, 0.2, 0.1, 0.9), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
+    (found,) = report_of(plan, tmp_path).trends
+    assert found.slope is not None
+    assert found.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20)
+    assert found.slope.interval is not None
+    assert found.slope.interval[0] > 0
+    assert found.left_out is not None
+    assert found.left_out[0] == pytest.approx(-0.05)  # from .3 to .1 over 4
+    assert found.left_out[1] > 0
+    assert found.verdict == UNDECIDED
+
+
 def test_what_is_not_measured_yet_is_undecided(tmp_path: Path) -> None:
     (found,) = report_of(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
     assert (found.slope, found.spearman, found.left_out, found.verdict, found.arms) == (None, None, None, UNDECIDED, 2)
@@ -108,6 +129,20 @@ def test_all_forms_of_the_report_have_it(tmp_path: Path) -> None:
     for says in ("newer is better: holds", f"slope {slope} ({bounds}) a year, 3 seeds", "margin, 2006"):
         assert says in reader.text
     assert "R@1 on test of every arm by year" in [dict(attributes).get("alt") for _, attributes in reader.tags]
+
+
+def test_one_seed_and_arms_of_one_year_are_drawn_too(tmp_path: Path) -> None:
+    arms = tuple(Arm(name, f"{name}-$backbone-$dataset", x=2015.0 + (name == "ms")) for name in SCORES)
+    study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=(Trend("newer is better"),))
+    plan = dataclasses.replace(toys.plan(tmp_path, seeds=1), study=study)
+    for run in plan.runs(tmp_path):
+        finish(run, SCORES[run.arm.label][0], [0.7, 0.3])
+    report = report_of(plan, tmp_path)
+    (found,) = report.trends
+    assert found.slope is not None
+    assert (found.slope.mean, found.slope.interval) == (pytest.approx(0.63 - (0.60 + 0.65) / 2), None)
+    assert found.verdict == UNDECIDED
+    assert "slope +0.0050 a year, 1 seed." in Reader(as_html(report)).text
 
 
 def test_a_trend_of_what_is_not_measured_is_refused() -> None:
