@@ -22,10 +22,10 @@ def draw(embedded: Sequence[Embedded], ranked: Sequence[Ranked], kind: str) -> b
 
     out = BytesIO()
     with rc_context(STYLE):
-        figure = Figure(figsize=(3.6 * len(embedded), 6.4), facecolor="white", layout="constrained")
+        figure = Figure(figsize=(3.6 * len(embedded), 6.8), facecolor="white", layout="constrained")
         halves: Any = figure.subfigures(2, 1, height_ratios=(2.4, 1), hspace=0.04)
         upper, lower = halves
-        upper.suptitle("\n".join(ABOUT), fontsize=9)
+        figure.suptitle("\n".join(ABOUT), fontsize=10)
         for axes, each in zip(upper.subplots(1, len(embedded)), embedded, strict=True):
             _draw_points(axes, each)
         _draw_rankings(lower.subplots(), ranked)
