@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from zoo.cli import running
+from zoo.cli import running, strict
 from zoo.cli.command import Command
 
 
@@ -18,7 +18,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--replace", action="store_true", help="overwrite files that are there")
     running.configure(parser)
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
+    strict.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -54,7 +54,7 @@ def _run(args: Namespace) -> int:
     else:
         beside = f"; whose they are: {record[0]}" if record else ""
         print(f"{len(rows):,} images, {model.dim} dimensions: {args.out}; their names and labels: {table}{beside}")
-    return 1 if args.strict and unreadable else 0
+    return strict.status(args, unreadable)
 
 
 COMMAND = Command(
