@@ -8,6 +8,9 @@ SERVE ?= 1
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Tests start the package in some hundred processes; none of them should compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 help: ## what can be made

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from serving import runtimes
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
 from serving.confirming import and_marks, confirmed
+from zoo.cli import strict
 from zoo.cli.command import Command, always
 from zoo.cli.output import print_json, printable
 from zoo.errors import UsageError
@@ -66,7 +67,7 @@ def _configure_index(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="with --prune: do not ask first, and do not remove over half of them"
     )
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
+    strict.configure(parser)
     parser.add_argument(
         "--backend", metavar="WHERE", help="where the vectors are to lie in the end; see zoo gallery backend --help"
     )
@@ -105,7 +106,7 @@ def _index(args: Namespace) -> int:
     else:
         print(printable(_told(report, args.prune)))
         _advise(args.out, report)
-    return 1 if args.strict and report.unreadable else 0
+    return strict.status(args, report.unreadable)
 
 
 def _check_pruning(args: Namespace) -> None:

@@ -138,7 +138,12 @@ def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[
 def _evaluation(model: Embedder, rows: np.ndarray, test: Dataset) -> Evaluation:
     found = evaluate(rows, test, k=(1,))
     return dataclasses.replace(
-        found, model=model.card.name, runtime=model.runtime, precision=model.precision, versions=_versions(found)
+        found,
+        model=model.card.name,
+        fingerprint=model.card.fingerprint,
+        runtime=model.runtime,
+        precision=model.precision,
+        versions=_versions(found),
     )
 
 

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from zoo.cli import strict
 from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--views", type=int, default=8, metavar="N", help="with --head-only: augmented views of each image (default: 8)"
     )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    strict.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
@@ -79,7 +81,7 @@ def _run(args: Namespace) -> int:
         print_json(fitted.to_json())
     else:
         _print(fitted)
-    return 0
+    return strict.status(args, fitted.pictures.unreadable)
 
 
 def _print(fitted: Fitted) -> None:
@@ -146,6 +148,6 @@ COMMAND = Command(
 Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
 before and after. Which ones is written into the new model's recipe.json. A name that is taken is refused; the same
 command goes on where it was stopped. At least four classes of two images are needed; what cannot be read and classes of
-one image are left out and named.""",
+one image are left out and named: the exit status is 0, with --strict 1 where an image could not be read.""",
     resumes=always,
 )

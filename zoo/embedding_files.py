@@ -3,38 +3,62 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from zoo.datasets.table import TRUTH
+from zoo.embedding_records import (
+    EmbeddingRecord,
+    from_metadata,
+    made_by,
+    read_record,
+    record_of,
+    to_metadata,
+    write_record,
+)
 from zoo.errors import UsageError
 from zoo.files import atomic_path
 
+if TYPE_CHECKING:
+    from zoo.embedder import Embedder
+
 EMBEDDINGS, LABELS = "embeddings", "labels"
 """The names of tensors."""
-_LABEL, _QUERY = "label", "query"
+_PATH, _LABEL, _QUERY = "path", "label", "query"
 """The names of columns."""
+_NPY, _TENSORS = ".npy", ".safetensors"
 
 
-def read_embeddings(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """Rows of .npy, memory-mapped, or of .safetensors; and labels, where tensors beside them are so called.
+class Embeddings(NamedTuple):
+    """rows: [n, d]; labels: [n], of a tensor beside them; record: of what made them. None where the file has none."""
 
-    Raises `UsageError` for a file that is not there or is neither; what the rows hold is for who measures them.
+    rows: np.ndarray
+    labels: np.ndarray | None
+    record: EmbeddingRecord | None
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Rows of .npy, memory-mapped, or of .safetensors; what the latter holds as labels; and the record of either.
+
+    Raises `UsageError` for a file that is not there or is neither, and for rows that are not those of their record;
+    what the rows hold is for who measures them.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return _read_npy(path), None
-    if suffix != ".safetensors":
-        raise UsageError(f"embeddings are in a .npy or a .safetensors file, not in {path}.")
-    tensors = _read_tensors(path)
-    if EMBEDDINGS not in tensors:
-        raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
-    return tensors[EMBEDDINGS], tensors.get(LABELS)
+    found = Embeddings(_read_npy(path), None, read_record(path)) if _kind(path) == _NPY else _read_tensors(path)
+    if found.record is not None:
+        found.record.check_rows(path, found.rows)
+    return found
+
+
+def _kind(path: Path) -> str:
+    if (suffix := path.suffix.lower()) not in (_NPY, _TENSORS):
+        raise UsageError(f"embeddings are in a {_NPY} or a {_TENSORS} file, not in {path}.")
+    return suffix
 
 
 def read_labels(path: Path) -> np.ndarray:
@@ -42,7 +66,7 @@ def read_labels(path: Path) -> np.ndarray:
 
     Raises `UsageError` for a file that is not there or not so, and for an empty label.
     """
-    if path.suffix.lower() == ".npy":
+    if path.suffix.lower() == _NPY:
         return _read_npy(path)
     labels = _texts(path, _LABEL)
     if "" in labels:
@@ -56,7 +80,7 @@ def read_queries(path: Path) -> np.ndarray:
     From .npy, from the column `query` of .csv, or from any other text in UTF-8, a line a row. Raises `UsageError` for a
     file that is not there or not so.
     """
-    if path.suffix.lower() == ".npy":
+    if path.suffix.lower() == _NPY:
         values = _read_npy(path)
         told = values if values.dtype.kind in "biu" and np.isin(values, (0, 1)).all() else None
     else:
@@ -79,30 +103,69 @@ def _texts(path: Path, column: str) -> list[str]:
 
 
 def table_of(path: Path) -> Path:
-    """Where the names and labels of the rows in a .npy file are written. Raises `UsageError` for another file."""
-    if path.suffix != ".npy":
-        raise UsageError(f"embeddings are written to a .npy file, not to {path}.")
+    """Where the names and labels of a file's rows are written."""
     return path.with_suffix(".csv")
 
 
+def check_table(embeddings: Path, record: EmbeddingRecord, table: Path) -> None:
+    """Raise `UsageError` where `table` is the one beside the rows and names other images than the record's."""
+    if table.resolve() == table_of(embeddings).resolve() and (names := _paths(table)) is not None:
+        record.check_images(table, names)
+
+
+def _paths(table: Path) -> list[str] | None:
+    """The column path; None of a table that has none, which is not as it was written."""
+    try:
+        return _texts(table, _PATH)
+    except UsageError:
+        return None
+
+
+def written_with(path: Path) -> list[Path]:
+    """The files that rows are written to: `path`, the table beside it, and of .npy the record.
+
+    Raises `UsageError` for another kind of file.
+    """
+    return [path, table_of(path), *([record_of(path)] if _kind(path) == _NPY else [])]
+
+
 def check_free(path: Path) -> None:
-    """Raise `UsageError` where the rows' file, or the table beside it, is there already."""
-    for taken in (path, table_of(path)):
+    """Raise `UsageError` where one of the files that rows are written to is there already."""
+    for taken in written_with(path):
         if taken.exists():
             raise UsageError(f"{taken} exists already; name another --out, or give --replace.")
 
 
-def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, str]]) -> None:
-    """Rows [n, d] as .npy, and `table_of` it: what is to be said of each, the same columns of all.
+def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, str]], model: Embedder) -> None:
+    """Rows, float32 [n, d], that the model gave, as .npy or .safetensors, with the record of that and `table_of` them.
 
-    With path and label the table is one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark.
+    about: of each image its path and label, "" for none, and whatever else the table is to say, the same of all; it is
+    one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark. A .safetensors file has the tensor
+    labels too, int64 [n], where all images have one; the metadata name the classes.
     """
-    with atomic_path(path) as there, there.open("wb") as file:
-        np.save(file, rows, allow_pickle=False)
+    record = made_by(model, rows, [said[_PATH] for said in about])
+    with atomic_path(path) as there:
+        if _kind(path) == _NPY:
+            with there.open("wb") as file:
+                np.save(file, rows, allow_pickle=False)
+        else:
+            _write_tensors(there, rows, [said[_LABEL] for said in about], record)
     with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
         table = csv.DictWriter(file, list(about[0]))
         table.writeheader()
         table.writerows(about)
+    if _kind(path) == _NPY:
+        write_record(path, record)
+
+
+def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: EmbeddingRecord) -> None:
+    from safetensors.numpy import save_file
+
+    tensors, metadata = {EMBEDDINGS: np.ascontiguousarray(rows)}, to_metadata(record)
+    if "" not in labels:
+        classes, codes = np.unique(np.array(labels), return_inverse=True)
+        tensors[LABELS], metadata["classes"] = codes.astype(np.int64), json.dumps(classes.tolist())
+    save_file(tensors, path, metadata)
 
 
 def _column(path: Path, file: TextIO, name: str) -> list[str]:
@@ -125,16 +188,21 @@ def _read_npy(path: Path) -> np.ndarray:
     return found
 
 
-def _read_tensors(path: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
+def _read_tensors(path: Path) -> Embeddings:
+    from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load_file
 
     try:
-        return load_file(path)
+        tensors = load_file(path)
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # damaged, or of a dtype that NumPy has not
         raise _unreadable(path, str(error)) from None
+    if EMBEDDINGS not in tensors:
+        raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
+    return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), from_metadata(metadata, path))
 
 
 def _unreadable(path: Path, why: str) -> UsageError:

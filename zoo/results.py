@@ -23,10 +23,11 @@ _IDENTITY = ("dataset", "split", "protocol", "runtime", "precision")
 class Evaluation:
     """What was measured, how, and what came out.
 
-    model, runtime, precision: None where plain embeddings were measured. queries: how many searched, those without
-    relatives included; they are left out of the metrics. classes: of the queries that were measured. metrics: means
-    over queries, as fractions, and what further groups add; their keys are in the docstring of `zoo.evaluation`.
-    intervals: metric -> (low, high), 95 %, by resampling classes, of means over queries; empty below two classes.
+    model, fingerprint, runtime, precision: whose embeddings were measured; None where that is not known, and in files
+    from before 0.3.0 there is no fingerprint. queries: how many searched, those without relatives included; they are
+    left out of the metrics. classes: of the queries that were measured. metrics: means over queries, as fractions, and
+    what further groups add; their keys are in the docstring of `zoo.evaluation`. intervals: metric -> (low, high),
+    95 %, by resampling classes, of means over queries; empty below two classes.
     date: ISO 8601, UTC. versions: library -> version. unreadable: how many images of a folder could not be read and
     were left out; files from before 0.3.0 do not say.
     """
@@ -46,6 +47,7 @@ class Evaluation:
     date: str
     versions: Mapping[str, str] = field(default_factory=dict)
     unreadable: int = 0
+    fingerprint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)

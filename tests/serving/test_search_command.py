@@ -168,3 +168,4 @@ def test_an_option_may_stand_between_the_gallery_and_the_image(
     for words in ((gallery, "-k", "3", image, "--json"), ("-k", "3", gallery, "--json", image)):
         assert told(*words) == expected
     assert told("-k", "3", "--json", "--", gallery, "-query.png") == expected
+    assert told(gallery, "-k", "3", "--json", "--", "-query.png") == expected

@@ -1,4 +1,4 @@
-"""A model that was trained with another loss or method is not said to be by the one that its recipe began with."""
+"""A model trained with another loss, miner or method is not said to be by the one that its recipe began with."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from zoo.publish import prepare
 MS = ("objective.loss=multi-similarity", "objective.miner=multi-similarity")
 
 
+RHO = ("objective.miner=rho", "objective.miner_args.probability=0.3")
+
+
 def heads(*names: str) -> str:
     return f"heads={json.dumps([{'name': name, 'dim': 64} for name in names])}"
 
@@ -39,7 +42,7 @@ def made(name: str, *settings: str) -> Recipe:
     ("name", "settings", "method", "sources"),
     [
         ("margin-conv4-glyphs", MS, "ms", (REVISITING,)),
-        ("margin-conv4-glyphs", MS[:1], "ms", (REVISITING,)),
+        ("margin-conv4-glyphs", MS[:1], "ms-distance-weighted", (REVISITING,)),
         ("margin-r50-cub", MS, "ms", (REVISITING,)),
         ("ms-conv4-glyphs", ("objective.loss=margin", "objective.miner=distance-weighted"), "margin", (WU_2017,)),
         # The margin loss's own beta is 1.2, as that of `margin`; `margin06` is the one of 0.6.
@@ -51,9 +54,26 @@ def made(name: str, *settings: str) -> Recipe:
             (REVISITING,),
         ),
         ("contrastive-conv4-glyphs", ("objective.loss=margin", "objective.miner=rho"), "r-margin", (REVISITING,)),
-        # Triplets are named by their miner; this one has no name.
+        # Triplets are named by their miner; this one has no letter.
         ("margin-conv4-glyphs", ("objective.loss=triplet", "objective.miner=semihard"), "triplet-s", (REVISITING,)),
-        ("margin-conv4-glyphs", ("objective.loss=triplet", "objective.miner=hard"), "triplet", (REVISITING,)),
+        ("margin-conv4-glyphs", ("objective.loss=triplet", "objective.miner=hard"), "triplet-hard", (REVISITING,)),
+        # The miner alone: another recipe's where there is one, else it is said.
+        ("margin-conv4-glyphs", ("objective.miner=random",), "margin-random", (WU_2017,)),
+        ("margin-r50-cub", ("objective.miner=random",), "margin-random", (REVISITING,)),
+        ("margin06-conv4-glyphs", ("objective.miner=semihard",), "margin06-semihard", (REVISITING,)),
+        ("margin-conv4-glyphs", ("objective.miner=none",), "margin-unmined", (WU_2017,)),
+        ("ms-conv4-glyphs", ("objective.miner=none",), "ms-unmined", (REVISITING,)),
+        ("triplet-s-conv4-glyphs", ("objective.miner=random",), "triplet-r", (REVISITING,)),
+        ("triplet-s-conv4-glyphs", ("objective.miner=hard",), "triplet-hard", (REVISITING,)),
+        ("margin-conv4-glyphs", RHO, "r-margin", (REVISITING,)),
+        ("margin-conv4-glyphs", (*RHO, "objective.miner_args.miner=random"), "r-margin-random", (REVISITING,)),
+        ("r-margin-conv4-glyphs", ("objective.miner_args.miner=random",), "r-margin-random", (REVISITING,)),
+        ("r-margin-conv4-glyphs", ("objective.miner=distance-weighted",), "margin", (WU_2017,)),
+        ("r-margin-conv4-glyphs", ("objective.miner=hard",), "margin-hard", (WU_2017,)),
+        ("ms-conv4-glyphs", (*RHO, "objective.miner_args.miner=random"), "r-ms-random", (REVISITING,)),
+        ("triplet-s-conv4-glyphs", (*RHO, "objective.miner_args.miner=hard"), "r-triplet-hard", (REVISITING,)),
+        ("reality-ms-ibn-cub", ("objective.miner=multi-similarity",), "reality-ms-miner", (REALITY,)),
+        ("reality-margin-ibn-cub", ("objective.miner=random",), "reality-margin-random", (REALITY,)),
         # No recipe has this loss: Wu et al. have no part in it, while Revisiting says how is trained.
         ("margin-conv4-glyphs", ("objective.loss=dance",), "dance", ()),
         ("margin-r50-cub", ("objective.loss=dance",), "dance", (REVISITING,)),
@@ -72,6 +92,9 @@ def made(name: str, *settings: str) -> Recipe:
         # More than a loss: the method is still that one, whatever loss it is put on.
         ("s2sd-conv4-glyphs", ("objective.loss=triplet",), "s2sd", (ROTH_2021,)),
         ("shared-conv4-glyphs", MS, "shared", (SHARING,)),
+        ("shared-conv4-glyphs", ("objective.miner=random",), "shared", (SHARING,)),
+        ("shared-triplet-s-r50-cub", ("objective.miner=hard",), "shared", (SHARING,)),
+        ("shared-npair-disc-r50-cub", MS, "shared-disc", (SHARING,)),
         (
             "shared-conv4-glyphs",
             ("objective.loss=triplet", "objective.miner=semihard"),
@@ -90,9 +113,12 @@ def test_the_method_and_the_sources_are_those_of_the_objective(
     assert (recipe.method, recipe.sources) == (method, sources)
 
 
-def test_what_leaves_the_loss_alone_leaves_the_credit_alone() -> None:
+def test_what_leaves_loss_and_miner_alone_leaves_the_credit_alone() -> None:
     for name, settings in (
-        ("margin-conv4-glyphs", ("objective.miner=random", "objective.loss_args.beta=0.9", "optimizer.lr=1e-3")),
+        ("margin-conv4-glyphs", ("objective.loss_args.beta=0.9", "optimizer.lr=1e-3")),
+        ("margin-conv4-glyphs", ("objective.miner=distance-weighted", "objective.miner_args.nearest=0.4")),
+        ("r-margin-conv4-glyphs", ("objective.miner_args.miner=distance-weighted",)),
+        ("shared-triplet-s-r50-cub", ("objective.loss_args.margin=0.3",)),
         ("shared-conv4-glyphs", ("objective.method_args.gamma=1",)),
     ):
         standard = RECIPES[name]()

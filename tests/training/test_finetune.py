@@ -168,9 +168,12 @@ def test_trunk_and_head_learn_on_the_command_line(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = write_pictures(tmp_path)
+    (root / "class 0" / "broken.png").write_bytes(b"no image")
     settings = [part for setting in QUICK for part in ("--set", setting)]
-    assert main(["finetune", str(root), "--from", str(base), "--quiet", "--json", "--device", "cpu", *settings]) == 0
+    words = ["finetune", str(root), "--from", str(base), "--quiet", "--json", "--device", "cpu", *settings]
+    assert main([*words, "--strict"]) == 1
     found = json.loads(capsys.readouterr().out)
+    assert list(found["unreadable"]) == ["class 0/broken.png"]
     assert found["name"] == "toy-finetuned"
     assert [row["metric"] for row in found["rows"]] == ["recall_at_1", "map_at_r"]
     model = zoo.load("toy-finetuned")

@@ -17,6 +17,7 @@ benchmark = zoo.cli.benchmark:COMMANDS
 list = zoo.cli.benchmark_list:COMMAND
 compare = zoo.cli.benchmark_compare:COMMAND
 report = zoo.cli.benchmark_report:COMMAND
+metrics = zoo.cli.benchmark_metrics:COMMAND
 broken = benchmark_absent:COMMAND
 """
 
@@ -62,6 +63,9 @@ def test_a_commands_help_names_the_whole_way(capsys):
         (["benchmark", "compare", "diva-main", "--paper", "MIC"], 2, "no published table matches"),
         (["benchmark", "compare", "--dataset", "glyphs"], 2, "no published table matches"),
         (["benchmark", "compare", "--out", "/proc/none/x"], 2, "cannot be written"),
+        (["benchmark", "metrics", "--out", "/proc/none/x.svg"], 2, "cannot be written"),
+        (["benchmark", "metrics", "--out", "m.jpg"], 2, "m.jpg: its name ends in one of .png, .svg, .pdf, .html"),
+        (["benchmark", "metrics", "--seed", "-1"], 2, "a seed is a whole number from 0 on"),
     ],
 )
 def test_mistakes(capsys, arguments, status, says):

@@ -124,6 +124,8 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     assert told == {
         "embeddings": str(out),
         "table": str(tmp_path / "rows.csv"),
+        "record": str(tmp_path / "rows.json"),
+        "model": model.card.identity,
         "images": len(paths),
         "dim": 64,
         "unreadable": [],
@@ -235,7 +237,7 @@ def test_what_cannot_be_embedded_leaves_no_file(tmp_path: Path, capsys: pytest.C
         ("no", "rows.npy", "there is no folder"),
         ("empty", "rows.npy", "holds no images"),
         ("bad", "rows.npy", r"0\.png"),
-        ("bad", "rows.txt", r"written to a \.npy file"),
+        ("bad", "rows.txt", r"in a \.npy or a \.safetensors file"),
     ):
         arguments = ["margin-conv4-glyphs", str(tmp_path / folder), "--out", str(tmp_path / out), "--runtime", "onnx"]
         assert main(["embed", *arguments]) in (1, 2)

@@ -221,7 +221,7 @@ def test_reports_show_the_same_classes_without_what_cannot_be_read(
         assert "12 queries of 2 classes" in text
         assert "1 image could not be read; the scores are of the others" in text
         assert f"{expected['map_at_r']:.4f}" in text
-    assert main(["benchmark", "report", "mine", "--split", "all", *words]) == 0
+    assert main(["benchmark", "report", "mine", "--split", "all", "--strict", *words]) == 1
     assert "24 queries of 4 classes" in page.read_text()
     assert "has seen these classes" in capsys.readouterr().err
 

@@ -78,6 +78,8 @@ def test_one_picture_that_is_none_does_not_spoil_a_folder(
     (folder / "class1" / "broken.jpg").write_bytes(b"no picture")
     whiten = ["--whiten", str(folder), "--dim", "6"]
     assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
+    assert main(["baseline", "org/conv4", "--as", "strict", *whiten, "--strict"]) == 1
+    assert zoo.load("strict").dim == 6
     told = capsys.readouterr()
     assert "whitened on 40 images" in told.out
     assert "zoo: left out:" in told.err

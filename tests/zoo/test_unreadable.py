@@ -95,11 +95,16 @@ def test_the_command_lists_them_and_the_measurement_counts_them(
     lines = [line for line in err.splitlines() if line.startswith("zoo: left out: image ")]
     assert [any(name in line for line in lines) for name in BROKEN] == [True, True]
     assert len(lines) == 2
+    assert main(evaluate_command(spoilt, "--strict", "--json")) == 1
+    assert json.loads(capsys.readouterr().out)["unreadable"] == 2
     (spoilt / BROKEN[1]).unlink()
     assert main(evaluate_command(spoilt, "--save")) == 0
     assert "1 image could not be read; the scores are of the others" in capsys.readouterr().out
     assert main(["info", "toy-pool"]) == 0
     assert "measured on folder, all of it, 1 unreadable left out, with onnx in fp32" in capsys.readouterr().out
+    (spoilt / BROKEN[0]).rename(spoilt / "aside")
+    assert main(evaluate_command(spoilt, "--strict")) == 0
+    (spoilt / "aside").rename(spoilt / BROKEN[0])
     for image in list_images(spoilt):
         image.write_bytes(b"")
     assert main(evaluate_command(spoilt)) == 2

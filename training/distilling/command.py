@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from zoo.cli import strict
 from zoo.cli.command import Command, always
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the split and of the training (default: 0)")
     parser.add_argument("--replace", action="store_true", help="the student takes the place of a model of its name")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    strict.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
@@ -72,7 +74,7 @@ def _run(args: Namespace) -> int:
         print_json(made.to_json())
     else:
         _print(made)
-    return 0
+    return strict.status(args, made.pictures.unreadable)
 
 
 def _student(args: Namespace, name: str) -> Student:
@@ -138,6 +140,7 @@ rkd: its distances and angles; similarity: its similarities in a batch. Their ar
 Student and teacher see the same augmented views, each in its own size; the teacher runs at every step. Labels are not
 needed. A share of the images is held out to measure on: of the classes, where all lie in folders named as theirs, or
 all rows of the table have a label; the folders train and test, the column split, or a data set's splits are taken as
-they are. The same command goes on where it was stopped; longer schedules bring the student nearer.""",
+they are. The same command goes on where it was stopped; longer schedules bring the student nearer.
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
     resumes=always,
 )

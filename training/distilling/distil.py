@@ -106,6 +106,7 @@ def _evaluation(model: Embedder, pictures: Pictures, fidelity: Fidelity) -> Eval
     return dataclasses.replace(
         found,
         model=model.card.name,
+        fingerprint=model.card.fingerprint,
         runtime=model.runtime,
         precision=model.precision,
         metrics={**found.metrics, **{name: score.value for name, score in near.items()}},

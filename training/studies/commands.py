@@ -185,6 +185,7 @@ RUN = Command(
   zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two seeds more in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
   zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
+  zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB

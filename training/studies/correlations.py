@@ -19,11 +19,12 @@ Column = dict[tuple[str, int], float]
 
 def correlations_of(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> Found:
     """Over all runs: of every two measures, where the study asks for it; and of the axis with every measure, over the
-    runs of each recipe."""
+    runs of each recipe, unless the study has trends over all of them."""
     columns = {str(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
     found: Found = []
-    for recipe in dict.fromkeys(arm.recipe for arm in plan.study.arms if arm.x is not None):
-        places = {arm.label: arm.x for arm in plan.study.arms if arm.recipe == recipe and arm.x is not None}
+    placed = [] if plan.study.trends else [arm for arm in plan.study.arms if arm.x is not None]
+    for recipe in dict.fromkeys(arm.recipe for arm in placed):
+        places = {arm.label: arm.x for arm in placed if arm.recipe == recipe and arm.x is not None}
         axis = f"{plan.study.x} ({recipe.partition('-$')[0]})"
         for name, values in columns.items():
             on = [(places[label], value) for (label, _), value in values.items() if label in places]

@@ -23,6 +23,7 @@ from training.studies.words import (
     notes,
     printed_of,
     rule_of_selections,
+    rule_of_trends,
     told,
 )
 from zoo.files import write_bytes, write_json
@@ -47,7 +48,8 @@ def as_markdown(report: Report) -> str:
         lines += [note, ""]
     if plan.settings:
         lines += [f"All arms with {', '.join(plan.settings)}.", ""]
-    lines += [how(report), "", *[f"Published numbers, {text}.\n" for text in report.protocols], *_claims(report)]
+    lines += [how(report), "", *[f"Published numbers, {text}.\n" for text in report.protocols]]
+    lines += [*_trends(report), *_claims(report)]
     for selection in plan.selections:
         rows = [row for row in report.rows if row.selection == selection]
         lines += [f"## Scores: {SELECTED[selection]}", "", *_values(rows, study.x)] if rows else []
@@ -109,6 +111,22 @@ def _claims(report: Report) -> list[str]:
     return ["## Claims", "", counted(report.claims), "", *table(head, cells), "", VERDICTS, ""]
 
 
+def _trends(report: Report) -> list[str]:
+    if not report.trends:
+        return []
+    several = len(report.plan.selections) > 1
+    cells = []
+    for each in report.trends:
+        text = each.trend.text + (f" ({each.selection})" if several else "")
+        slope = [f"{each.slope.mean:+.4f}" if each.slope else "", _interval(each.slope, "+")]
+        ranks = [f"{each.spearman.mean:+.2f}" if each.spearman else "", _interval(each.spearman, "+", 2)]
+        least = f"{each.left_out[0]:+.4f} to {each.left_out[1]:+.4f}" if each.left_out else ""
+        cells.append([text, str(each.trend.measure), str(each.arms), *slope, *ranks, each.verdict, least])
+    x = report.plan.study.x
+    head = ["claim", "measure", "arms", f"slope a {x}", "95 %", "Spearman", "95 %", "verdict", "slope without any one"]
+    return [f"## By {x}", "", rule_of_trends(report), "", *table(head, cells), ""]
+
+
 def _moved(report: Report) -> list[str]:
     if not report.moved:
         return []
@@ -143,11 +161,11 @@ def _mean(value: Summary) -> str:
     return f"{value.mean:.4f}" + ("" if value.sd is None else f" ± {value.sd:.4f}")
 
 
-def _interval(value: Summary | None, sign: str = "") -> str:
+def _interval(value: Summary | None, sign: str = "", digits: int = 4) -> str:
     if value is None or value.interval is None:
         return ""
     low, high = value.interval
-    return f"{low:{sign}.4f} to {high:{sign}.4f}"
+    return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -185,6 +203,10 @@ def to_json(report: Report) -> dict[str, Any]:
                 "p_holm": judged.holm,
             }
             for judged in report.claims
+        ],
+        "trends": [
+            {**asdict(each), "trend": each.trend.text, "measure": str(each.trend.measure), "lower": each.trend.lower}
+            for each in report.trends
         ],
         "correlations": [
             dict(zip(("selection", "of", "with", "pearson"), each, strict=True)) for each in report.correlations

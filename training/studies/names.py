@@ -27,6 +27,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "reality/table-3": _REALITY,
     "reality/table-4": _REALITY,
     "reality/table-5": _REALITY,
+    "reality/over-the-years": ("reality/over-the-years", "claims/over-the-years"),
     "group/table-2": ("group/table-1", "group/ensembles"),
     "group/table-3": ("group/table-3", "group/table-3-small"),
     "group/convergence": ("group/convergence", "group/convergence-published"),

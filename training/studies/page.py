@@ -12,6 +12,7 @@ from training.studies.results import Values
 from training.studies.selections import Moved
 from training.studies.statistics import FAILS, HOLDS, Summary
 from training.studies.study import DECAY, MAP_AT_R, R1, Measure
+from training.studies.trend_page import trend_sections
 from training.studies.words import (
     SELECTED,
     VERDICTS,
@@ -39,7 +40,7 @@ SHOWN = len(pictures.COLOURS)
 def as_html(report: Report) -> str:
     """The whole page; what comes from files is escaped."""
     study, plan = report.plan.study, report.plan
-    sections = [_about(report), *_claims(report)]
+    sections = [_about(report), *trend_sections(report), *_claims(report)]
     for selection in plan.selections:
         tables = report.values[selection]
         sections += _scores([row for row in report.rows if row.selection == selection], selection, study.x)
@@ -131,8 +132,10 @@ def _arm(row: Row, axis: str) -> Line:
 
 
 def _sweeps(report: Report, tables: Mapping[Measure, Values], selection: str) -> list[Section]:
-    """The first measure against the arms' places, a line for each recipe."""
+    """The first measure against the arms' places, a line for each recipe; trends have pictures of their own."""
     study = report.plan.study
+    if study.trends:
+        return []
     measure = study.measures[0]
     means = _means(tables[measure])
     series: dict[str, list[tuple[float, float]]] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from training.recipes.settings import SMALL_DATASETS
 from training.studies.claims import CLOSE, arm
-from training.studies.study import MAP_AT_R, Arm, Claim, Measure, Study
+from training.studies.study import MAP_AT_R, P1, Arm, Claim, Measure, Study
 
 NAMES = ("precision_at_1", "r_precision", "map_at_r")
-MEASURES = (Measure("precision_at_1"), Measure("r_precision"), MAP_AT_R)
+MEASURES = (P1, Measure("r_precision"), MAP_AT_R)
 
 PAPERS = (
     *("contrastive", "triplet", "ntxent", "proxynca", "margin", "margin-class", "softmax", "cosface", "arcface"),

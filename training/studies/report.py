@@ -17,6 +17,8 @@ from training.studies.results import Values, twins_of, values_of
 from training.studies.selections import Moved, moved, unlike
 from training.studies.statistics import UNDECIDED, Summary, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
+from training.studies.trends import Found as Trended
+from training.studies.trends import trends_of
 
 Result = dict[str, Any]
 
@@ -72,6 +74,7 @@ class Report:
     values: dict[str, dict[Measure, Values]]
     rows: list[Row]
     claims: list[Judged]
+    trends: list[Trended]
     ranks: Ranks
     twins: list[list[str]]
     moved: list[Moved]
@@ -93,6 +96,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
     results, ranks = [run.result() for run in finished], ranks_of(plan)
     rows: list[Row] = []
     claims: list[Judged] = []
+    trends: list[Trended] = []
     correlations: Found = []
     values: dict[str, dict[Measure, Values]] = {}
     for selection in plan.selections:
@@ -102,6 +106,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
         values[selection] = tables
         rows += _rows(plan, selection, tables, ranks)
         claims += [_judged(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.claims]
+        trends += trends_of(plan, selection, tables)
         correlations += correlations_of(plan, selection, tables, ranks)
     return Report(
         plan,
@@ -109,6 +114,7 @@ def report_of(plan: Plan, folder: Path) -> Report:
         values,
         rows,
         _adjusted(claims),
+        trends,
         ranks,
         twins_of(finished, results),
         moved(plan, values),

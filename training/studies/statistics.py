@@ -55,16 +55,26 @@ def verdict(claim: Claim, difference: Summary | None) -> str:
     is wider than the difference, which then is not measured well enough to speak of. That the difference is small
     (inside +-`within`) is judged by the interval against the margin alone.
     """
+    if claim.within is None:
+        return sided(difference, claim.lower)
     if difference is None or difference.interval is None:
         return UNDECIDED
     low, high = difference.interval
-    if claim.within is not None and -claim.within <= low and high <= claim.within:
+    if -claim.within <= low and high <= claim.within:
         return HOLDS
     if high - low > abs(difference.mean):
         return UNDECIDED
-    if claim.within is not None:
-        return FAILS if low > claim.within or high < -claim.within else UNDECIDED
-    if claim.lower:
+    return FAILS if low > claim.within or high < -claim.within else UNDECIDED
+
+
+def sided(found: Summary | None, lower: bool = False) -> str:
+    """`verdict` on that a mean lies above 0, or below it (`lower`)."""
+    if found is None or found.interval is None:
+        return UNDECIDED
+    low, high = found.interval
+    if high - low > abs(found.mean):
+        return UNDECIDED
+    if lower:
         low, high = -high, -low
     return HOLDS if low > 0 else FAILS if high < 0 else UNDECIDED
 

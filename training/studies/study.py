@@ -67,6 +67,7 @@ class Measure:
 
 
 R1 = Measure("recall_at_1")
+P1 = Measure("precision_at_1")
 MAP_AT_R = Measure("map_at_r")
 DECAY = Measure("spectral_decay", "train")
 
@@ -106,13 +107,23 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Trend:
+    """That arms further along the study's axis have more of a measure (or less, `lower`)."""
+
+    text: str
+    measure: Measure = R1
+    lower: bool = False
+
+
+@dataclass(frozen=True)
 class Study:
     """Arms that are trained with the same seeds and compared with the first one, or the one called `baseline`.
 
-    source: where in which paper. x: what the arms' x is. correlate: also the correlations of the measures over all
-    runs. spectrum: also the singular values of the measured splits. datasets: the only ones that the study can be run
-    on; none: any that has the recipes. elsewhere: why on no others, and what is run there. selections: how epochs are
-    selected unless the user says how, as `Plan` has it. note: what a reader of the result must know.
+    source: where in which paper. x: what the arms' x is. trends: what is claimed of the arms along it.
+    correlate: also the correlations of the measures over all runs. spectrum: also the singular values of the measured
+    splits. datasets: the only ones that the study can be run on; none: any that has the recipes. elsewhere: why on no
+    others, and what is run there. selections: how epochs are selected unless the user says how, as `Plan` has it.
+    note: what a reader of the result must know.
     """
 
     name: str
@@ -124,6 +135,7 @@ class Study:
     baseline: str = ""
     seeds: int = 5
     x: str = ""
+    trends: tuple[Trend, ...] = ()
     correlate: bool = False
     spectrum: bool = False
     datasets: tuple[str, ...] = ()
@@ -142,10 +154,9 @@ class Study:
         named = [self.baseline or labels[0]]
         for claim in self.claims:
             named += [claim.better, claim.than or labels[0]]
-            if claim.measure not in self.measures:
-                raise RecipeError(
-                    f"the study {self.name} claims something of {claim.measure}, which it does not measure."
-                )
+        for measure in [*(claim.measure for claim in self.claims), *(trend.measure for trend in self.trends)]:
+            if measure not in self.measures:
+                raise RecipeError(f"the study {self.name} claims something of {measure}, which it does not measure.")
         for label in named:
             if label not in labels:
                 raise RecipeError(f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}")

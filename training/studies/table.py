@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from training.studies import claims, diva, group, reality, revisiting, sharing
+from training.studies import claims, diva, group, reality, revisiting, sharing, years
 from training.studies.study import Study
 from zoo.errors import UsageError, nearest
 
 STUDIES: dict[str, Study] = {
-    study.name: study for paper in (claims, revisiting, sharing, reality, group, diva) for study in paper.STUDIES
+    study.name: study for paper in (claims, revisiting, sharing, reality, group, diva, years) for study in paper.STUDIES
 }
 
 

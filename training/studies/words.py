@@ -76,6 +76,19 @@ def counted(claims: Sequence[Judged]) -> str:
     return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
 
 
+def rule_of_trends(report: Report) -> str:
+    """What a trend is, and what its interval is of."""
+    return TRENDS.format(report.plan.study.x)
+
+
+TRENDS = (
+    "A straight line through all arms, seed by seed: its slope, a {0}, and Spearman's rank correlation, each with the "
+    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. The interval is of these very arms: how '
+    "much hangs on their choice, the least and the greatest slope tell where any one is left out, and where that turns "
+    "the sign nothing is decided."
+)
+
+
 def name_of(measure: Measure) -> str:
     """A measure as people write it: R@1 on test."""
     metric = re.sub(r"^recall_at_(\d+)$", r"R@\1", measure.metric)

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from zoo.cli import strict
 from zoo.cli.command import Command
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="fit on so many of the images, drawn evenly")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images a step (default: 64)")
     parser.add_argument("--device", help="cpu, cuda, cuda:N (default: the best there is)")
+    strict.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -57,7 +59,7 @@ def _run(args: Namespace) -> int:
     else:
         fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
         print(f"{args.own}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}")
-    return 0
+    return strict.status(args, unreadable)
 
 
 def _images(args: Namespace) -> Sequence[ImageLike] | None:
@@ -85,5 +87,6 @@ COMMAND = Command(
   zoo baseline timm/resnet50.a1_in1k --as r50-plain
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
-  zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify""",
+  zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify
+Images of --whiten that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )

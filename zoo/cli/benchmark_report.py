@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from zoo.cli import running
+from zoo.cli import running, strict
 from zoo.cli.command import Command
 from zoo.cli.measured_on import images_for, leaving_out
 
@@ -28,6 +28,7 @@ def _configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--map", dest="mapping", default="pca", help="pca or tsne (needs scikit-learn; default: pca)")
     running.configure(parser)
+    strict.configure(parser)
 
 
 def _run(args: Namespace) -> int:
@@ -47,7 +48,7 @@ def _run(args: Namespace) -> int:
         text = report(model, dataset, args.mapping, args.batch_size, sys.stderr.isatty(), unreadable)
     write_text(args.out, text)
     print(f"report of {model.card.name} on {dataset.name} written to {args.out} ({len(text.encode()) / 1024:,.0f} KiB)")
-    return 0
+    return strict.status(args, unreadable)
 
 
 COMMAND = Command(
@@ -59,5 +60,5 @@ COMMAND = Command(
   zoo benchmark report margin-conv4-glyphs --runtime onnx --out glyphs.html      without torch
   zoo benchmark report MODEL --dataset folder --data DIR --out pictures.html     one folder of images a class
   zoo benchmark report mine --data DIR --out mine.html    the classes that zoo finetune DIR --as mine held out
-Images of a folder or table that cannot be read are left out, listed and counted.""",
+Images of a folder or table that cannot be read are left out and counted: the exit status is 0, with --strict 1.""",
 )

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from zoo.cli import running
+from zoo.cli import running, strict
 from zoo.cli.command import Command
 
 
@@ -18,21 +18,23 @@ def _configure(parser: ArgumentParser) -> None:
         type=Path,
         help="a folder of images, with all that lies below it, a table of them (CSV: image,label), or one image",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: FILE.npy")
-    parser.add_argument("--replace", action="store_true", help="overwrite FILE.npy and FILE.csv")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="rows float32 [n, dim]: .npy or .safetensors"
+    )
+    parser.add_argument("--replace", action="store_true", help="overwrite files that are there")
     running.configure(parser)
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where an image could not be read")
+    strict.configure(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
 def _run(args: Namespace) -> int:
     from zoo.cli.output import naming, note, print_json
-    from zoo.embedding_files import check_free, table_of, write_embeddings
+    from zoo.embedding_files import check_free, write_embeddings, written_with
     from zoo.errors import ImageError, UsageError, none_readable
     from zoo.paths import expand
 
     args.images, args.out = expand(args.images), expand(args.out)
-    table = table_of(args.out)  # before anything takes time
+    _, table, *record = written_with(args.out)  # before anything takes time
     if _is_same(table, args.images):
         raise UsageError(f"{table} is the table of images, and would be overwritten; name another --out.")
     if not args.replace:
@@ -45,13 +47,17 @@ def _run(args: Namespace) -> int:
     if not len(rows):
         raise ImageError(none_readable(len(paths), unreadable[0]))
     with naming(args.out):
-        write_embeddings(args.out, rows, [said for place, said in enumerate(about) if place not in unreadable])
-    told = {"embeddings": str(args.out), "table": str(table), "images": len(rows), "dim": model.dim}
+        write_embeddings(args.out, rows, [said for place, said in enumerate(about) if place not in unreadable], model)
     if args.json:
-        print_json({**told, "unreadable": [[str(paths[place]), str(error)] for place, error in unreadable.items()]})
+        files = {"embeddings": str(args.out), "table": str(table), "record": str(*record or [args.out])}
+        left_out = [[str(paths[place]), str(error)] for place, error in unreadable.items()]
+        print_json(
+            {**files, "model": model.card.identity, "images": len(rows), "dim": model.dim, "unreadable": left_out}
+        )
     else:
-        print(f"{len(rows):,} images, {model.dim} dimensions: {args.out}; their names and labels: {table}")
-    return 1 if args.strict and unreadable else 0
+        beside = f"; whose they are: {record[0]}" if record else ""
+        print(f"{len(rows):,} images, {model.dim} dimensions: {args.out}; their names and labels: {table}{beside}")
+    return strict.status(args, unreadable)
 
 
 def _listed(place: Path) -> tuple[list[Path], list[dict[str, str]]]:
@@ -89,9 +95,10 @@ COMMAND = Command(
     configure=_configure,
     run=_run,
     examples="""\
-  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, a line a row
+  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, a line a row; rows.json: whose
   zoo score rows.npy --labels rows.csv                     the label is the folder that an image lies in
   zoo embed mine pictures --out rows.npy --runtime onnx --precision int8
   zoo embed mine birds.csv --out rows.npy                  image,label: rows.csv has its labels, split and query, too
+  zoo embed mine pictures --out rows.safetensors           with labels, and whose they are, in the file; and rows.csv
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )

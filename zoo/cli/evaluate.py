@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 
-from zoo.cli import measurement, running
+from zoo.cli import measurement, running, strict
 from zoo.cli.command import Command
 from zoo.cli.measured_on import images_for, leaving_out
 from zoo.cli.output import naming
@@ -28,6 +28,7 @@ def _configure(parser: ArgumentParser) -> None:
         "finetune parted one, test are the classes that it held out",
     )
     running.configure(parser)
+    strict.configure(parser)
     measurement.configure(parser)
     parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
 
@@ -58,7 +59,7 @@ def _run(args: Namespace) -> int:
     if args.save:
         with naming(model.folder):
             add_result(model.folder, result)
-    return 0
+    return strict.status(args, result.unreadable)
 
 
 COMMAND = Command(
@@ -73,5 +74,6 @@ COMMAND = Command(
   zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label and, where parted, split
   zoo evaluate mine --data DIR                                the classes that zoo finetune DIR --as mine held out
   zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well
-Images of a folder or table that cannot be read are left out, listed and counted; of any other data set none may be.""",
+Images of a folder or table that cannot be read are left out, listed and counted: the exit status is 0, with --strict 1.
+Of any other data set none may be.""",
 )

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 
 from zoo.cli.command import Command, CommandGroup
 from zoo.cli.output import printable
+from zoo.cli.parsing import Parser
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
 DISTRIBUTION = "dml-zoo"
@@ -97,7 +98,7 @@ def _find(name: str, commands: dict[str, EntryPoint], prog: str) -> EntryPoint:
 
 
 def _run(command: Command, arguments: list[str], prog: str) -> int:
-    parser = ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=command.summary,
         epilog=f"examples:\n{command.examples}" if command.examples else None,
@@ -105,10 +106,7 @@ def _run(command: Command, arguments: list[str], prog: str) -> int:
         allow_abbrev=False,
     )
     command.configure(parser)
-    # argparse itself takes what may be left out for left out where an option stands in between (GALLERY -k 5 IMAGE);
-    # its way around that has no words that begin with a dash, as what comes after -- may.
-    parse = parser.parse_args if "--" in arguments else parser.parse_intermixed_args
-    options = parse(arguments)
+    options = parser.parse(arguments)
     try:
         return command.run(options) or 0
     except KeyboardInterrupt:

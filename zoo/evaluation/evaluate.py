@@ -7,7 +7,6 @@ import warnings
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from zoo.evaluation.ranking import ranking_per_query
 from zoo.held_out import split_for
 from zoo.loading import load
 from zoo.results import Evaluation
+from zoo.versions import versions
 
 PROTOCOL = "leave-one-out, cosine, exact"
 QUERY_GALLERY = "queries to gallery, cosine, exact"
@@ -188,19 +188,6 @@ def _evaluation(
         metrics={**measured.means(), **metrics_of_embeddings(groups, rows, labels)},
         intervals=bootstrap_intervals(measured.values, measured.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=_versions(model),
+        versions=versions(model.runtime if model else None),
+        fingerprint=model.card.fingerprint if model else None,
     )
-
-
-def _versions(model: Embedder | None) -> dict[str, str]:
-    """The versions of what computed the numbers."""
-    runtimes = {"torch": ("torch", "timm"), "onnx": ("onnxruntime", "onnxruntime-gpu")}
-    names = ("dml-zoo", "numpy", *(runtimes[model.runtime] if model else ()))
-    return {name: found for name in names if (found := _version(name))}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None

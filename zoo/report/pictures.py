@@ -115,6 +115,31 @@ def scatter(series: Sequence[Sequence[tuple[float, float]]], across: str, up: st
     return out.getvalue()
 
 
+Point = tuple[float, float, tuple[float, float] | None]
+"""Where a mean lies on the axis, the mean, and its interval, None where there is none."""
+
+
+def along(points: Sequence[Point], line: tuple[float, float] | None, across: str, up: str) -> bytes:
+    """An SVG of means with their intervals, numbered from 1; line: one to draw, by its slope and where it meets 0.
+
+    Those of one place stand beside one another, so that their intervals can be told apart.
+    """
+    places = [x for x, _, _ in points]
+    step = 0.02 * (max(places) - min(places))
+    with _figure("svg") as (axes, out):
+        for number, (x, mean, interval) in enumerate(points):
+            beside = places[:number].count(x) - (places.count(x) - 1) / 2
+            at, (low, high) = x + step * beside, interval or (mean, mean)
+            axes.errorbar(at, mean, [[mean - low], [high - mean]], fmt="o", color=COLOURS[0], markersize=4, linewidth=1)
+            axes.annotate(str(number + 1), (at, mean), (4, 3), textcoords="offset points", fontsize=8)
+        if line is not None:
+            ends = np.array([min(places), max(places)])
+            axes.plot(ends, line[0] * ends + line[1], color="#8a94a3", linestyle="--", linewidth=1)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+    return out.getvalue()
+
+
 @contextmanager
 def _figure(kind: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Axes, BytesIO]]:
     """Axes to draw on and the file that is written when the block ends; equal input gives equal bytes."""

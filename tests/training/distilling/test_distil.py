@@ -330,7 +330,7 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
     assert found["teacher"]["name"] == "toy"
     assert found["split"]["by"] == "class"
     assert set(found["fidelity"]["retrieval"]["recall_at_1"]) == {"teacher", "student", "cross"}
-    assert main([*common, "--loss", "similarity", "--dim", "6", "--as", "six"]) == 0
+    assert main([*common, "--loss", "similarity", "--dim", "6", "--as", "six", "--strict"]) == 1
     said = capsys.readouterr()
     assert "learnt from toy on " in said.out
     assert "map_at_r" in said.out
@@ -338,7 +338,7 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
     assert "left out, cannot be read" in said.err
     assert zoo.load("six").dim == 6
     bare = flat(tmp_path / "flat")
-    assert main(["distill", "toy", str(bare), *common[3:], "--as", "bare"]) == 0
+    assert main(["distill", "toy", str(bare), *common[3:], "--as", "bare", "--strict"]) == 0
     said = capsys.readouterr()
     assert "without labels" in said.out
     assert "cosine to the teacher's embedding" in said.out

@@ -19,14 +19,14 @@ RUNS = {
     "appendix-f",
     "sharing": "table-1 table-2 table-3 table-4 table-5 table-6 table-7 table-7b table-8 table-9 figure-4 "
     "generalisation-gap",
-    "reality": "table-3 table-4 table-5",
+    "reality": "table-3 table-4 table-5 figure-3 figure-4 over-the-years",
     "group": "table-1 table-2 table-3 figure-3 figure-5 anchors samples classes convergence appendix-f appendix-g",
     "diva": "table-2 table-3 table-4 figure-1 figure-4 figure-5",
 }
 REFUSED = {
     "revisiting": "figure-6 figure-11",
     "sharing": "figure-3 figure-6",
-    "reality": "table-1 table-2 figure-1 figure-2 figure-3 figure-4 figure-5",
+    "reality": "table-1 table-2 figure-1 figure-2 figure-5",
     "group": "figure-4 figure-7 figure-8 appendix-c",
 }
 """Every measurement of the five papers, by what was asked for."""
@@ -97,6 +97,26 @@ def test_what_stands_for_a_part_is_run_and_says_so(name: str) -> None:
     assert in_part(study) is None
 
 
+@pytest.mark.parametrize("name", ["reality/figure-3", "reality/figure-4"])
+def test_figures_3_and_4_of_reality_are_its_methods_by_both_measures(name: str) -> None:
+    for dataset, study in {
+        "cub": "reality/tables-3-to-5",
+        "sop": "reality/tables-3-to-5",
+        "glyphs": "reality/losses",
+    }.items():
+        assert [each.name for each in studies_for(name, dataset)] == [study]
+        assert {"precision_at_1", "map_at_r"} <= {measure.metric for measure in STUDIES[study].measures}
+    told = in_part(name)
+    assert told is not None
+    for says in ("not at hand", "slides that reproduce", "ECCV has three figures, numbered otherwise"):
+        assert says in told
+
+
+def test_figure_1_of_reality_leads_to_a_command() -> None:
+    with pytest.raises(UsageError, match=r"no study of Reality's figure 1: .*nearest: zoo benchmark metrics \("):
+        check_study("reality/figure-1")
+
+
 def test_the_robustness_figures_of_group_are_its_three_sweeps() -> None:
     for name in ("group/figure-3", "group/figure-5"):
         axes = {study.x for study in studies_for(name, "omniglot")}
@@ -135,6 +155,7 @@ TWO = {
     "group/convergence": ("group/convergence", "group/convergence-published"),
     "group/table-3": ("group/table-3-small", "group/table-3"),
     "diva/backbones": ("diva/backbones-small", "diva/backbones"),
+    "reality/over-the-years": ("claims/over-the-years", "reality/over-the-years"),
 }
 """By name: the study on small data sets, and the one on those of the papers."""
 

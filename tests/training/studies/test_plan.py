@@ -181,7 +181,10 @@ def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
     assert "R@1 by epoch" in Reader(as_html(report)).text
 
 
-@pytest.mark.parametrize("name", ["claims-omniglot", "claims-cifar100", "selection-omniglot", "selection-cifar100"])
+COMMITTED = ("claims-omniglot", "claims-cifar100", "selection-omniglot", "selection-cifar100", "years-omniglot")
+
+
+@pytest.mark.parametrize("name", COMMITTED)
 def test_the_runs_of_committed_studies_are_known_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Their digests were written by version 0.1.0: settings that came later must not make other recipes of them."""
     monkeypatch.undo()

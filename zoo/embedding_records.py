@@ -1,0 +1,215 @@
+"""Whose the rows of a file of embeddings are: what `zoo embed` writes down with them, read again and held against them.
+
+Beside rows.npy it is rows.json, in a .safetensors file it is in the header's metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zoo.cards import NAME, Card
+from zoo.errors import UsageError
+from zoo.files import PIECE, read_json, write_json
+from zoo.versions import versions
+
+if TYPE_CHECKING:
+    from zoo.embedder import Embedder
+
+KIND, SCHEMA = "dml-zoo embeddings", 1
+
+_OPENING = json.dumps({"kind": KIND}, indent=2).removesuffix("\n}").encode()
+"""How the file begins; so one that was cut off is told from a JSON file of other programs."""
+
+_KINDS = {"int": int, "str": str, "Mapping[str, str]": dict, "Mapping[str, Any]": dict}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class EmbeddingRecord:
+    """What made a file's rows, and by what they are known again.
+
+    model: `Card.identity`. runtime, precision: as it ran. preprocessing: of the card. rows, dim: how many rows of how
+    many numbers. sha256: of the numbers, row after row, little-endian float32. names_sha256: of the images' names in
+    order, as the table beside the rows has them. date: ISO 8601, UTC. versions: distribution -> version.
+    """
+
+    model: Mapping[str, str]
+    runtime: str
+    precision: str
+    preprocessing: Mapping[str, Any]
+    rows: int
+    dim: int
+    sha256: str
+    names_sha256: str
+    date: str
+    versions: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.model["name"]
+
+    @property
+    def fingerprint(self) -> str:
+        return self.model["fingerprint"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": KIND, "schema": SCHEMA, **asdict(self)}
+
+    def check_rows(self, path: Path, rows: np.ndarray) -> None:
+        """Raise `UsageError` unless the rows of the file `path`, of any shape and dtype, are those of this record."""
+        if rows.shape != (self.rows, self.dim):
+            held = " x ".join(f"{size:,}" for size in rows.shape) or "one"
+            why = f"holds {held} numbers, and the {self.rows:,} x {self.dim:,} of {self.name} were written"
+        elif rows.dtype != np.float32 or rows_sha256(rows) != self.sha256:
+            why = f"holds other numbers than those that {self.name} gave"
+        else:
+            return
+        raise UsageError(
+            f"{path} {why}: it was exchanged, changed or cut off since. Make it again with zoo embed. Rows that are "
+            "meant to be others have no record of it: "
+            + (f"remove {record_of(path)}." if path.suffix.lower() == ".npy" else "write them without its metadata.")
+        )
+
+    def check_images(self, table: Path, names: Sequence[str]) -> None:
+        """Raise `UsageError` unless these names, the column path of the table beside the rows, are of their images."""
+        if names_sha256(names) != self.names_sha256:
+            raise UsageError(
+                f"{table} lists other images than the rows are of, or in another order: labels would go to wrong rows. "
+                "Make both again with zoo embed, or give labels in the order of the rows in a file of another name."
+            )
+
+    def check_model(self, path: Path, card: Card) -> None:
+        """Raise `UsageError` unless the card's model is the one that made the rows of the file `path`."""
+        if card.fingerprint != self.fingerprint:
+            raise UsageError(
+                f"{path} holds rows of {self.name} (fingerprint {self.fingerprint[:12]}), not of {card.name} "
+                f"(fingerprint {card.fingerprint[:12]}): its weights or preprocessing are others. Make them with: "
+                f"zoo embed {card.name} ..."
+            )
+
+
+def made_by(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> EmbeddingRecord:
+    """The record of rows, float32 [n, dim], that the model gave for the images of these names."""
+    return EmbeddingRecord(
+        model=model.card.identity,
+        runtime=model.runtime,
+        precision=model.precision,
+        preprocessing=asdict(model.preprocessing),
+        rows=len(rows),
+        dim=rows.shape[1],
+        sha256=rows_sha256(rows),
+        names_sha256=names_sha256(names),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(model.runtime),
+    )
+
+
+def rows_sha256(rows: np.ndarray) -> str:
+    """SHA-256 of the numbers of rows [n, d] as little-endian float32, a piece of the rows in memory at a time."""
+    digest = hashlib.sha256()
+    step = max(1, PIECE // (4 * max(1, rows.shape[1])))
+    for start in range(0, len(rows), step):
+        digest.update(np.ascontiguousarray(rows[start : start + step], "<f4").data)
+    return digest.hexdigest()
+
+
+def names_sha256(names: Sequence[str]) -> str:
+    """What is no UTF-8 in a name is a question mark, as in the table."""
+    return hashlib.sha256("\0".join(names).encode(errors="replace")).hexdigest()
+
+
+def record_of(path: Path) -> Path:
+    """Where the record of the rows in a .npy file lies."""
+    return path.with_suffix(".json")
+
+
+def write_record(path: Path, record: EmbeddingRecord) -> None:
+    """Write the record beside the rows of the .npy file `path`."""
+    write_json(record_of(path), record.to_json())
+
+
+def read_record(path: Path) -> EmbeddingRecord | None:
+    """The record beside the rows of the .npy file `path`; None where there is none, a JSON file of others included.
+
+    Raises `UsageError` where it was cut off, is damaged, or of a newer schema.
+    """
+    beside = record_of(path)
+    try:
+        values = read_json(beside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{beside}, beside the rows, cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        opening = beside.read_bytes()[: len(_OPENING)]
+        if not opening or not _OPENING.startswith(opening):
+            return None
+        raise _damaged(beside, str(error)) from None
+    return _parsed(values, beside) if isinstance(values, dict) and values.get("kind") == KIND else None
+
+
+def to_metadata(record: EmbeddingRecord) -> dict[str, str]:
+    """The record as a .safetensors file's metadata."""
+    return {"kind": KIND, "record": json.dumps(record.to_json())}
+
+
+def from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | None:
+    """The record in a .safetensors file's metadata; None where there is none. Raises as `read_record` does."""
+    if metadata.get("kind") != KIND:
+        return None
+    try:
+        values = json.loads(metadata.get("record", ""))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+    return _parsed(values, path)
+
+
+def _parsed(values: Any, path: Path) -> EmbeddingRecord:
+    if not isinstance(values, dict) or type(schema := values.get("schema")) is not int or schema < 1:
+        raise _damaged(path, "it has no schema number")
+    if schema > SCHEMA:
+        raise UsageError(
+            f"{path} says in schema {schema} whose rows these are; this version of dml-zoo reads up to {SCHEMA}. "
+            "Upgrade: pip install -U dml-zoo"
+        )
+    for field in fields(EmbeddingRecord):
+        if type(values.get(field.name)) is not _KINDS[str(field.type)]:
+            raise _damaged(path, f"{field.name} is {values.get(field.name)!r}")
+    record = EmbeddingRecord(**{field.name: values[field.name] for field in fields(EmbeddingRecord)})
+    _check(record, path)
+    return record
+
+
+def _check(record: EmbeddingRecord, path: Path) -> None:
+    """What is printed is a name, and what is compared a hash."""
+    for what, value in (
+        ("name", record.model.get("name")),
+        ("runtime", record.runtime),
+        ("precision", record.precision),
+    ):
+        if not isinstance(value, str) or not NAME.fullmatch(value):
+            raise _damaged(path, f"{what} is {value!r}")
+    hashes = {
+        "fingerprint": record.model.get("fingerprint"),
+        "sha256": record.sha256,
+        "names_sha256": record.names_sha256,
+    }
+    for what, value in hashes.items():
+        if not isinstance(value, str) or not _SHA256.fullmatch(value):
+            raise _damaged(path, f"{what} is {value!r}, no SHA-256")
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path} does not say as zoo embed does whose rows these are ({why.rstrip('.')}): it was cut off or changed. "
+        "Make the rows again with zoo embed, or remove what is damaged, and no model is known of them."
+    )
