@@ -30,7 +30,7 @@ from serving.client.answers import (
 )
 from serving.client.calls import Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, check_key, groups, placed
+from serving.client.images import Image, Images, check_key, groups, placed
 from serving.client.options import SearchOptions
 from serving.client.parameters import Box
 from zoo.errors import GalleryError
@@ -72,11 +72,11 @@ class AsyncClient:
     ) -> list[Match]:
         return await self._do(calls.search(image, item=item, text=text, **options))
 
-    async def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
+    async def search_many(self, images: Images, **options: Unpack[SearchOptions]) -> list[Answer]:
         answers = [await self._do(calls.search_many(part, **options)) for _, part in groups(images)]
         return [one for part in answers for one in part]
 
-    async def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
+    async def embed(self, images: Images, crop: Box | None = None) -> np.ndarray:
         rows = []
         for start, part in groups(images):
             with placed(start, part):
@@ -85,7 +85,7 @@ class AsyncClient:
 
     async def add(
         self,
-        images: Image | Sequence[Image],
+        images: Images,
         label: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,

@@ -30,7 +30,7 @@ from serving.client.answers import (
 )
 from serving.client.calls import Call
 from serving.client.core import Core, Outcome, key_of
-from serving.client.images import Image, check_key, groups, placed
+from serving.client.images import Image, Images, check_key, groups, placed
 from serving.client.options import SearchOptions
 from serving.client.parameters import Box
 from zoo.errors import GalleryError
@@ -46,8 +46,12 @@ class Client:
     service is not up, hangs up before it answers, is busy (429) or not ready (503), after the pause that it asks for or
     a growing one. collection: the name of the gallery to ask, where the service has several.
 
+    An image is a path, the bytes of an image file, a PIL image or a uint8 array, as `Embedder.embed` takes them. Those
+    in memory are sent as PNG, upright and in 8 bits, and so are embedded as if they were embedded here; what they were
+    opened from is another file, and so another content.
+
     What fails raises `GalleryError` with the service's reason: `ItemNotFoundError`, `ServiceError` (with the HTTP
-    status and the service's code), and an image file that cannot be read.
+    status and the service's code), and an image file that cannot be read; `ImageError` an image in memory that is none.
     """
 
     def __init__(
@@ -76,16 +80,16 @@ class Client:
         text: str | None = None,
         **options: Unpack[SearchOptions],
     ) -> list[Match]:
-        """The nearest to an image (its path or a file's bytes), to an item, which is left out, or to a text, where
+        """The nearest to an image, to an item, which is left out, or to a text, where
         `model().text` says that it can be; a text's matches have no `p_same`, and one too long is logged.
         """
         return self._do(calls.search(image, item=item, text=text, **options))
 
-    def search_many(self, images: Sequence[Image], **options: Unpack[SearchOptions]) -> list[Answer]:
+    def search_many(self, images: Images, **options: Unpack[SearchOptions]) -> list[Answer]:
         """The nearest to each of several images, up to 32 in a request; one that is none does the others no harm."""
         return [one for _, part in groups(images) for one in self._do(calls.search_many(part, **options))]
 
-    def embed(self, images: Image | Sequence[Image], crop: Box | None = None) -> np.ndarray:
+    def embed(self, images: Images, crop: Box | None = None) -> np.ndarray:
         """Unit embeddings, float32 [n, dim]; of the part `crop` of each. Any number, up to 32 in a request."""
         rows = []
         for start, part in groups(images):
@@ -95,7 +99,7 @@ class Client:
 
     def add(
         self,
-        images: Image | Sequence[Image],
+        images: Images,
         label: str | None = None,
         source: str | None = None,
         metadata: Mapping[str, Any] | None = None,

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -32,7 +31,7 @@ from serving.client.answers import (
     ServiceStats,
     Thumbnail,
 )
-from serving.client.images import Files, Image, files_of, several
+from serving.client.images import Files, Image, Images, files_of, is_one, name_of, several
 from serving.client.parameters import Box, as_json, chosen, crop_values, values_of
 from zoo.errors import UsageError
 
@@ -75,9 +74,9 @@ def search(
     return Call("POST", "/search", _matches, values, [] if image is None else files_of([image]), json=words)
 
 
-def search_many(images: Image | Sequence[Image], **options: Any) -> Call[list[Answer]]:
+def search_many(images: Images, **options: Any) -> Call[list[Answer]]:
     images = several(images)
-    names = ["" if isinstance(image, bytes) else Path(image).name for image in images]
+    files, names = files_of(images), [name_of(image) for image in images]
 
     def read(response: httpx.Response) -> list[Answer]:
         body = response.json()
@@ -85,16 +84,16 @@ def search_many(images: Image | Sequence[Image], **options: Any) -> Call[list[An
         found = body.get("searches", [body])
         return [_answer(name, one) for name, one in zip(names, found, strict=True)]
 
-    return Call("POST", "/search", read, values_of(options), files_of(images), codes=_BAD_IMAGE)
+    return Call("POST", "/search", read, values_of(options), files, codes=_BAD_IMAGE)
 
 
-def embed(images: Image | Sequence[Image], crop: Box | None = None) -> Call[np.ndarray]:
+def embed(images: Images, crop: Box | None = None) -> Call[np.ndarray]:
     values = [("format", "npy"), *crop_values(crop)]
     return Call("POST", "/embed", _array, values, files_of(several(images)))
 
 
 def add(
-    images: Image | Sequence[Image],
+    images: Images,
     label: str | None = None,
     source: str | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -104,7 +103,7 @@ def add(
     text = None if metadata is None else as_json(metadata, "metadata")
     given = {"label": label, "source": source, "metadata": text, "key": key}
     form = {name: value for name, value in given.items() if value is not None} | ({"update": "true"} if update else {})
-    codes = frozenset() if isinstance(images, Image) else _BAD_IMAGE
+    codes = frozenset() if is_one(images) else _BAD_IMAGE
     return Call("POST", "/items", _added, (), files_of(several(images)), form, codes=codes)
 
 
