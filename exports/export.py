@@ -139,7 +139,7 @@ class Exporter:
 
     @cached_property
     def _sample(self) -> images.Sample:
-        return images.sample(self.card, self.calibration, self.data, self.count)
+        return images.sample(self.card, self.calibration, self.data, self.count, self.folder)
 
     @cached_property
     def _torch(self) -> Run:

@@ -13,11 +13,12 @@ from PIL import Image
 from zoo.cards import Card, Preprocessing
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import FOLDER
+from zoo.datasets.dataset import FOLDER, WHOLE
 from zoo.datasets.folder import is_parted, list_unlabelled
 from zoo.datasets.table import is_table
 from zoo.errors import ExportError, ImageError, ZooError, nearest, none_readable
 from zoo.golden import read_golden
+from zoo.held_out import read_record, split_for
 from zoo.images import ImageLike
 from zoo.paths import expand
 from zoo.preprocessing import to_pixels
@@ -61,17 +62,25 @@ def pictures(how: Preprocessing) -> list[np.ndarray]:
     return made
 
 
-def sample(card: Card, source: str | None = None, data: Path | None = None, count: int = CALIBRATION) -> Sample:
+def sample(
+    card: Card,
+    source: str | None = None,
+    data: Path | None = None,
+    count: int = CALIBRATION,
+    folder: Path | None = None,
+) -> Sample:
     """`count` training images and some held out, drawn at random.
 
     source: a data set's name (its train split calibrates, its test split is held out), or a folder or table of images,
     of which a part is held out; by default the data set that the model was trained on. data: where that data set lies.
-    Labels play no part; of a folder or table, what cannot be read is passed over. Raises `ExportError` where there are
-    no such images, `DatasetError` where there is no such folder.
+    Labels play no part; of a folder or table, what cannot be read is passed over. folder: the model's, whose
+    recipe.json may say which classes of `data` it learnt from: these calibrate, as costs are measured on the others.
+
+    Raises `ExportError` where there are no such images, `DatasetError` where there is no such folder.
     """
     name = source or card.dataset
     if name == FOLDER and data is not None and not is_parted(data):
-        return _parted(card, data, count)
+        return _parted(card, data, _learnt(folder, card, data) or list_unlabelled(data), count)
     if name in DATASETS and not (name == FOLDER and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
         return Sample(
@@ -81,12 +90,22 @@ def sample(card: Card, source: str | None = None, data: Path | None = None, coun
         )
     if source is None or not (expand(source).is_dir() or is_table(source)):
         raise ExportError(_no_images(card, source))
-    return _parted(card, Path(source), count)
+    return _parted(card, Path(source), list_unlabelled(source), count)
 
 
-def _parted(card: Card, source: Path, count: int) -> Sample:
+def _learnt(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
+    """The images of the classes that the model learnt from; none where that is not known, or they are not all here."""
+    try:
+        if folder is None or read_record(folder) is None:
+            return []
+        found = split_for(folder, card, FOLDER, "train", data).dataset
+    except ZooError:  # classes are not told apart here, and need not be
+        return []
+    return found.images if found.split != WHOLE else []
+
+
+def _parted(card: Card, source: Path, found: Sequence[ImageLike], count: int) -> Sample:
     """A part of a folder's or table's images to calibrate on, and another that is held out."""
-    found = list_unlabelled(source)
     drawn = np.random.default_rng(0).permutation(len(found))
     if len(drawn) < 2:
         raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")

@@ -112,6 +112,9 @@ def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_r
     assert (cost["split"], cost["queries"], cost["classes"], cost["unreadable"]) == ("test", 4, 2, 1)
     assert cost["recall_at_1"]["fp32"] == 1
     assert cost["recall_at_1"]["int8"] == 1 / 4
+    drawn = sample(card, data=tmp_path / "all", folder=tmp_path)
+    greys = {int(pixels.mean()) for pixels in (*drawn.calibration, *drawn.held_out)}
+    assert greys == {0, 10, 20, 30}, "of the classes that it learnt from"
     (tmp_path / "all" / "d").rename(tmp_path / "all" / "e")
     said = str(baseline(tmp_path, card, run_of(rows), tmp_path / "all"))
     assert "the folder lacks 1 of the 2 classes" in said
