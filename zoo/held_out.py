@@ -126,8 +126,8 @@ def _as_it_is(dataset: Dataset, split: str) -> Found:
 
 def _as_recorded(name: str, record: Record, whole: Dataset, split: str, same: bool) -> Iterator[str]:
     yield (
-        f"measured on the {len(record.classes(split))} classes that {_which(name, split)}, as its {FILE} says; "
-        f"--split all measures all {len(whole.classes)} of the folder"
+        f"measured on the {len(record.classes(split))} classes that {_which(name, split)}, as its {FILE} says, of the "
+        f"{len(whole.classes)} in the folder"
     )
     if not same:
         yield "the images are not all those of then: some were added, removed or renamed, or cannot be read any more"

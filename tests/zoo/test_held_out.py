@@ -187,7 +187,7 @@ def test_the_command_says_what_is_measured_and_splits_differ(
     record(folder, seen_by_base=[HTML])
     test, err = run(root, capsys)
     assert (
-        "zoo: measured on the 2 classes that were held out when mine was made, as its recipe.json says; --split all"
+        "zoo: measured on the 2 classes that were held out when mine was made, as its recipe.json says, of the 4 in"
         in err
     )
     assert f"1 of these classes the model that mine was made from had learnt ({HTML}): the scores flatter it" in err

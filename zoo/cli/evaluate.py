@@ -24,8 +24,8 @@ def _configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         default="test",
-        help="train or test (default: test, classes never trained on); all of a folder that is not parted. Where zoo "
-        "finetune parted one, test are the classes that it held out",
+        help="train or test (default: test, classes never trained on), or all of a folder that is not parted. Of one "
+        "that zoo finetune or zoo distill parted, test are the classes that were held out",
     )
     running.configure(parser)
     strict.configure(parser)

@@ -103,18 +103,21 @@ def check_data(data: str | Path, name: str) -> None:
     """Raise `DatasetError` where neither the folder of that data set's files is there nor, for "folder", a table."""
     from zoo.datasets.table import is_table
 
-    if name == "folder" and is_table(data):
-        if not expand(data).is_file():
-            raise DatasetError(f"there is no file {data}; name the table of images, or their folder.")
-        return
-    check_folder(data)
+    if name != "folder":
+        check_folder(data)
+    elif not expand(data).is_dir() and not (is_table(data) and expand(data).is_file()):
+        what = "file" if is_table(data) else "folder"
+        raise DatasetError(f"{_reason(data, what)}; name the one that holds the data set, or a table of images (.csv).")
 
 
 def check_folder(data: str | Path) -> None:
     """Raise `DatasetError` for a folder of data that is not there."""
     if not expand(data).is_dir():
-        reason = f"{data} is not a folder" if expand(data).exists() else f"there is no folder {data}"
-        raise DatasetError(f"{reason}; name the one that holds the data set.")
+        raise DatasetError(f"{_reason(data, 'folder')}; name the one that holds the data set.")
+
+
+def _reason(data: str | Path, what: str) -> str:
+    return f"{data} is not a {what}" if expand(data).exists() else f"there is no {what} {data}"
 
 
 def check_name(name: str) -> None:

@@ -97,7 +97,7 @@ def test_what_is_no_such_table_is_refused_by_its_line(text: str, says: str, tmp_
 
 
 def test_a_table_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"there is no file .*none\.csv; name the table of images, or their folder"):
+    with pytest.raises(DatasetError, match=r"there is no file .*none\.csv; name the one that holds .* or a table"):
         load("folder", "test", tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("image,label\nä.png,a\n".encode("latin-1"))
     with pytest.raises(UsageError, match="cannot be read as CSV in UTF-8"):
