@@ -33,6 +33,7 @@ from serving.gallery.thumbnails import Thumbnail
 from zoo.datasets.table import is_table
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError, none_readable
+from zoo.paths import expand
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _listed(place: Path, out: Path, labels: Path | None) -> tuple[list[ImageFile
     if is_table(place):
         if labels is not None:
             raise UsageError(f"{place} is a table, and says labels itself; --labels goes with a folder of images.")
-        said = read_table(place.expanduser())
+        said = read_table(expand(place))
         files = listed_images(place, said)
         return files, said, Report(str(out), len(files), metadata=said.columns)
     files, others = find_images(place, [out, *([labels] if labels else [])])

@@ -13,8 +13,9 @@ from typing import Any
 from serving.gallery.label_file import LabelFile
 from zoo.datasets.folder import list_files
 from zoo.datasets.table import is_table, place_of
-from zoo.errors import ImageTooLargeError, UsageError
+from zoo.errors import ImageError, ImageTooLargeError, UsageError
 from zoo.images import DEFAULT_LIMITS, SUFFIXES
+from zoo.paths import expand
 
 _NAMED = 20
 """So many wrong names are shown."""
@@ -54,12 +55,13 @@ def listed_images(table: Path, said: LabelFile) -> list[ImageFile]:
 
     An image's source is its path below the table's folder, its full path where it lies elsewhere.
     """
-    root = _absolute(root_of(table))
+    table = expand(table)
+    root = _absolute(table.parent)
     if not said.metadata:
         raise UsageError(f"{table} lists no images.")
     files = []
     for name, metadata in said.metadata.items():
-        path = _absolute(place_of(table.expanduser(), name))
+        path = _absolute(place_of(table, name))
         source = path.relative_to(root) if path.is_relative_to(root) else path
         files.append(ImageFile(path, _text(source.as_posix()), (said.labels or {}).get(name), metadata))
     return files
@@ -99,8 +101,12 @@ def _what(path: Path) -> str:
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
-    """What a file holds, and its SHA-256 in hex. Raises `ImageTooLargeError` before it is read, and `OSError`."""
-    size = path.stat().st_size
+    """What a file holds, and its SHA-256 in hex. Raises `ImageTooLargeError` before it is read, `ImageError` for
+    a name that no file can have, and `OSError`."""
+    try:
+        size = path.stat().st_size
+    except ValueError as error:
+        raise ImageError(f"no file can have this name: {error}.") from None
     if size > DEFAULT_LIMITS.max_bytes:
         raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
     data = path.read_bytes()
@@ -115,7 +121,7 @@ def _image_file(folder: Path, path: Path) -> ImageFile:
 
 def _absolute(path: Path) -> Path:
     """Without dots; links stay, as names are those that the user knows."""
-    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100
+    return Path(os.path.abspath(path))  # noqa: PTH100
 
 
 def _text(name: str) -> str:

@@ -83,6 +83,17 @@ def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(
         assert all(originals.read(item) for item in found.values()), "each is found again by its source"
 
 
+def test_names_that_no_file_has_are_left_out(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("~nobody-of-this-name/a.png", "a\0.png", STRIPES, "x" * 300)
+    write(folder / "t.csv", ("image",), (f"{STRIPES}/0.png",), *((name,) for name in names))
+    monkeypatch.chdir(folder)
+    report = index_folder(model, "toy", Path("t.csv"), tmp_path / "g")
+    assert (report.added, tuple(source for source, _ in report.unreadable)) == (1, names)
+    assert index_folder(model, "toy", Path("t.csv"), tmp_path / "w", embed=Workers(model, folder)).added == 1
+
+
 def test_it_is_the_gallery_that_the_folder_and_its_labels_make(model: Embedder, folder: Path, tmp_path: Path) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     rows = [(path.relative_to(folder).as_posix(), path.parent.name.upper(), str(i)) for i, path in enumerate(paths)]
