@@ -10,7 +10,7 @@ from zoo import paths
 from zoo.cards import read_card
 from zoo.errors import UsageError
 from zoo.files import atomic_folder
-from zoo.hub_models import name_of
+from zoo.hub.models import name_of
 from zoo.loading import check_files
 
 

@@ -91,8 +91,8 @@ def in_fresh_process(code: str) -> str:
         "zoo.cli.main, zoo.cli.list, zoo.cli.info, zoo.cli.evaluate, zoo.cli.verify",
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.commands, serving.service, serving.app, serving.client",
-        "training.command, training.ensemble_command, training.toy_command, exports.command, zoo.cli.convert",
-        "training.frozen.command, training.finetune_command, training.publishing.command, zoo.features",
+        "training.command, training.ensemble_command, training.toy.command, exports.command, zoo.cli.convert",
+        "training.frozen.command, training.finetuning.command, training.publishing.command, zoo.features",
         "training.distilling.command, training.distilling.pictures",
     ],
 )

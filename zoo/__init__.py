@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from zoo import evaluation as evaluation
     from zoo.baselines.saving import baseline
     from zoo.evaluation.evaluate import evaluate
-    from zoo.publication import Publication
-    from zoo.publish import push
+    from zoo.hub.publication import Publication
+    from zoo.hub.publish import push
 
 # ONNX Runtime from 1.29 on reports models and machine to its makers unless told not to, before it is imported first.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -46,12 +46,12 @@ __all__ = [
 ]
 
 _AT_FIRST_USE = {
-    "Publication": "zoo.publication",
+    "Publication": "zoo.hub.publication",
     "baseline": "zoo.baselines.saving",
     "datasets": "",
     "evaluate": "zoo.evaluation",
     "evaluation": "",
-    "push": "zoo.publish",
+    "push": "zoo.hub.publish",
 }
 """Where they are; "" for a module. Who embeds one image does not wait for them."""
 

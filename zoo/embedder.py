@@ -16,8 +16,8 @@ from zoo.errors import ImageError, ModelFolderError, UsageError
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
+    from zoo.hub.publication import Publication
     from zoo.images import ImageLike
-    from zoo.publication import Publication
     from zoo.text import TextTower
 
 
@@ -105,7 +105,7 @@ class Embedder:
         revision: str | None = None,
     ) -> Publication:
         """Put the model's folder into the Hub's repository `org/name`, checked first; as `zoo.push` does, see there."""
-        from zoo.publish import push
+        from zoo.hub.publish import push
 
         return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force, revision=revision)
 

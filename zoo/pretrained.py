@@ -19,9 +19,9 @@ from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
 from zoo.hub import COMMIT
-from zoo.hub_errors import deepest, explain, is_unreachable
-from zoo.hub_transfer import over_http, remove_leftovers
-from zoo.hub_tries import patiently
+from zoo.hub.errors import deepest, explain, is_unreachable
+from zoo.hub.transfer import over_http, remove_leftovers
+from zoo.hub.tries import patiently
 from zoo.paths import expand
 from zoo.registry import here
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zoo import paths
 from zoo.baselines import root as baselines_root
-from zoo.hub_models import pinned
+from zoo.hub.models import pinned
 from zoo.registry import here
 
 

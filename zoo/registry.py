@@ -26,7 +26,7 @@ from zoo.errors import (
     missing,
     nearest,
 )
-from zoo.hub_models import in_cache, name_of
+from zoo.hub.models import in_cache, name_of
 
 if TYPE_CHECKING:
     from zoo.catalogue import ModelInfo

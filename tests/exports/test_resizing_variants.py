@@ -22,7 +22,7 @@ from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
-from zoo.hub_variants import variants
+from zoo.hub.variants import variants
 from zoo.onnx_runtime import FILES, RESIZING
 from zoo.verify import Check, verify
 

@@ -19,7 +19,7 @@ from training.recipes.settings import DIVA, REALITY, REVISITING, SHARING
 from training.recipes.small import ROTH_2021, WANG_2020, WU_2017
 from training.resolving import resolve
 from zoo.cli.main import main
-from zoo.publish import prepare
+from zoo.hub.publish import prepare
 
 MS = ("objective.loss=multi-similarity", "objective.miner=multi-similarity")
 

@@ -14,7 +14,7 @@ import pytest
 
 import zoo
 from zoo.errors import DatasetError, HubError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
-from zoo.hub_errors import explain
+from zoo.hub.errors import explain
 from zoo.paths import SHIPPED
 
 

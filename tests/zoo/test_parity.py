@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zoo.errors import ModelFolderError
-from zoo.hub_variants import table, variants
+from zoo.hub.variants import table, variants
 from zoo.parity import contradictions, read_parity
 
 

@@ -20,8 +20,8 @@ from zoo.baselines import baselines
 from zoo.cards import read_card
 from zoo.embedder import Embedder
 from zoo.errors import CardError, ModelFolderError, NoTextTowerError, TextError, UsageError
+from zoo.hub.publish import prepare
 from zoo.loading import load
-from zoo.publish import prepare
 from zoo.text import GOLDEN, GRAPH, TOKENIZER, read_golden
 from zoo.verify import verify
 

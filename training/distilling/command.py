@@ -55,7 +55,7 @@ def _run(args: Namespace) -> int:
     from training.derived import derived_name
     from training.distilling.pictures import check_source
     from training.distilling.student import check_student
-    from training.finetune_pictures import check_share
+    from training.finetuning.pictures import check_share
     from zoo.cli.output import print_json
     from zoo.errors import UsageError
     from zoo.registry import find

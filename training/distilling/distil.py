@@ -15,7 +15,7 @@ from training.distilling.fidelity import Fidelity, compare
 from training.distilling.pictures import Pictures, unlabelled
 from training.distilling.recipe import check_parts, recipe_for
 from training.distilling.student import BATCH, Student
-from training.finetune_history import check_name, check_same, seen
+from training.finetuning.history import check_name, check_same, seen
 from training.frozen.extract import Model
 from training.frozen.views import usual_views
 from zoo.cards import Card, read_card

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from training.finetune_pictures import LEAST_CLASSES, check_share
+from training.finetuning.pictures import LEAST_CLASSES, check_share
 from zoo import datasets
 from zoo.datasets import table
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset

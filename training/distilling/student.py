@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from training.finetune_history import check_name
+from training.finetuning.history import check_name
 from training.frozen.views import Views, usual_views
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.settings import override

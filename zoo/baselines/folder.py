@@ -16,7 +16,7 @@ from zoo.cards import Card
 from zoo.errors import HubError, ModelFolderError, RecipeError, nearest
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.golden import pictures, write_golden
-from zoo.hub_cache import drop_altered
+from zoo.hub.cache import drop_altered
 from zoo.network import Network, build_trunk, check_architecture, feature_count, save_network
 from zoo.pretrained import CONFIG, WEIGHTS, Weights, fetch, read_state
 from zoo.torch_runtime import open_model

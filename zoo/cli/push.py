@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zoo.cli.command import Command
 
 if TYPE_CHECKING:
-    from zoo.publication import Publication
+    from zoo.hub.publication import Publication
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo.cli.output import print_json
-    from zoo.publish import push
+    from zoo.hub.publish import push
 
     dry = args.dry_run or args.out is not None
     done = push(

@@ -22,7 +22,7 @@ from training.distilling.distil import distil
 from training.distilling.pictures import Pictures, read_pictures, unlabelled
 from training.distilling.recipe import recipe_for
 from training.distilling.student import SAME_DIM, SOURCES, Student
-from training.finetune_history import seen
+from training.finetuning.history import seen
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.methods.teacher import needs_same_dim

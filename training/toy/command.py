@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zoo.cli.command import Command
 
 if TYPE_CHECKING:
-    from training.toy_study import Outcome
+    from training.toy.study import Outcome
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -35,9 +35,9 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.toy import STEPS
-    from training.toy_picture import draw
-    from training.toy_study import PROBABILITIES, run, settings_of
+    from training.toy.lines import STEPS
+    from training.toy.picture import draw
+    from training.toy.study import PROBABILITIES, run, settings_of
     from zoo.files import write_json
 
     args.steps = STEPS if args.steps is None else args.steps

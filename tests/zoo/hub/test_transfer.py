@@ -15,7 +15,7 @@ from tests.zoo.hub_state import Fault, sha256
 from tests.zoo.hub_world import FILES, WEIGHTS, World, assert_whole
 from zoo import hub as reading
 from zoo.errors import HubError
-from zoo.hub_transfer import DAY, over_http, remove_leftovers
+from zoo.hub.transfer import DAY, over_http, remove_leftovers
 
 
 def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

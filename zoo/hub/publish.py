@@ -15,11 +15,11 @@ from zoo.config import check_config
 from zoo.contents import KNOWN, check_inside, known_files, pickles_in
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import read_json
-from zoo.hub_card import readme
-from zoo.hub_errors import explain
-from zoo.hub_variants import Variant, variants
+from zoo.hub.card import readme
+from zoo.hub.errors import explain
+from zoo.hub.publication import Publication
+from zoo.hub.variants import Variant, variants
 from zoo.private_paths import without_paths
-from zoo.publication import Publication
 from zoo.records import verify_records
 from zoo.registry import find
 from zoo.verify import verify

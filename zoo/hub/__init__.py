@@ -11,10 +11,10 @@ from zoo.cards import read_card
 from zoo.contents import KNOWN, pickles, refusal
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import write_bytes
-from zoo.hub_cache import drop_altered
-from zoo.hub_errors import explain
-from zoo.hub_transfer import over_http, remove_leftovers
-from zoo.hub_tries import AlteredError, patiently
+from zoo.hub.cache import drop_altered
+from zoo.hub.errors import explain
+from zoo.hub.transfer import over_http, remove_leftovers
+from zoo.hub.tries import AlteredError, patiently
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

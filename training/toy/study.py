@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from training.toy import FORMS, LABELS, STEPS, Split, miner_of, train
+from training.toy.lines import FORMS, LABELS, STEPS, Split, miner_of, train
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.density import inter_class_distance, intra_class_distance
 from zoo.evaluation.structure import spectral_decay

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from training.api import Outcome, train_model
-from training.finetune_features import cached_features
-from training.finetune_history import check_name, check_same, seen, unreadable
-from training.finetune_pictures import Pictures, Split, read_pictures, split_classes
-from training.finetune_recipe import recipe_for
+from training.finetuning.features import cached_features
+from training.finetuning.history import check_name, check_same, seen, unreadable
+from training.finetuning.pictures import Pictures, Split, read_pictures, split_classes
+from training.finetuning.recipe import recipe_for
 from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views

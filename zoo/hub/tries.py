@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from zoo.errors import ZooError
-from zoo.hub_errors import deepest, is_broken_connection, retry_after, status_of
+from zoo.hub.errors import deepest, is_broken_connection, retry_after, status_of
 
 PAUSES = (1.0, 2.0)
 """Seconds before the second and third try of what may pass by itself; the Hub's own Retry-After comes first."""

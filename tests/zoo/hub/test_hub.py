@@ -22,7 +22,7 @@ from zoo import hub as reading
 from zoo.cards import SCHEMA, read_card
 from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
 from zoo.golden import read_golden
-from zoo.hub_errors import explain
+from zoo.hub.errors import explain
 from zoo.paths import home
 
 API = "/api/models/org/toy"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.cards import Card
-from zoo.hub_scores import Score, scores
-from zoo.hub_variants import Variant, table, variants
+from zoo.hub.scores import Score, scores
+from zoo.hub.variants import Variant, table, variants
 
 ENSEMBLE = "ensemble"
 """Several networks in one, which `import zoo` does not make known to timm."""

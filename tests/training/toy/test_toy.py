@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from training.miners.rho import Rho
-from training.toy import FORMS, LABELS, NEGATIVE_MARGIN, Split, ToyNet, draw_lines, every_triplet, miner_of, train
-from training.toy_command import COMMAND
-from training.toy_picture import unrolled
-from training.toy_study import Setting, line_distances, measure, settings_of
+from training.toy.command import COMMAND
+from training.toy.lines import FORMS, LABELS, NEGATIVE_MARGIN, Split, ToyNet, draw_lines, every_triplet, miner_of, train
+from training.toy.picture import unrolled
+from training.toy.study import Setting, line_distances, measure, settings_of
 from training.tuples import Pairs, to_pairs
 from zoo.errors import RecipeError, UsageError
 
@@ -212,7 +212,7 @@ def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_trained(monkeypatch, tmp_path, arguments, error, says):
-    monkeypatch.setattr("training.toy_study.run", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr("training.toy.study.run", lambda *_, **__: pytest.fail("trained"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=says):
         run("--out", "toy.png", *arguments)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.frozen.pictures import make_model, write_pictures
-from training.finetune_features import KEPT, cached_features
-from training.finetune_pictures import read_pictures
+from training.finetuning.features import KEPT, cached_features
+from training.finetuning.pictures import read_pictures
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Augmentation

@@ -12,7 +12,7 @@ from zoo.cli.command import Command, always
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from training.finetune import Fitted
+    from training.finetuning.finetune import Fitted
 
 COLUMNS = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
 
@@ -44,8 +44,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from training.derived import derived_name
-    from training.finetune_history import check_name
-    from training.finetune_pictures import check_share
+    from training.finetuning.history import check_name
+    from training.finetuning.pictures import check_share
     from training.twins import twin_of
     from zoo.cli.output import print_json
     from zoo.errors import DatasetError, UsageError
@@ -62,7 +62,7 @@ def _run(args: Namespace) -> int:
         raise UsageError(f"--views is 0 or more, not {args.views}.")
     check_share(args.test_share)
     check_name(name, find(args.base), args.replace)
-    from training.finetune import Wish, finetune  # torch, not before the arguments were looked at
+    from training.finetuning.finetune import Wish, finetune  # torch, not before the arguments were looked at
 
     wish = Wish(
         args.base,

@@ -12,11 +12,11 @@ import pytest
 
 import zoo
 from tests.training.frozen.pictures import make_model, write_pictures
-from training import finetune as finetuning
 from training import state
-from training.finetune import Wish, finetune
-from training.finetune_command import _known
-from training.finetune_history import check_name, seen, unreadable
+from training.finetuning import finetune as finetuning
+from training.finetuning.command import _known
+from training.finetuning.finetune import Wish, finetune
+from training.finetuning.history import check_name, seen, unreadable
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 

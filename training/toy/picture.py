@@ -11,8 +11,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from training.toy import FORMS, LABELS, Split, draw_lines
-from training.toy_study import Outcome
+from training.toy.lines import FORMS, LABELS, Split, draw_lines
+from training.toy.study import Outcome
 from zoo.files import atomic_path
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
