@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from serving.turns import LAST_CALL, LONGEST_CALL, Acceptor, Turns
+from serving.turns import LAST_CALL, LONGEST_CALL, Acceptor, Turns, last_calls
 
 
 class Server(uvicorn.Server):
@@ -34,13 +34,26 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._acceptor:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._acceptor.closed.wait(), LONGEST_CALL)
-            self._acceptor.close()
-        else:
-            await asyncio.sleep(LAST_CALL)
+        """Nobody more is accepted; who has been may send a request yet, whose answer says that it was the last.
+
+        uvicorn alone would close a connection at once whose request is on its way, and the client would not know
+        whether it was done.
+        """
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        await self._end_accepting()
+        await asyncio.sleep(LAST_CALL)
         await super().shutdown(sockets)
+
+    async def _end_accepting(self) -> None:
+        if self._acceptor:
+            with suppress(TimeoutError):  # the supervisor shuts the socket sooner, where there is one yet
+                await asyncio.wait_for(self._acceptor.closed.wait(), 2 * LONGEST_CALL)
+            self._acceptor.close()
+            return
+        for _ in last_calls(self._listening):
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
 
     def _protocol(self) -> asyncio.Protocol:
         made = self.config.http_protocol_class

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import select
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from serving.configuration import Configuration, core_share
 from serving.pulse import Pulse
-from serving.turns import LAST_CALL, LONGEST_CALL, Counts
+from serving.turns import Counts, last_calls
 from zoo import errors
 from zoo.errors import GalleryError
 from zoo.onnx_runtime import threads
@@ -164,11 +163,7 @@ def _drain(listening: socket.socket, processes: list[subprocess.Popen[str]], sec
         process.terminate()
     # Workers accept until the socket is shut. Who comes after this is refused and may go elsewhere; who waits there yet
     # would be reset with what it had sent. Closing would not do: the socket is theirs as well.
-    time.sleep(LAST_CALL / 2)
-    waiting = select.poll()
-    waiting.register(listening, select.POLLIN)
-    latest = time.monotonic() + LONGEST_CALL - LAST_CALL
-    while waiting.poll(0) and time.monotonic() < latest:
+    for _ in last_calls(listening):
         time.sleep(0.0002)
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()

@@ -11,7 +11,8 @@ import errno
 import logging
 import select
 import socket
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,28 @@ other one to that worker until its count or its beat says that it goes on."""
 STEP = 0.001
 """Seconds after which whoever left a connection looks for it again: meanwhile the turn may have come to it."""
 LAST_CALL = 0.2
-"""Seconds in which those are still accepted once the process is told to stop: with its socket they would be reset."""
+"""Seconds that those who were accepted have for a request, once the process is told to stop and accepts nobody more."""
 LONGEST_CALL = 1.0
-"""Seconds for which workers wait for the supervisor to shut the socket, which it does when nobody waits there."""
+"""Seconds in which a process that is told to stop accepts who waits at its socket: with that they would be reset."""
 PAUSE = 1.0
 """Seconds without accepting after the system refused to, as where too many files are open."""
+
+
+def anybody_waits(listening: socket.socket) -> bool:
+    """Whether the kernel has a connection that nobody has accepted yet."""
+    waiting = select.poll()
+    waiting.register(listening, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def last_calls(listening: socket.socket) -> Iterator[None]:
+    """For whoever is about to close the socket: a turn to sleep for as long as somebody waits there, `LONGEST_CALL` at
+    most. Where they come faster than they are accepted, the kernel is told to let no more in."""
+    begun = time.monotonic()
+    while anybody_waits(listening) and (passed := time.monotonic() - begun) < LONGEST_CALL:
+        if passed > LONGEST_CALL / 2:
+            listening.listen(0)
+        yield
 
 
 class Counts:
@@ -105,8 +123,6 @@ class Acceptor:
         self._listening, self._turns, self._make, self._connections = listening, turns, make, connections
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
-        self._waiting = select.poll()
-        self._waiting.register(listening, select.POLLIN)
         self._since, self._awaited, self._able = 0.0, turns.before_me(), True
         self._arriving: dict[asyncio.Protocol, asyncio.Task[object]] = {}
         self.closed = asyncio.Event()
@@ -153,7 +169,7 @@ class Acceptor:
         """Where one waits yet, it may be the one from before the pause, and has waited since then."""
         self._able = True
         self._watch()
-        if self._waiting.poll(0):
+        if anybody_waits(self._listening):
             self._decide()
 
     def _take(self) -> bool:

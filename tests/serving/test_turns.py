@@ -15,7 +15,7 @@ from typing import NoReturn
 import httpx
 import pytest
 
-from serving.turns import PATIENCE, Acceptor, Counts, Turns
+from serving.turns import PATIENCE, Acceptor, Counts, Turns, last_calls
 from tests.serving.running import Running, serving, stopped
 
 ESTABLISHED = "01"
@@ -222,3 +222,22 @@ def test_of_connections_that_come_together_only_the_first_waits_for_one_that_han
 
     accepted_by(noting, 6)
     assert set(waits) == {0}
+
+
+def test_a_socket_is_closed_once_nobody_waits_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert not list(last_calls(listening))
+        with socket.create_connection(listening.getsockname()):
+            calls = last_calls(listening)
+            next(calls)
+            listening.accept()[0].close()
+            assert not list(calls)
+
+
+def test_where_somebody_always_waits_no_more_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.turns.LONGEST_CALL", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+        for _ in last_calls(listening):
+            time.sleep(0.001)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(listening.getsockname(), 0.2)

@@ -163,22 +163,24 @@ def test_all_end_with_the_command(service: Running) -> None:
         httpx.get(service.url)
 
 
-def test_who_comes_as_it_ends_is_answered_or_refused_but_never_cut_off(gallery_folder: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_comes_as_it_ends_is_answered_or_refused_but_never_cut_off(workers: int, gallery_folder: Path) -> None:
     """A request that was sent and is cut off may have been done, and a proxy may not send it again."""
     outcomes: Counter[str] = Counter()
 
-    def ask(url: str) -> None:
-        while not outcomes["refused"]:
-            try:
-                httpx.post(f"{url}/search?id=1").raise_for_status()
-                outcomes["answered"] += 1
-            except httpx.ConnectError:
-                outcomes["refused"] += 1
-            except httpx.HTTPError as error:
-                outcomes[repr(error)] += 1
+    def ask(url: str, keep: bool) -> None:
+        with httpx.Client() as client:
+            while not outcomes["refused"]:
+                try:
+                    (client if keep else httpx).post(f"{url}/search?id=1").raise_for_status()
+                    outcomes["answered"] += 1
+                except httpx.ConnectError:
+                    outcomes["refused"] += 1
+                except httpx.HTTPError as error:
+                    outcomes[repr(error)] += 1
 
-    with serving(gallery_folder, "--workers", 2) as running, ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask, running.url) for _ in range(4)]
+    with serving(gallery_folder, "--workers", workers) as running, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, running.url, keep) for keep in (False, True) * 2]
         until(lambda: outcomes["answered"] > 20)
         running.process.terminate()
         for one in asked:
