@@ -70,9 +70,16 @@ def _check_texts(texts: tuple[str, ...], ask: Ask, most: int) -> None:
 
 
 def checked_images(upload: Upload) -> tuple[File, ...]:
-    if not upload.files or not any(file.data for file in upload.files):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "no_image", "The request holds no image: its body or file is empty.")
-    return upload.files
+    """The files of the request. Raises `RefusedError` where there is none, or nothing in any."""
+    if any(file.data for file in upload.files):
+        return upload.files
+    message = (
+        "The image is empty: not a byte came."
+        if upload.files
+        else "The request holds no image. Send it in the field 'image' of a form, curl -F image=@FILE, or as the body, "
+        "with an image/... content type."
+    )
+    raise RefusedError(HTTPStatus.BAD_REQUEST, "no_image", message)
 
 
 def read_crop(text: str | None) -> Box | None:

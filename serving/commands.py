@@ -286,7 +286,7 @@ SERVE = Command(
     """\
   zoo serve gallery/ --port 3000
   zoo serve gallery/ --workers 4                               four processes; the cores are shared among them
-  zoo serve gallery/ --precision int8                         queries embedded by the int8 variant (zoo export)
+  zoo serve gallery/ --precision int8                          queries embedded by the int8 variant (zoo export)
   zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars
   ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete
   ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone

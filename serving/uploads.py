@@ -196,6 +196,9 @@ async def _from_form(form: FormData, given: dict[str, tuple[str, ...]]) -> Uploa
 
 def _no_image(form: FormData) -> RefusedError:
     found = ", ".join(sorted(set(form)))[:200]
-    return RefusedError(
-        HTTPStatus.BAD_REQUEST, "no_image", f"The form has no file in the field 'image'; it has: {found}."
+    message = (
+        "The form's field 'image' holds a text and no file: curl -F image=@FILE, with the @, sends the file."
+        if isinstance(form.get("image"), str)
+        else f"The form has no file in the field 'image'; it has: {found}."
     )
+    return RefusedError(HTTPStatus.BAD_REQUEST, "no_image", message)

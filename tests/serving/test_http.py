@@ -132,6 +132,20 @@ def test_a_bad_image_is_refused_and_the_service_lives_on(http: httpx.Client, nam
     assert {r["label"] for r in search(http, 0, k=3)} == {toys.CLASSES[0]}
 
 
+@pytest.mark.parametrize(
+    ("request_of", "says"),
+    [
+        ({}, "holds no image. Send it in the field 'image'"),
+        ({"json": {"k": 5}}, "holds no image. Send it in the field 'image'"),
+        ({"files": {"image": ("a.png", b"")}}, "is empty"),
+        ({"files": {"image": (None, "a.png")}}, "with the @"),  # curl -F image=a.png
+        ({"files": {"picture": b"x"}}, "no file in the field 'image'; it has: picture"),
+    ],
+)
+def test_who_sends_no_image_reads_what_to_do(http: httpx.Client, request_of: dict[str, Any], says: str) -> None:
+    assert says in http.post("/search", **request_of).json()["error"]["message"]
+
+
 def test_a_body_without_a_length_is_counted(http: httpx.Client) -> None:
     sent = 0
 
