@@ -26,6 +26,7 @@ COOKIE = "zoo-key"
 """In which the page keeps its read key, as an <img> sends no header; it is never taken for writing."""
 
 SHORTEST = 16
+THE_SERVICE = "this service"
 OPEN_PATHS = ("", "/", "/docs", "/openapi.json", "/livez", "/readyz")
 OPEN_PREFIX = "/page/"
 """The page itself, which holds nothing of the gallery and asks for the key; and probes, which are told yes or no."""
@@ -36,17 +37,24 @@ _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True)
 class Keys:
-    """SHA-256 digests; the keys themselves are not kept."""
+    """SHA-256 digests; the keys themselves are not kept. collection: whose they are, "" where it has no name."""
 
     read: tuple[bytes, ...] = ()
     write: tuple[bytes, ...] = ()
     follow: tuple[bytes, ...] = ()
+    collection: str = ""
 
     @classmethod
     def of(cls, environment: Mapping[str, str], collection: str = "") -> Keys:
         """Those of all collections, and of this one besides. Raises `UsageError` for a key that can be guessed."""
         several = [KEYS, key_variables(collection)] if collection else [KEYS]
-        return cls(*(_digests_in(environment, names) for names in zip(*several, strict=True)))
+        read, write, follow = (_digests_in(environment, names) for names in zip(*several, strict=True))
+        return cls(read, write, follow, collection)
+
+    @property
+    def of_what(self) -> str:
+        """By what name they are refused."""
+        return f"the collection {self.collection!r}" if self.collection else THE_SERVICE
 
     def has(self, key: str) -> bool:
         return _is_one_of(key, self.read + self.write + self.follow)
@@ -89,20 +97,16 @@ class KeyGuard:
             return _follows(keys, _key_of(dict(scope["headers"])))
         if not is_write(method, path):
             given = reading_key(scope)
-            return None if keys.may_read(given) else unauthorised(given, READ_KEYS)
+            return None if keys.may_read(given) else unauthorised(given, READ_KEYS, keys.of_what)
         key = _key_of(dict(scope["headers"]))
         if not keys.write:
-            return RefusedError(
-                HTTPStatus.FORBIDDEN,
-                "read_only",
-                f"This service does not take changes; start it with {WRITE_KEYS} set.",
-            )
+            return _read_only(keys)
         if keys.may_write(key):
             return None
         if key is not None and keys.read and keys.may_read(key):
             message = "This key may read; changes need a write key."
             return RefusedError(HTTPStatus.FORBIDDEN, "write_key_needed", message)
-        return unauthorised(key, WRITE_KEYS)
+        return unauthorised(key, WRITE_KEYS, keys.of_what)
 
 
 def is_open(path: str) -> bool:
@@ -142,7 +146,14 @@ def _follows(keys: Keys, key: str | None) -> RefusedError | None:
     if key is not None and keys.read and keys.may_read(key):
         message = "This key may read; to follow the service takes one for that, or one that may write."
         return RefusedError(HTTPStatus.FORBIDDEN, "follow_key_needed", message)
-    return unauthorised(key, FOLLOW_KEYS)
+    return unauthorised(key, FOLLOW_KEYS, keys.of_what)
+
+
+def _read_only(keys: Keys) -> RefusedError:
+    own = f" or {key_variables(keys.collection)[KEYS.index(WRITE_KEYS)]}" if keys.collection else ""
+    what = keys.of_what[0].upper() + keys.of_what[1:]
+    message = f"{what} does not take changes; start the service with {WRITE_KEYS}{own} set."
+    return RefusedError(HTTPStatus.FORBIDDEN, "read_only", message)
 
 
 def _digests_in(environment: Mapping[str, str], names: Iterable[str]) -> tuple[bytes, ...]:
@@ -182,9 +193,9 @@ def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
     return cookies[COOKIE].value if COOKIE in cookies else None
 
 
-def unauthorised(key: str | None, variable: str) -> RefusedError:
+def unauthorised(key: str | None, variable: str, of_what: str = THE_SERVICE) -> RefusedError:
     what = {READ_KEYS: "read", WRITE_KEYS: "write", FOLLOW_KEYS: "follow"}[variable]
     if key is None:
         message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."
         return RefusedError(HTTPStatus.UNAUTHORIZED, "key_needed", message)
-    return RefusedError(HTTPStatus.UNAUTHORIZED, "wrong_key", f"This is no {what} key of this service.")
+    return RefusedError(HTTPStatus.UNAUTHORIZED, "wrong_key", f"This is no {what} key of {of_what}.")

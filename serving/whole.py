@@ -32,7 +32,7 @@ async def metrics(request: Request) -> Response:
     """They tell of all collections, so a key must read all of them."""
     key, served = reading_key(request.scope), _all(request)
     if len(served.readable(key)) < len(served.each):
-        raise unauthorised(key, READ_KEYS)
+        raise unauthorised(key, READ_KEYS, "every collection")
     text, media_type = await to_thread.run_sync(_measured, served)
     return Response(text, headers={"content-type": media_type, "Cache-Control": "no-store"})
 

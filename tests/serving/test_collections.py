@@ -118,6 +118,15 @@ def test_every_route_is_there_under_the_name(service: Running) -> None:
             assert_refused(httpx.get(service.url + path), 401, "key_needed")
 
 
+def test_what_takes_no_changes_is_named_with_what_would(words: list[str]) -> None:
+    with serving(words, environment={f"{WRITE_KEYS}_BIRDS": BIRDS_WRITE}) as running:
+        with client(running, "old-cars", BIRDS_WRITE) as http:
+            refusal = http.delete("/items/1")
+        assert_refused(refusal, 403, "read_only")
+        assert "The collection 'old-cars' does not take changes" in refusal.text
+        assert f"{WRITE_KEYS} or {WRITE_KEYS}_OLD_CARS" in refusal.text
+
+
 def test_the_list_is_of_what_the_key_may_read(service: Running, folders: dict[str, Path]) -> None:
     def listed(key: str | None) -> list[dict[str, Any]]:
         with client(service, key=key) as http:
@@ -224,6 +233,7 @@ def test_metrics_tell_of_all_to_who_may_read_all(service: Running) -> None:
         assert_refused(http.get("/metrics"), 401, "key_needed")
     with client(service, key=BIRDS) as http:
         assert_refused(http.get("/metrics"), 401, "wrong_key")
+        assert "no read key of every collection" in http.get("/metrics").text
     with client(service, key=ALL) as http:
         text = http.get("/metrics").text
     assert 'zoo_gallery_items{collection="art"} 24.0' in text
@@ -251,7 +261,7 @@ def test_clients_ask_one_of_them(service: Running) -> None:
             ("art", "/collections/art/"),
         ]
     with Client(service.url, CARS, collection="birds", retries=0) as birds:
-        with pytest.raises(ServiceError, match="no read key"):
+        with pytest.raises(ServiceError, match="no read key of the collection 'birds'"):
             birds.search(item=3)
         assert birds.ready(), "which needs no key"
     with Client(service.url, collection="fish") as fish, pytest.raises(ServiceError, match="no collection 'fish'"):
