@@ -4,7 +4,7 @@ import { drawn, percent } from "./dom.js";
 
 const WIDE = 340;
 const HIGH = 220;
-const EDGE = { left: 44, right: 12, top: 12, bottom: 40 };
+const EDGE = { left: 48, right: 20, top: 12, bottom: 40 };
 const STEPS = 120;
 
 /** The logistic curve of a calibration {slope, offset}, with the similarity from which on "same" is likelier. */

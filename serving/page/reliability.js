@@ -4,7 +4,7 @@ import { drawn, percent } from "./dom.js";
 
 const SIDE = 220;
 const WIDE = 340;
-const EDGE = { left: 44, right: 12, top: 12, bottom: 40 };
+const EDGE = { left: 48, right: 20, top: 12, bottom: 40 };
 
 /** The reliability diagram of bins {probability, share, count}; larger dots stand for more pairs. */
 export function reliability(bins) {
@@ -34,5 +34,5 @@ function grid(x, y) {
     lines.push(drawn("text", { x: EDGE.left - 8, y: y(share) + 4, "text-anchor": "end" }, `${100 * share} %`));
     lines.push(drawn("text", { x: x(share), y: SIDE - EDGE.bottom + 18, "text-anchor": "middle" }, `${100 * share} %`));
   }
-  return [...lines, drawn("text", { x: x(0.5), y: SIDE - 4, "text-anchor": "middle" }, "promised (p_same); upwards: so")];
+  return [...lines, drawn("text", { x: x(0.5), y: SIDE - 4, "text-anchor": "middle" }, "promised by p_same; upwards: what was so")];
 }

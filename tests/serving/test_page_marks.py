@@ -230,6 +230,14 @@ def test_results_are_filtered_by_metadata(page: Page) -> None:
     expect(page.locator("#note")).to_contain_text("No image passes the filters")
 
 
+OUTSIDE = """all => all.filter((one) => {
+    const [text, picture] = [one, one.ownerSVGElement].map((each) => each.getBoundingClientRect());
+    return ["left", "top"].some((side) => text[side] < picture[side]) ||
+        ["right", "bottom"].some((side) => text[side] > picture[side]);
+}).map((one) => one.textContent)"""
+"""Texts of a picture that it cuts off."""
+
+
 def test_measuring_shows_what_was_promised_and_what_was_so(page: Page, http: httpx.Client) -> None:
     for item, verdict in ((8, "right"), (9, "wrong"), (1, "wrong")):  # items 7, 8, 9 are of one label
         http.post("/feedback", json={"query": 7, "item": item, "verdict": verdict}).raise_for_status()
@@ -251,6 +259,8 @@ def test_measuring_shows_what_was_promised_and_what_was_so(page: Page, http: htt
     for (x, y), one in zip(drawn, bins, strict=True):
         assert (x - x0) / (x1 - x0) == pytest.approx(one["probability"], abs=1e-3)
         assert (y - y0) / (y1 - y0) == pytest.approx(one["share"], abs=1e-3)
+    cut = page.locator("#calibration text").evaluate_all(OUTSIDE)
+    assert cut == []
 
 
 def test_an_image_that_is_there_under_another_label_is_said(page: Page, http: httpx.Client, tmp_path: Path) -> None:
