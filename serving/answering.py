@@ -43,6 +43,10 @@ class Server(uvicorn.Server):
         await self._end_accepting()
         await asyncio.sleep(LAST_CALL)
         await super().shutdown(sockets)
+        if self.force_exit:  # Ctrl-C again: uvicorn would leave all as it is, for Python to complain of
+            for task in self.server_state.tasks:
+                task.cancel()
+            await self.lifespan.shutdown()
 
     async def _end_accepting(self) -> None:
         if self._acceptor:

@@ -23,7 +23,7 @@ from serving.following.passing_on import PassingOn, is_passed_on
 from serving.hosts import KeptPrivate, KnownHosts
 from serving.journal import Journal, to_stderr
 from serving.keys import KeyGuard, Keys, client_of, reading_key
-from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
+from serving.limits import AnswerDeadline, BodyDeadline, BrokenOff, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
 from serving.paths import looks_at_every_item, needs_a_core, takes_minutes, within
@@ -78,7 +78,7 @@ def create_app(
     known: ASGIApp = KnownHosts(guarded, hosts)
     if not collections.are_guarded:
         known = KeptPrivate(known)
-    return SecurityHeaders(Journal(Measured(known), to_stderr if configuration.log_requests else None))
+    return SecurityHeaders(Journal(Measured(BrokenOff(known)), to_stderr if configuration.log_requests else None))
 
 
 class SecurityHeaders:

@@ -90,7 +90,9 @@ class Configuration:
     hang_seconds: float = _number(
         30.0, 0.1, "seconds without an answer to /livez after which one of several workers is killed and started anew"
     )
-    drain_seconds: float = _number(10.0, 0, "seconds for requests under way once the service is told to stop")
+    drain_seconds: float = _number(
+        10.0, 0, "seconds for requests under way once the service is told to stop; what is not done then gets 503"
+    )
     log_requests: int = _number(0, 0, "1: a line of JSON a request on stderr")
 
     @classmethod

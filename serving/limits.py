@@ -161,6 +161,35 @@ class AnswerDeadline:
                 await refusal
 
 
+class BrokenOff:
+    """ASGI middleware: a request that is broken off gets 503, where its answer has not begun.
+
+    That is one that was not done within --drain-seconds of the end of the process, or by a second Ctrl-C.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not begun:
+                message = "The service was stopped meanwhile. A change may have been done or not; ask again."
+                refusal = RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "stopped", message)
+                await respond(refusal)(scope, receive, send)
+
+
 def _too_late(seconds: float) -> RefusedError:
     message = f"There was no answer after {seconds:g} s. Ask for less at once, or try again later."
     return RefusedError(HTTPStatus.GATEWAY_TIMEOUT, "no_answer", message)

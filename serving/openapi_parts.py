@@ -79,7 +79,8 @@ REFUSALS = {
 CHANGED = {
     "503": refusal(
         "the gallery was given another model, which cannot be loaded (model_changed), its folder is not where it was "
-        "(gallery_moved), or the database of its vectors does not answer (index_unavailable); try again later"
+        "(gallery_moved), the database of its vectors does not answer (index_unavailable), or the service was stopped "
+        "meanwhile (stopped); try again later"
     )
 }
 """Of whatever has to do with embeddings."""
@@ -92,8 +93,8 @@ WRITING = {
     **BUSY,
     "503": refusal(
         "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
-        "else as for searches (model_changed, gallery_moved, index_unavailable); of a service that follows another, "
-        "where that one cannot be reached (primary_unreachable), or did not say whether the change was made "
+        "else as for searches (model_changed, gallery_moved, index_unavailable, stopped); of a service that follows "
+        "another, where that one cannot be reached (primary_unreachable), or did not say whether the change was made "
         "(primary_cut_off)"
     ),
     "507": refusal("a disk that is full, or does not take what is written"),

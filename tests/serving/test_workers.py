@@ -188,6 +188,36 @@ def test_who_comes_as_it_ends_is_answered_or_refused_but_never_cut_off(workers: 
     assert set(outcomes) == {"answered", "refused"}
 
 
+@pytest.mark.parametrize(
+    ("signals", "seconds"), [([signal.SIGTERM], 1), ([signal.SIGINT] * 2, 60)], ids=["drained", "Ctrl-C twice"]
+)
+def test_what_is_not_done_as_it_ends_is_told_so_without_a_traceback(
+    signals: list[signal.Signals], seconds: int, gallery_folder: Path
+) -> None:
+    with serving(gallery_folder, "--drain-seconds", seconds, stderr=subprocess.PIPE) as running:
+        with unfinished(running, "127.0.0.1") as connection:
+            until(lambda: counted(running, "zoo_requests_under_way") == 2)  # that, and this question
+            for number in signals:
+                running.process.send_signal(number)
+                until(lambda: refuses(running.url))
+            connection.settimeout(30)
+            answer = connection.makefile("rb").read()
+        assert running.process.wait(30) == 0
+        assert running.process.stderr
+        said = running.process.stderr.read()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"stopped"' in answer
+    assert "Traceback" not in said
+
+
+def refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/livez")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
 def test_workers_end_when_the_command_is_killed(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2) as running:
         children = running.workers()
