@@ -125,7 +125,8 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}")
     if yes:
         return ids
-    what = f"{len(ids):,} items of the label {label!r}{and_marks(gallery.marks.of_items(ids))}"
+    items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
+    what = f"{items} of the label {label!r}{and_marks(gallery.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(f"{what} would be removed, out of {len(of_items):,}. Say --yes if they are to go.")
     if not confirmed(f"Remove {what}, out of {len(of_items):,}?"):

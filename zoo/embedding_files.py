@@ -80,15 +80,18 @@ def read_queries(path: Path) -> np.ndarray:
     From .npy, from the column `query` of .csv, or from any other text in UTF-8, a line a row. Raises `UsageError` for a
     file that is not there or not so.
     """
+    expected = f"{path} is to say of each row whether it searches: 1 or true, 0 or false"
     if path.suffix.lower() == _NPY:
         values = _read_npy(path)
-        told = values if values.dtype.kind in "biu" and np.isin(values, (0, 1)).all() else None
-    else:
-        words = [TRUTH.get(text.strip().lower()) for text in _texts(path, _QUERY)]
-        told = None if None in words else np.array(words)
-    if told is None:
-        raise UsageError(f"{path} is to say of each row whether it searches: 1 or true, 0 or false.")
-    return told.astype(np.bool_)
+        if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+            raise UsageError(f"{expected}.")
+        return values.astype(np.bool_)
+    texts = _texts(path, _QUERY)
+    told = [TRUTH.get(text.strip().lower()) for text in texts]
+    if None in told:
+        place = told.index(None)
+        raise UsageError(f"{expected}; row {place + 1} of {len(told)} says {texts[place][:40]!r}.")
+    return np.array(told, np.bool_)
 
 
 def _texts(path: Path, column: str) -> list[str]:

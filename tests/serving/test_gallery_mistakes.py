@@ -98,5 +98,10 @@ def test_all_items_of_a_label_are_removed_once_it_is_sure(
     assert f"Remove {own} items of the label {label!r}, out of {len(labels)}? [y/N]" in capsys.readouterr().err
     rest = [one for one in labels if one != label]
     assert _labels(gallery) == rest
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with Gallery.open(gallery) as opened:
+        opened.describe(opened.items(0, 1)[0].id, label="alone")
+    assert main([*command[:-1], "alone"]) == 2
+    assert "1 item of the label 'alone'" in capsys.readouterr().err
     assert main(["gallery", "remove", str(gallery), "--label", str(rest[0]), "--yes"]) == 0
     assert str(rest[0]) not in _labels(gallery)

@@ -85,13 +85,13 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
     assert told["metrics"]["map_at_r"] == pytest.approx((1 + (0 + 1 / 2) / 2) / 2)  # b's two relatives: ranks 2, 3
     queries.with_suffix(".txt").write_text("1\n0\nperhaps\n")
     assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
-    assert "whether it searches" in capsys.readouterr().err
+    assert "whether it searches: 1 or true, 0 or false; row 3 of 3 says 'perhaps'" in capsys.readouterr().err
     queries.with_suffix(".txt").write_text("1\n" * 5)
     assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
     assert "some rows must be queries" in capsys.readouterr().err
     queries.with_suffix(".txt").write_text("1\n0\n")
     assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
-    assert "each of the 5 rows" in capsys.readouterr().err
+    assert re.search(r"rows\.npy has 5 rows, and .*q\.txt 2; one a row", capsys.readouterr().err)
 
 
 def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,8 @@ def _run(args: Namespace) -> int:
         where = args.labels or args.embeddings
         raise UsageError(f"{args.embeddings} has {len(rows):,} rows, and {where} {len(labels):,} labels; one a row.")
     queries = None if args.queries is None else read_queries(args.queries)
+    if queries is not None and rows.ndim == 2 and queries.ndim == 1 and len(queries) != len(rows):
+        raise UsageError(f"{args.embeddings} has {len(rows):,} rows, and {args.queries} {len(queries):,}; one a row.")
     for table in (args.labels, args.queries):
         if record is not None and table is not None:
             check_table(args.embeddings, record, table)
