@@ -150,7 +150,8 @@ def _embed() -> Json:
     return {
         "summary": "The embeddings of images",
         "description": "Unit vectors, in the order of the images, and the SHA-256 of their files, as POST /feedback "
-        "takes them. base64: of float32, little-endian; npy: one NumPy array of the vectors as the body.",
+        "takes them. base64: of float32, little-endian; npy: one NumPy array of the vectors as the body, their model "
+        "in the headers X-Model and X-Model-Fingerprint.",
         "parameters": [
             {
                 "name": "format",

@@ -36,6 +36,8 @@ ORDERED_BY = {
 }
 """By what results are in order, by the kind of re-ranking."""
 FORMATS = ("json", "base64", "npy")
+MODEL, FINGERPRINT = "X-Model", "X-Model-Fingerprint"
+"""The headers that say whose embeddings an array is of, which has no room for it."""
 
 
 async def search(request: Request) -> Response:
@@ -133,12 +135,12 @@ def _content(file: File, crop: Box | None) -> str:
 
 
 def _embeddings(rows: np.ndarray, contents: list[str], form: str, searcher: Searcher) -> Response:
-    rows = rows.astype("<f4")
+    rows, card = rows.astype("<f4"), searcher.embedder.card
     if form == "npy":
         out = BytesIO()
         np.save(out, rows, allow_pickle=False)
-        return Response(out.getvalue(), media_type="application/x-npy")
-    card = searcher.embedder.card
+        whose = {MODEL: card.name, FINGERPRINT: card.fingerprint}
+        return Response(out.getvalue(), media_type="application/x-npy", headers=whose)
     # A float32 is told apart from its neighbours by nine digits; more would say nothing.
     values: Any = [[float(f"{value:.9g}") for value in row.tolist()] for row in rows]
     if form == "base64":
