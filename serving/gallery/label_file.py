@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.datasets.table import IMAGE
+from zoo.datasets.table import IMAGE, check_cells
 from zoo.errors import UsageError
 
 _PATH, _LABEL = "path", "label"
@@ -86,12 +86,8 @@ def _columns(path: Path, names: list[str], lists: bool) -> tuple[str, list[str]]
 def _rows(path: Path, reader: csv.DictReader[str], key: str, lists: bool) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
     for row in reader:
-        beyond: Any = row.pop(None, [])  # so the reader calls further cells
-        if any(beyond):
-            raise UsageError(
-                f"{path}, line {reader.line_num}: the row has more cells than the header, which has {len(row)}; a "
-                'comma within a cell needs quotation marks, as "a, b".'
-            )
+        check_cells(path, reader, row)
+        row.pop(None, None)  # further cells, all of them empty
         if row[key] is None or row.get(_LABEL, "") is None or (lists and not row[key]):
             named = "an image" if key == IMAGE else "a path"
             raise UsageError(f"{path}, line {reader.line_num}: a row needs {named}{' and a label' * (_LABEL in row)}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def read(path: str | Path, labelled: bool = False) -> list[Row]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             columns = _columns(path, list(reader.fieldnames or ()), labelled)
-            rows = [(reader.line_num, {name: row.get(key) or "" for name, key in columns.items()}) for row in reader]
+            rows = [(reader.line_num, _row(path, reader, row, columns)) for row in reader]
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -125,6 +126,21 @@ def read(path: str | Path, labelled: bool = False) -> list[Row]:
         raise DatasetError(f"{path} lists no images.")
     _check(path, rows, labelled)
     return [row for _, row in rows]
+
+
+def _row(path: Path, reader: csv.DictReader[str], row: dict[Any, Any], columns: Mapping[str, str]) -> dict[str, str]:
+    """The cells that are read."""
+    check_cells(path, reader, row)
+    return {name: row.get(key) or "" for name, key in columns.items()}
+
+
+def check_cells(path: Path, reader: csv.DictReader[str], row: Mapping[Any, Any]) -> None:
+    """Raise `UsageError` where the row just read has more cells than the header: a comma cut a label off, maybe."""
+    if any(row.get(None) or ()):  # so the reader calls further cells
+        raise UsageError(
+            f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
+            f'{len(reader.fieldnames or ())}; a comma within a cell needs quotation marks, as "a, b".'
+        )
 
 
 def _columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
@@ -137,7 +153,10 @@ def _columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
             f"{path} needs a header with the {columns}, and {SPLIT} where it is parted into train and test; it has: "
             f"{', '.join(header) or 'nothing'}."
         )
-    return {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
+    wanted = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
+    if twice := [name for name in wanted.values() if header.count(name) > 1]:
+        raise UsageError(f"{path} has the column {twice[0]} more than once.")
+    return wanted
 
 
 def _check(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:

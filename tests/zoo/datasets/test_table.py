@@ -84,6 +84,8 @@ def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> No
         ("image,label\na.png,\n", "line 2: an image and a label are needed"),
         ("image,label\na.png\n", "line 2: an image and a label are needed"),
         ('image,label\n"a\n.png",a\na.png,a\na.png,b\n', "line 5: a.png is listed twice"),
+        ("image,label\na.png,a,,\nb.png,Smith, John\n", "line 3: the row has more cells than the header, which has 2"),
+        ("image,label,label\na.png,a,b\n", "has the column label more than once"),
         ("image,label,split\na.png,a,val\n", "line 2: the split is train or test, not 'val'"),
         ("image,label,split\na.png,a\n", "line 2: the split is train or test, not ''"),
         ("image,label,split\na.png,a,train\n", "lists no images of the split test"),
