@@ -78,6 +78,24 @@ def test_an_option_of_several_values_ends_at_the_mark() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["g", "-k", "2", "--", "--"], ("g", "--")),
+        (["--", "g", "--"], ("g", "--")),
+        (["--", "--", "-k"], ("--", "-k")),
+        (["g", "--"], ("g", None)),
+    ],
+)
+def test_a_mark_after_the_mark_is_a_word(words: list[str], found: tuple[str, str | None]) -> None:
+    made = Parser()
+    made.add_argument("gallery")
+    made.add_argument("image", nargs="?")
+    made.add_argument("-k")
+    given = made.parse(words)
+    assert (str(given.gallery), given.image if given.image is None else str(given.image)) == found
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["g", "-q", "--", "-a"], "unrecognized arguments: -q"),

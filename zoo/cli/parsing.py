@@ -10,7 +10,12 @@ MARK = "--"
 
 
 class _Word(str):
-    """An argument that is no option, whatever it begins with."""
+    """An argument that is no option, whatever it begins with, and no mark, which argparse would drop."""
+
+    def __eq__(self, other: object) -> bool:
+        return other != MARK and super().__eq__(other)
+
+    __hash__ = str.__hash__
 
 
 class Parser(ArgumentParser):
