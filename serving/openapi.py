@@ -24,6 +24,7 @@ from serving.openapi_parts import (
 )
 from serving.openapi_schemas import Json, ref, schemas
 from serving.reranking import KINDS, NONE
+from serving.searching import FINGERPRINT, MODEL
 
 MAX_LIMIT = 200
 """How many items one page of `GET /items` may hold."""
@@ -151,7 +152,7 @@ def _embed() -> Json:
         "summary": "The embeddings of images",
         "description": "Unit vectors, in the order of the images, and the SHA-256 of their files, as POST /feedback "
         "takes them. base64: of float32, little-endian; npy: one NumPy array of the vectors as the body, their model "
-        "in the headers X-Model and X-Model-Fingerprint.",
+        f"in the headers {MODEL} and {FINGERPRINT}.",
         "parameters": [
             {
                 "name": "format",
@@ -164,6 +165,10 @@ def _embed() -> Json:
         "responses": {
             "200": {
                 "description": "The embeddings",
+                "headers": {
+                    MODEL: {"description": "npy: the model's name", "schema": {"type": "string"}},
+                    FINGERPRINT: {"description": "npy: its fingerprint, as in JSON", "schema": {"type": "string"}},
+                },
                 "content": {
                     "application/json": {"schema": ref("Embeddings")},
                     "application/x-npy": {"schema": {"type": "string", "format": "binary"}},

@@ -133,6 +133,8 @@ def test_embeddings_in_every_form_are_the_models(http: httpx.Client, model: Embe
     array = http.post("/embed?format=npy", files=files)
     np.testing.assert_array_equal(np.load(BytesIO(array.content), allow_pickle=False), expected)
     assert (array.headers["X-Model"], array.headers["X-Model-Fingerprint"]) == (told["model"], told["fingerprint"])
+    described = http.get("/openapi.json").json()["paths"]["/embed"]["post"]["responses"]["200"]["headers"]
+    assert {*described} == {"X-Model", "X-Model-Fingerprint"}
     bad = http.post("/embed", files=[*files, ("image", ("bad.png", b"junk"))])
     assert bad.status_code == 422
     assert "image 4 (bad.png)" in bad.json()["error"]["message"]
