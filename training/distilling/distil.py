@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
 from training.api import Outcome, train_model
 from training.distilling.fidelity import Fidelity, compare
 from training.distilling.pictures import Pictures, unlabelled
@@ -20,6 +18,7 @@ from training.frozen.extract import Model
 from training.frozen.views import usual_views
 from zoo.cards import Card, read_card
 from zoo.embedder import Embedder
+from zoo.evaluation.evaluate import of_model
 from zoo.loading import load
 from zoo.references import reference
 from zoo.registry import find
@@ -104,14 +103,9 @@ def _evaluation(model: Embedder, pictures: Pictures, fidelity: Fidelity) -> Eval
     if fidelity.cosine is not None:
         near["teacher_cosine"] = fidelity.cosine
     return dataclasses.replace(
-        found,
-        model=model.card.name,
-        fingerprint=model.card.fingerprint,
-        runtime=model.runtime,
-        precision=model.precision,
+        of_model(found, model),
         metrics={**found.metrics, **{name: score.value for name, score in near.items()}},
         intervals={**found.intervals, **{name: (score.low, score.high) for name, score in near.items()}},
-        versions={**found.versions, "torch": torch.__version__},
     )
 
 

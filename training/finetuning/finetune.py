@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from training.api import Outcome, train_model
 from training.finetuning.features import cached_features
@@ -20,14 +19,13 @@ from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views
 from training.twins import twin_of
-from zoo.datasets.dataset import Dataset
-from zoo.embedder import Embedder
 from zoo.evaluation import evaluate
+from zoo.evaluation.evaluate import of_model
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import per_query
 from zoo.loading import load
 from zoo.references import reference
-from zoo.results import Evaluation, add_result
+from zoo.results import add_result
 
 METRICS = ("recall_at_1", "map_at_r")
 
@@ -117,7 +115,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
-    add_result(outcome.folder, _evaluation(fitted, after, split.test))
+    add_result(outcome.folder, of_model(evaluate(after, split.test, k=(1,)), fitted))
     return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known, unread)
 
 
@@ -133,19 +131,3 @@ def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[
     return tuple(
         Row(n, means[0][n], low[n], means[1][n], high[n], means[1][n] - means[0][n], difference[n]) for n in METRICS
     )
-
-
-def _evaluation(model: Embedder, rows: np.ndarray, test: Dataset) -> Evaluation:
-    found = evaluate(rows, test, k=(1,))
-    return dataclasses.replace(
-        found,
-        model=model.card.name,
-        fingerprint=model.card.fingerprint,
-        runtime=model.runtime,
-        precision=model.precision,
-        versions=_versions(found),
-    )
-
-
-def _versions(found: Evaluation) -> dict[str, str]:
-    return {**found.versions, "torch": torch.__version__}

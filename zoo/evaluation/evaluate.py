@@ -80,8 +80,8 @@ def evaluate(
         rows, read = embedded(model, known, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():
             warnings.warn(f"left out: {error}", stacklevel=2)
-        found = _evaluation(rows, read.labels, read, k, groups, model)
-        return replace(found, unreadable=len(known) - len(read))
+        found = _evaluation(rows, read.labels, read, k, groups)
+        return replace(of_model(found, model), unreadable=len(known) - len(read))
     if (labels is None) == (dataset is None):
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
     rows = as_rows(model, "embeddings")
@@ -91,6 +91,18 @@ def evaluate(
         raise UsageError("which rows are queries goes with labels; a data set has queries of its own, or none.")
     known = _dataset(dataset, split, data)
     return _evaluation(rows, known.labels, known, k, groups)
+
+
+def of_model(found: Evaluation, model: Embedder) -> Evaluation:
+    """A measurement of rows as one of the model that gave them."""
+    return replace(
+        found,
+        model=model.card.name,
+        fingerprint=model.card.fingerprint,
+        runtime=model.runtime,
+        precision=model.precision,
+        versions=versions(model.runtime),
+    )
 
 
 def _dataset(dataset: str | Dataset, split: str, data: str | Path | None, model: Embedder | None = None) -> Dataset:
@@ -162,7 +174,6 @@ def _evaluation(
     dataset: Dataset | None,
     k: Sequence[int],
     groups: Sequence[str],
-    model: Embedder | None = None,
     queries: Any = None,
 ) -> Evaluation:
     if queries is None:
@@ -175,12 +186,12 @@ def _evaluation(
         measured = replace(measured, values={**measured.values, **ranking_per_query(**asked).values})
     classes = len(np.unique(measured.classes))
     return Evaluation(
-        model=model.card.name if model else None,
+        model=None,
         dataset=dataset.name if dataset else None,
         split=dataset.split if dataset else None,
         protocol=QUERY_GALLERY if "queries" in asked else PROTOCOL,
-        runtime=model.runtime if model else None,
-        precision=model.precision if model else None,
+        runtime=None,
+        precision=None,
         dim=rows.shape[1],
         queries=len(measured.rows) + measured.without_relatives,
         queries_without_relatives=measured.without_relatives,
@@ -188,6 +199,5 @@ def _evaluation(
         metrics={**measured.means(), **metrics_of_embeddings(groups, rows, labels)},
         intervals=bootstrap_intervals(measured.values, measured.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions(model.runtime if model else None),
-        fingerprint=model.card.fingerprint if model else None,
+        versions=versions(),
     )

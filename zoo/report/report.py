@@ -12,7 +12,7 @@ from zoo.datasets.dataset import Dataset, part_of
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate
-from zoo.evaluation.evaluate import embedded
+from zoo.evaluation.evaluate import embedded, of_model
 from zoo.evaluation.structure import spectral_decay
 from zoo.images import ImageLike, open_image
 from zoo.report import pictures, projection
@@ -59,13 +59,7 @@ def sections(
     _check(mapping)
     listed = len(dataset)
     rows, dataset = embedded(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
-    measured = dataclasses.replace(
-        evaluate(rows, dataset),
-        model=model.card.name,
-        runtime=model.runtime,
-        precision=model.precision,
-        unreadable=listed - len(dataset),
-    )
+    measured = dataclasses.replace(of_model(evaluate(rows, dataset), model), unreadable=listed - len(dataset))
     return [
         _scores(measured),
         _model(model),

@@ -242,6 +242,8 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     record = json.loads((model.folder / "recipe.json").read_text())
     assert record["teacher"] == {"name": "margin-conv4-glyphs", "fingerprint": made.teacher.fingerprint}
     assert record["origin"] is None
+    assert zoo.info("tiny").results[0]["fingerprint"] == model.card.fingerprint
+    assert zoo.info("tiny").results[0]["versions"].keys() == {"dml-zoo", "numpy", "torch", "timm"}
     saved = zoo.info("tiny").results[0]["metrics"]
     assert saved["teacher_cosine"] == made.fidelity.cosine.value
     assert saved["recall_at_1"] == made.fidelity.retrieval["recall_at_1"]["student"].value

@@ -52,6 +52,7 @@ def test_the_held_out_classes_are_measured_and_verified(
     found = json.loads(out)
     assert {row.metric: row.after for row in fitted.rows}.items() <= found["metrics"].items()
     same = ("model", "dataset", "split", "protocol", "runtime", "precision", "dim", "queries", "classes")
+    same += ("fingerprint", "versions")
     assert [found[key] for key in same] == [card[key] for key in same]
     assert (found["metrics"], found["intervals"]) == (card["metrics"], card["intervals"])
     assert (found["queries"], found["classes"], found["unreadable"]) == (len(test), 2, 2)
