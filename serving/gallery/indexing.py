@@ -21,9 +21,8 @@ class Report:
     one image in two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was
     left out; `not_in_folder`: sources of the gallery's items whose content is not among the images indexed, and
     `pruned`, how many of them were removed; `other_files`: how many files of other kinds a folder holds, by suffix. Of
-    a file of labels:
-    `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the folder does not hold;
-    `metadata`: its columns that are kept as metadata.
+    a file of labels: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the
+    folder does not hold; `metadata`: its columns, or a table's, that are kept as metadata.
     """
 
     gallery: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
 
@@ -80,18 +79,14 @@ def _print_json(seed: int, embedded: list[Embedded], ranked: list[Ranked]) -> No
 
 def _print_tables(embedded: list[Embedded], ranked: list[Ranked]) -> None:
     from zoo.cli.output import print_table
-    from zoo.report.metric_examples import CLASSES, EACH, METRICS, RANKED, RELATIVES
+    from zoo.report.metric_examples import CLASSES, EACH, METRICS, RANKED, RELATIVES, percent
 
     print(f"{CLASSES} classes of {EACH} points in the plane, made for this table (no paper's); %")
-    rows = [[each.name, *_cells(each.metrics, METRICS)] for each in embedded]
+    rows = [[each.name, *(percent(each.metrics[name]) for name in METRICS)] for each in embedded]
     print_table(("classes are", *METRICS.values()), rows, numbers=METRICS.values())
     print(f"\na query with {RELATIVES} relatives, by which of its first {RELATIVES} results are such; %")
-    rows = [[each.name, *_cells(each.metrics, RANKED)] for each in ranked]
+    rows = [[each.name, *(percent(each.metrics[name]) for name in RANKED)] for each in ranked]
     print_table(("found", *RANKED.values()), rows, numbers=RANKED.values())
-
-
-def _cells(metrics: Mapping[str, float], names: Mapping[str, Any]) -> list[str]:
-    return [f"{100 * metrics[name]:.1f}" for name in names]
 
 
 COMMAND = Command(

@@ -91,6 +91,10 @@ def sectors(share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return points.reshape(-1, 2), np.repeat(np.arange(CLASSES), EACH)
 
 
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
 def _embedded(name: str, share: float, seed: int) -> Embedded:
     points, labels = sectors(share, seed)
     found = {**retrieval_metrics(points, labels, k=(1,)), **clustering_metrics(points, labels)}

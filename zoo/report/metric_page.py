@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zoo.report import pictures
-from zoo.report.metric_examples import METRICS, RANKED, RELATIVES, Embedded, Ranked
-from zoo.report.metric_picture import ABOUT, percent
+from zoo.report.metric_examples import METRICS, RANKED, RELATIVES, Embedded, Ranked, percent
+from zoo.report.metric_picture import ABOUT
 from zoo.report.page import Section, page, paragraph, picture, table
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
-from zoo.report.metric_examples import EACH, METRICS, RANKED, RELATIVES, Embedded, Ranked
+from zoo.report.metric_examples import EACH, METRICS, RANKED, RELATIVES, Embedded, Ranked, percent
 from zoo.report.pictures import COLOURS, INK, OTHER, STYLE
 
 ABOUT = (
@@ -32,10 +32,6 @@ def draw(embedded: Sequence[Embedded], ranked: Sequence[Ranked], kind: str) -> b
         metadata: dict[str, Any] = {"png": {"Software": None}, "svg": {"Date": None}}.get(kind, {"CreationDate": None})
         figure.savefig(out, format=kind, dpi=160, metadata=metadata)
     return out.getvalue()
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 def _draw_points(axes: Any, each: Embedded) -> None:
