@@ -63,6 +63,7 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
+    status = 0
     dropped: list[str] = []
     for precision in precisions:
         try:
@@ -72,6 +73,7 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
                 resized[precision] = exporter.export_resizing(precision)
         except ZooError as error:
             failed[precision] = str(error)
+            status = max(status, error.exit_code)
             print(f"zoo: error: {error}", file=sys.stderr)
             continue
         if not args.json:
@@ -86,7 +88,7 @@ def _export(found: Path, precisions: list[str], args: Namespace) -> int:
         print_json(told)
     elif dropped:
         print(f"removed, because made of the graph before: {', '.join(dropped)}; to have it anew: --resize")
-    return 1 if failed else 0
+    return status
 
 
 def _line(graph: Path, parity: Parity) -> str:

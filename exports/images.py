@@ -16,7 +16,7 @@ from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, WHOLE
 from zoo.datasets.folder import is_parted, list_unlabelled
 from zoo.datasets.table import is_table
-from zoo.errors import ExportError, ImageError, ZooError, nearest, none_readable
+from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
 from zoo.golden import read_golden
 from zoo.held_out import read_record, split_for
 from zoo.images import ImageLike
@@ -76,7 +76,8 @@ def sample(
     Labels play no part; of a folder or table, what cannot be read is passed over. folder: the model's, whose
     recipe.json may say which classes of `data` it learnt from: these calibrate, as costs are measured on the others.
 
-    Raises `ExportError` where there are no such images, `DatasetError` where there is no such folder.
+    Raises `ExportError` where there are no such images, `UsageError` for a source that is none, `DatasetError` where
+    there is no such folder.
     """
     name = source or card.dataset
     if name == FOLDER and data is not None and not is_parted(data):
@@ -89,7 +90,7 @@ def sample(
             _pixels(test, card.preprocessing, HELD_OUT, 1, skip=name == FOLDER),
         )
     if source is None or not (expand(source).is_dir() or is_table(source)):
-        raise ExportError(_no_images(card, source))
+        raise ExportError(_no_images(card)) if source is None else UsageError(_no_source(source))
     return _parted(card, Path(source), list_unlabelled(source), count)
 
 
@@ -152,11 +153,15 @@ def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: i
     return np.stack(made)
 
 
-def _no_images(card: Card, source: str | None) -> str:
-    names = [name for name in DATASETS if name != "folder"]
-    known = f"one of {', '.join(names)}, or a folder or table of images"
-    if source is not None:
-        return f"--calibration is {known}, not {source!r}.{nearest(source, names)}"
+_NAMES = [name for name in DATASETS if name != FOLDER]
+_KNOWN = f"one of {', '.join(_NAMES)}, or a folder or table of images"
+
+
+def _no_source(source: str) -> str:
+    return f"--calibration is {_KNOWN}, not {source!r}.{nearest(source, _NAMES)}"
+
+
+def _no_images(card: Card) -> str:
     if card.dataset == "folder":
         return (
             f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
@@ -165,5 +170,5 @@ def _no_images(card: Card, source: str | None) -> str:
         )
     return (
         f"int8 is calibrated on training images, and {card.name} does not say which: its data set is {card.dataset!r}. "
-        f"Name some: --calibration with {known}."
+        f"Name some: --calibration with {_KNOWN}."
     )

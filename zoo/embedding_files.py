@@ -186,8 +186,8 @@ def _read_npy(path: Path) -> np.ndarray:
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:  # of Python objects, or damaged
-        raise _unreadable(path, str(error)) from None
+    except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:
+        raise _unreadable(path, str(error) if "Python objects" in str(error) else _damaged(error)) from None
     return found
 
 
@@ -201,11 +201,17 @@ def _read_tensors(path: Path) -> Embeddings:
             metadata = file.metadata() or {}
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:  # damaged, or of a dtype that NumPy has not
+    except SafetensorError as error:
+        raise _unreadable(path, _damaged(error)) from None
+    except (KeyError, TypeError, AttributeError) as error:  # of a dtype that NumPy has not
         raise _unreadable(path, str(error)) from None
     if EMBEDDINGS not in tensors:
         raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
     return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), from_metadata(metadata, path))
+
+
+def _damaged(error: Exception) -> str:
+    return f"it is damaged or was cut off ({str(error).rstrip('.')}). Make or copy it again"
 
 
 def _unreadable(path: Path, why: str) -> UsageError:

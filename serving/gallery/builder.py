@@ -231,8 +231,10 @@ def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Outcome:
         if known is not None:
             return _Known(known)
         return _Decoded(file, content, *decode(data, embedder.preprocessing))
-    except (ImageError, OSError) as error:
+    except ImageError as error:
         return _Unreadable(str(error))
+    except OSError as error:
+        return _Unreadable(f"the file cannot be read: {error.strerror or error}.")
 
 
 def _ahead(

@@ -354,6 +354,8 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
     assert "model_fp16.onnx: cosine to torch at least" in out
     assert "int8 is calibrated on training images" in err
     assert main(["export", str(copy), "--precision", "int4"]) == 2
+    assert main(["export", str(copy), "--precision", "int8", "--calibration", "glyfs"]) == 2
+    assert "not 'glyfs'. Did you mean 'glyphs'?" in capsys.readouterr().err
 
 
 def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:

@@ -64,6 +64,13 @@ def test_it_is_told_to_people_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nmi" in values
 
 
+def test_one_image_alone_in_its_class_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _, labels = written(tmp_path, "txt")
+    Path(labels).write_text("\n".join(["none of the others", *NAMES[1:]]))
+    assert main(["score", rows, "--labels", labels]) == 0
+    assert "1 image is alone in its class and was left out as a query\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["npy", "csv", "txt"])
 def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: query a finds a of the gallery first; query b finds a before b, for what is nearest to it is a query."""
@@ -267,9 +274,9 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
         "of no kind": ([labels, "--labels", labels], r"in a \.npy or a \.safetensors file, not in"),
         "not there": ([str(folder / "no.npy"), "--labels", labels], "cannot be read: No such file"),
         "no labels there": ([rows, "--labels", str(folder / "no")], "cannot be read: No such file"),
-        "pickled": ([named["objects.npy"], "--labels", labels], "cannot be read: .*Python objects"),
+        "pickled": ([named["objects.npy"], "--labels", labels], "cannot be read: (?!it is damaged).*Python objects"),
         "pickled labels": ([rows, "--labels", named["objects.npy"]], "cannot be read: .*Python objects"),
-        "cut": ([named["cut.npy"], "--labels", labels], "cannot be read"),
+        "cut": ([named["cut.npy"], "--labels", labels], "cannot be read: it is damaged or was cut off"),
         "empty": ([named["empty.npy"], "--labels", labels], "cannot be read"),
         "a zip": ([named["zip.npy"], "--labels", labels], "cannot be read"),
         "a cut header": ([named["header.npy"], "--labels", labels], "cannot be read"),
@@ -280,7 +287,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
         "no column": ([rows, "--labels", named["bare.csv"]], "lacks the column label; it has image, class"),
         "no text": ([rows, "--labels", named["bytes.txt"]], "cannot be read"),
         "no tensor": ([named["features.safetensors"]], "has no tensor 'embeddings'; it has features"),
-        "cut tensors": ([named["cut.safetensors"]], "cannot be read"),
+        "cut tensors": ([named["cut.safetensors"]], "cannot be read: it is damaged or was cut off"),
         "no group": ([rows, "--labels", labels, "--metrics", "rankin"], "ranking"),
     }
 

@@ -26,9 +26,15 @@ def how(report: Report) -> str:
     """The protocol in a sentence or two."""
     if report.plan.seeds == 1:
         return "Seed 0 alone: no interval, and nothing is decided. Give --seeds for more."
+    reference = report.plan.study.reference
     return (
         f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval "
-        f"of the mean; differences to {report.plan.study.reference} are paired by seed."
+        "of the mean; "
+        + (
+            f"differences to {reference} are paired by seed."
+            if reference in {arm.label for arm in report.plan.arms}
+            else f"no differences, which would be to {reference}: that arm was not chosen."
+        )
     )
 
 
@@ -71,7 +77,8 @@ def counted(claims: Sequence[Judged]) -> str:
     counts = {verdict: sum(each.verdict == verdict for each in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
     together = sum(each.holm is not None and each.holm < 0.05 and each.verdict == HOLDS for each in claims)
     unmeasured = sum(each.difference is None or each.difference.n < 2 for each in claims)
-    text = f"Of {len(claims)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
+    many = "claim" if len(claims) == 1 else "claims"
+    text = f"Of {len(claims)} {many} {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
     text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
     return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
 

@@ -54,7 +54,9 @@ def _print_for_people(result: Evaluation) -> None:
     if result.unreadable:
         images = "image" if result.unreadable == 1 else "images"
         print(f"{result.unreadable:,} {images} could not be read; the scores are of the others")
-    if result.queries_without_relatives:
+    if result.queries_without_relatives == 1:
+        print("1 image is alone in its class and was left out as a query")
+    elif result.queries_without_relatives:
         print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
     if result.classes == 1:
         print("all of them are of one class, so every neighbour counts as right: this measures nothing")

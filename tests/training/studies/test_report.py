@@ -237,6 +237,14 @@ def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> N
     assert all(line.count("|") > 3 for line in tables)
 
 
+def test_differences_are_promised_only_where_the_reference_was_chosen(plan: Plan, tmp_path: Path) -> None:
+    plan.runs(tmp_path)
+    assert "differences to margin are paired by seed" in as_markdown(report_of(plan, tmp_path))
+    alone = as_markdown(report_of(dataclasses.replace(plan, only=("contrastive",)), tmp_path))
+    assert "no differences, which would be to margin: that arm was not chosen." in alone
+    assert "paired by seed" not in alone
+
+
 def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: Path) -> None:
     runs = plan.runs(tmp_path)
     (runs[-1].folder / RESULT).unlink()
