@@ -13,7 +13,7 @@ from exports.export import Exporter
 from tests.models import CARD
 from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.errors import ExportError, ModelFolderError, ModelNotFoundError
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
 from zoo.paths import SHIPPED
 from zoo.registry import find
 
@@ -68,9 +68,9 @@ def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path
 def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
     place = place_of(shipped, ["int8"], "margin-conv4-glyphs")
-    with pytest.raises(ExportError, match="calibrat"):
+    with pytest.raises(UsageError, match="calibrat"):
         Exporter(shipped, "no-such-data", into=place).export("int8")
-    assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 1
+    assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 2
     assert "no-such-data" in capsys.readouterr().err
     assert not place.exists()
     assert Exporter(shipped, cost=False, into=place).export("fp16").holds

@@ -17,7 +17,7 @@ from exports.parity import measure
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from zoo.datasets.dataset import Dataset
-from zoo.errors import ExportError
+from zoo.errors import ExportError, UsageError
 from zoo.evaluation import per_query
 from zoo.preprocessing import to_pixels
 
@@ -163,7 +163,7 @@ def test_a_model_of_a_folder_says_what_to_type(tmp_path: Path) -> None:
     assert f"zoo export {CARD.name} --precision int8 --calibration DIR" in str(caught.value)
     assert "--data DIR" in str(caught.value)
     assert "data=" not in str(caught.value)
-    with pytest.raises(ExportError, match=r"or a folder or table of images, not 'folder'\.$"):
+    with pytest.raises(UsageError, match=r"or a folder or table of images, not 'folder'\.$"):
         sample(student, "folder")
     # Labels, of which a student needs none, are not needed here either.
     assert len(sample(student, data=write_pictures(tmp_path / "flat", 9)).calibration) == 6

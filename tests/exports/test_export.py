@@ -248,7 +248,7 @@ def test_precisions_that_are_not_there(copy: Path) -> None:
 def test_int8_needs_images(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="--calibration with one of glyphs"):
         export(copy, "int8")
-    with pytest.raises(ExportError, match="Did you mean 'cifar100'"):
+    with pytest.raises(UsageError, match="Did you mean 'cifar100'"):
         export(copy, "int8", "cifra100")
     with pytest.raises(ExportError, match=r"cifar100 cannot be had: .*cifar100-train\.zip"):
         export(copy, "int8", "cifar100", tmp_path)
