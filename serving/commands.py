@@ -14,7 +14,7 @@ from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Confi
 from serving.confirming import and_marks, confirmed
 from zoo.cli import strict
 from zoo.cli.command import Command, always
-from zoo.cli.output import print_json, printable
+from zoo.cli.output import note, print_json, printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def _serve(args: Namespace) -> None:
     for one in fields(Configuration):
         if (value := getattr(args, one.name)) is not None:
             os.environ[PREFIX + one.name.upper()] = value
-    for note in _notes(doubled(places)):
-        print(f"zoo: {note}", file=sys.stderr)
+    for said in _notes(doubled(places)):
+        note(said)
     serve(places, args.host, args.port, args.device, args.precision)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
-from zoo.cli.output import note, print_json, print_table
+from zoo.cli.output import note, note_left_out, print_json, print_table
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -54,13 +53,12 @@ def _dataset(gallery: Gallery, args: Namespace) -> Dataset | None:
     if args.dataset or args.data:
         dataset = load(args.dataset or gallery.card.dataset, args.split, args.data)
         dataset, unreadable = readable(dataset) if dataset.name == FOLDER else (dataset, {})
-        for error in unreadable.values():  # which name their images
-            note(f"left out: {error}")
+        note_left_out(unreadable.values())
         return dataset
     try:
         return load(gallery.card.dataset, args.split)
     except DatasetError as error:
-        print(f"zoo: only the gallery is measured; name the images to embed with --dataset: {error}", file=sys.stderr)
+        note(f"only the gallery is measured; name the images to embed with --dataset: {error}")
         return None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from zoo.datasets.table import TRUTH
+from zoo.datasets.table import LABEL, PATH, QUERY, TRUTH
 from zoo.embedding_records import (
     EmbeddingRecord,
     from_metadata,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
 """The names of tensors."""
-_PATH, _LABEL, _QUERY = "path", "label", "query"
-"""The names of columns."""
 _NPY, _TENSORS = ".npy", ".safetensors"
 
 
@@ -68,7 +66,7 @@ def read_labels(path: Path) -> np.ndarray:
     """
     if path.suffix.lower() == _NPY:
         return _read_npy(path)
-    labels = _texts(path, _LABEL)
+    labels = _texts(path, LABEL)
     if "" in labels:
         raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
     return np.array(labels, dtype=np.str_)
@@ -86,7 +84,7 @@ def read_queries(path: Path) -> np.ndarray:
         if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
             raise UsageError(f"{expected}.")
         return values.astype(np.bool_)
-    texts = _texts(path, _QUERY)
+    texts = _texts(path, QUERY)
     told = [TRUTH.get(text.strip().lower()) for text in texts]
     if None in told:
         place = told.index(None)
@@ -119,7 +117,7 @@ def check_table(embeddings: Path, record: EmbeddingRecord, table: Path) -> None:
 def _paths(table: Path) -> list[str] | None:
     """The column path; None of a table that has none, which is not as it was written."""
     try:
-        return _texts(table, _PATH)
+        return _texts(table, PATH)
     except UsageError:
         return None
 
@@ -146,13 +144,13 @@ def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, 
     one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark. A .safetensors file has the tensor
     labels too, int64 [n], where all images have one; the metadata name the classes.
     """
-    record = made_by(model, rows, [said[_PATH] for said in about])
+    record = made_by(model, rows, [said[PATH] for said in about])
     with atomic_path(path) as there:
         if _kind(path) == _NPY:
             with there.open("wb") as file:
                 np.save(file, rows, allow_pickle=False)
         else:
-            _write_tensors(there, rows, [said[_LABEL] for said in about], record)
+            _write_tensors(there, rows, [said[LABEL] for said in about], record)
     with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
         table = csv.DictWriter(file, list(about[0]))
         table.writeheader()

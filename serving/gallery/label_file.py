@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.datasets.table import IMAGE, check_cells
+from zoo.datasets.table import IMAGE, LABEL, PATH, check_cells
 from zoo.errors import UsageError
 
-_PATH, _LABEL = "path", "label"
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?")
 """As many digits as 64 bits, whole or floating, hold of every number: longer ones name things."""
@@ -62,10 +61,10 @@ def _read(path: Path, lists: bool) -> LabelFile:
             rows = _rows(path, reader, key, lists)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
-    labelled = _LABEL in (reader.fieldnames or ())
+    labelled = LABEL in (reader.fieldnames or ())
     read = {column: _kind([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
-        {source: row[_LABEL] or None for source, row in rows.items()} if labelled else None,
+        {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
         tuple(columns),
         {source: {key: read[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
     )
@@ -74,13 +73,13 @@ def _read(path: Path, lists: bool) -> LabelFile:
 def _columns(path: Path, names: list[str], lists: bool) -> tuple[str, list[str]]:
     """The header's name of the images, and those of metadata."""
     named = [name for name in names if name]  # what writes row numbers leaves their column without a name
-    key = IMAGE if lists and IMAGE in named else _PATH
+    key = IMAGE if lists and IMAGE in named else PATH
     if key not in named or (not lists and len(named) < 2):
         columns = "column image (or path)" if lists else "columns path and label, or path and metadata"
         raise UsageError(f"{path} needs a header with the {columns}; it has: {', '.join(names) or 'nothing'}.")
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise UsageError(f"{path} has the column {twice[0]} more than once.")
-    return key, [name for name in named if name not in (key, _LABEL)]
+    return key, [name for name in named if name not in (key, LABEL)]
 
 
 def _rows(path: Path, reader: csv.DictReader[str], key: str, lists: bool) -> dict[str, dict[str, str]]:
@@ -88,9 +87,9 @@ def _rows(path: Path, reader: csv.DictReader[str], key: str, lists: bool) -> dic
     for row in reader:
         check_cells(path, reader, row)
         row.pop(None, None)  # further cells, all of them empty
-        if row[key] is None or row.get(_LABEL, "") is None or (lists and not row[key]):
+        if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
             named = "an image" if key == IMAGE else "a path"
-            raise UsageError(f"{path}, line {reader.line_num}: a row needs {named}{' and a label' * (_LABEL in row)}.")
+            raise UsageError(f"{path}, line {reader.line_num}: a row needs {named}{' and a label' * (LABEL in row)}.")
         source = Path(row.pop(key)).as_posix()
         if rows.setdefault(source, row) != row:
             raise UsageError(f"{path}, line {reader.line_num}: {source} has another label or other metadata above.")

@@ -7,6 +7,9 @@ from typing import Any
 
 from serving import AsyncClient
 
+KEY = "write-key-of-the-clients"
+"""Of the service `writable`."""
+
 
 class Awaited:
     """An `AsyncClient` whose methods are awaited at once, so that one test is for both."""

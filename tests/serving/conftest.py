@@ -14,7 +14,7 @@ from serving.client import core
 from serving.gallery.builder import index_folder
 from tests import text_toys
 from tests.serving import toys
-from tests.serving.clients import Awaited
+from tests.serving.clients import KEY, Awaited
 from tests.serving.running import Running, serving
 from zoo.embedder import Embedder
 from zoo.loading import load
@@ -100,6 +100,14 @@ def browser() -> Iterator[Browser]:
 
     with chromium() as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def writable(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service of a copy of the gallery of toys, to change with the key `KEY`."""
+    copy = Path(shutil.copytree(gallery_folder, tmp_path_factory.mktemp("writable") / "gallery"))
+    with serving(copy, environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running:
+        yield running
 
 
 @pytest.fixture

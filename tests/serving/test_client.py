@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +17,14 @@ from serving.client import core
 from serving.client import images as client_images
 from serving.gallery import Gallery
 from tests.serving import toys
+from tests.serving.clients import KEY
 from tests.serving.running import Running
-from tests.serving.running import serving as serving_process
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
-KEY = "write-key-of-the-client"
 NESTED: dict[str, Any] = {}
 for _ in range(100_000):
     NESTED = {"a": NESTED}
-
-
-@pytest.fixture(scope="module")
-def writable(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    copy = tmp_path_factory.mktemp("client") / "gallery"
-    shutil.copytree(gallery_folder, copy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY)
-        with serving_process(copy) as running:
-            yield running
 
 
 def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedder, tmp_path: Path) -> None:

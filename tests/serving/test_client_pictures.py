@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,24 +11,13 @@ from PIL import Image
 
 from serving.client import images as client_images
 from tests.serving import toys
+from tests.serving.clients import KEY
 from tests.serving.running import Running
-from tests.serving.running import serving as serving_process
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, ImageTooLargeError, ServiceError, UsageError
 
-KEY = "write-key-of-the-pictures"
 PIXELS = np.array(Image.open(BytesIO(toys.query(0))).convert("RGB"))
 SLOPE = (np.arange(48 * 40).reshape(48, 40) * 34).astype(np.uint16)  # to 65,246 of 65,535, the greatest at the bottom
-
-
-@pytest.fixture(scope="module")
-def writable(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    copy = tmp_path_factory.mktemp("client") / "gallery"
-    shutil.copytree(gallery_folder, copy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_SERVE_WRITE_KEYS", KEY)
-        with serving_process(copy) as running:
-            yield running
 
 
 def turned() -> Image.Image:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
@@ -95,11 +94,11 @@ def _pictures(args: Namespace) -> Pictures:
 
 def _print(made: Distilled) -> None:
     from training.derived import say_what_next
-    from zoo.cli.output import print_table
+    from zoo.cli.output import note, print_table
 
     pictures, fidelity = made.pictures, made.fidelity
     for source, reason in pictures.unreadable.items():
-        print(f"zoo: left out, cannot be read: {source}: {reason}", file=sys.stderr)
+        note(f"left out, cannot be read: {source}: {reason}")
     kind = f" of {len(pictures.test.classes)} classes" if pictures.labelled else ", without labels"
     print(
         f"learnt from {made.teacher.name} on {len(pictures.train):,} images in {made.outcome.seconds:.0f} s; measured "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
@@ -86,10 +85,10 @@ def _run(args: Namespace) -> int:
 
 def _print(fitted: Fitted) -> None:
     from training.derived import say_what_next
-    from zoo.cli.output import print_table
+    from zoo.cli.output import note, print_table
 
-    for note in fitted.pictures.notes():
-        print(f"zoo: {note}", file=sys.stderr)
+    for said in fitted.pictures.notes():
+        note(said)
     split = fitted.split
     print(
         f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "

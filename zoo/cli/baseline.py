@@ -39,7 +39,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo import paths
-    from zoo.cli.output import note, print_json
+    from zoo.cli.output import note_left_out, print_json
     from zoo.registry import find
 
     images = _images(args)
@@ -52,8 +52,7 @@ def _run(args: Namespace) -> int:
     how = (args.dim, args.size, args.batch_size, bar, args.device, joint, unreadable)
     card = save_as(folder, args.own, images, *how)
     out = paths.local_models() / args.own
-    for error in (unreadable or {}).values():
-        note(f"left out: {error}")
+    note_left_out((unreadable or {}).values())
     if args.json:
         print_json({"folder": str(out), "card": card.to_json()})
     else:

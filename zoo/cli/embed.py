@@ -28,7 +28,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import naming, note, print_json
+    from zoo.cli.output import naming, note_left_out, print_json
     from zoo.embedding_files import check_free, write_embeddings, written_with
     from zoo.errors import ImageError, UsageError, none_readable
     from zoo.paths import expand
@@ -42,8 +42,7 @@ def _run(args: Namespace) -> int:
     paths, about = _listed(args.images)
     model = running.loaded(args)
     rows, unreadable = model.embed_readable(paths, args.batch_size, progress=sys.stderr.isatty())
-    for error in unreadable.values():  # which name their images
-        note(f"left out: {error}")
+    note_left_out(unreadable.values())
     if not len(rows):
         raise ImageError(none_readable(len(paths), unreadable[0]))
     with naming(args.out):
@@ -76,14 +75,16 @@ def _listed(place: Path) -> tuple[list[Path], list[dict[str, str]]]:
 
 
 def _of_row(row: Mapping[str, str]) -> dict[str, str]:
-    from zoo.datasets.table import IMAGE
+    from zoo.datasets.table import IMAGE, PATH
 
-    return {"path": row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
+    return {PATH: row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
 
 
 def _of_path(below: Path) -> dict[str, str]:
     """The label is the folder that the image lies in, if it lies in one."""
-    return {"path": below.as_posix(), "label": "" if below.parent == Path() else below.parent.as_posix()}
+    from zoo.datasets.table import LABEL, PATH
+
+    return {PATH: below.as_posix(), LABEL: "" if below.parent == Path() else below.parent.as_posix()}
 
 
 def _is_same(one: Path, other: Path) -> bool:

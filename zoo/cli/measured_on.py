@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from zoo.cli.output import note
+from zoo.cli.output import note, note_left_out
 
 if TYPE_CHECKING:
     from zoo.datasets.dataset import Dataset
@@ -39,5 +39,4 @@ def leaving_out() -> Iterator[dict[str, ImageError]]:
     try:
         yield unreadable
     finally:
-        for error in unreadable.values():  # which name their images
-            note(f"left out: {error}")
+        note_left_out(unreadable.values())

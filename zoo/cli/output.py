@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,12 @@ def printable(text: str) -> str:
 def note(text: str) -> None:
     """Say something beside the output, on stderr."""
     print(f"zoo: {printable(text)}", file=sys.stderr)
+
+
+def note_left_out(errors: Iterable[object]) -> None:
+    """Say which images were left out, and why; the errors name their images."""
+    for error in errors:
+        note(f"left out: {error}")
 
 
 def one_line(text: str) -> str:

@@ -14,8 +14,8 @@ from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 
 IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
-_ALSO_IMAGE = "path"
-"""As the tables are headed that `zoo embed` writes and `zoo index --labels` reads."""
+PATH = "path"
+"""What the column image is called in the tables that `zoo embed` writes and `zoo index --labels` reads."""
 
 TRUTH = {"1": True, "true": True, "0": False, "false": False}
 """How a cell says whether an image searches."""
@@ -145,9 +145,9 @@ def check_cells(path: Path, reader: csv.DictReader[str], row: Mapping[Any, Any])
 
 def _columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
     """The header's name of each column that is read."""
-    image = IMAGE if IMAGE in header else _ALSO_IMAGE
+    image = IMAGE if IMAGE in header else PATH
     if image not in header or (labelled and LABEL not in header):
-        needed = f"{IMAGE} (or {_ALSO_IMAGE})"
+        needed = f"{IMAGE} (or {PATH})"
         columns = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
         raise UsageError(
             f"{path} needs a header with the {columns}, and {SPLIT} where it is parted into train and test; it has: "
