@@ -36,14 +36,36 @@ data set, a gallery, an item), 1 for a check that failed and everything else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class ZooError(Exception):
-    """Base of all errors that this project raises on purpose."""
+    """Base of all errors that this project raises on purpose.
+
+    Args:
+        message: What is wrong (with the value), what was expected, and what to run.
+        code: A stable name of this mistake, in lower case with hyphens; by default the class's own.
+
+    Attributes:
+        code: The stable name. Programs and tests compare it; the wording of a message may change.
+        exit_code: The exit status of the command line.
+    """
 
     exit_code = 1
+    code = "error"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" not in cls.__dict__:
+            words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+            cls.code = "-".join(words).lower()
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
 
 
 class UsageError(ZooError):
@@ -79,8 +101,8 @@ class HubError(ZooError):
 class HubUnreachableError(HubError):
     """`why`: the reason alone, in a few words, for a message that is about something else."""
 
-    def __init__(self, message: str, why: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, why: str = "", *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.why = why
 
 
@@ -176,7 +198,7 @@ class ServiceError(GalleryError):
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code = status, code  # type: ignore[assignment]
         if status is not None and 400 <= status < 500 and status not in _PASSING:
             self.exit_code = UsageError.exit_code
 
