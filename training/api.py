@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import Any
 
 import torch
 
+import zoo
 from training import data as training_data
+from training import loop
 from training.data import prepare
 from training.ensembles import concatenate
 from training.frozen import data as frozen_data
 from training.frozen.data import Samples
-from training.loop import CHECKPOINT, train
 from training.memory_allocation import keep_freed_memory
 from training.origin import UNKNOWN, origin_facts
 from training.output import write_model_folder
@@ -28,16 +30,21 @@ from training.run import Place
 from training.trackers import check_trackers, create_trackers
 from zoo import paths
 from zoo.cards import Card, read_card
-from zoo.datasets.dataset import Dataset
-from zoo.errors import UsageError, ZooError
+from zoo.datasets.dataset import WHOLE, Dataset
+from zoo.errors import DatasetError, UsageError, ZooError
+from zoo.held_out import split_for
 from zoo.onnx_runtime import threads
 from zoo.registry import find
+from zoo.results import Evaluation, add_result
 from zoo.torch_runtime import choose_device
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training run left: the model folder, its validation scores, time and speed."""
+    """A finished training run: its model folder, validation scores, time, and the scores on the test split.
+
+    evaluation: the measurement that results.json holds, or None. not_evaluated: why a wanted evaluation is missing.
+    """
 
     name: str
     folder: Path
@@ -46,27 +53,110 @@ class Outcome:
     best_epoch: int | None
     validation: dict[str, float]
     skipped: int = 0
+    evaluation: Evaluation | None = None
+    not_evaluated: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "folder": str(self.folder)}
+        """Return the outcome as JSON values."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        evaluation = None if self.evaluation is None else self.evaluation.to_json()
+        return {**values, "folder": str(self.folder), "evaluation": evaluation}
 
     def summary(self) -> str:
+        """Describe the run for a reader: epochs, folder, and the scores or why there are none."""
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         kept = f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
         left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
         return (
             f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept}.\n"
-            f"Written to {self.folder}. Measure it with: zoo evaluate {self.name}"
+            f"Written to {self.folder}.\n{self._scores()}"
         )
 
+    def _scores(self) -> str:
+        again = f"Measure it with: zoo evaluate {self.name} --save"
+        if self.evaluation is not None:
+            scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
+            unread = f" ({self.evaluation.unreadable} images could not be read)" if self.evaluation.unreadable else ""
+            return f"Test split of {self.evaluation.dataset}: {scores}{unread}."
+        return again if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {again}"
 
-def train_ensemble(ensemble: Ensemble, restart: bool = False, origin: str | None = None, **how: Any) -> Outcome:
-    """Train the members that the local zoo lacks, each as `train_model` does with `how`, and join them.
 
-    origin: the recipe that it was made of, by default the one of its name.
+def train(
+    recipe: Recipe | Ensemble,
+    root: str | Path | None = None,
+    device: str | None = None,
+    restart: bool = False,
+    progress: bool = True,
+    compiled: bool = False,
+    track: Iterable[str] = (),
+    dataset: Dataset | None = None,
+    facts: Mapping[str, Any] | None = None,
+    origin: str | None = None,
+    evaluate: bool = True,
+) -> Outcome:
+    """Train a recipe into `ZOO_HOME/models/<name>`, measure the model on the test split and return the outcome.
+
+    The new folder replaces an older one of that name after training has ended well. Of an ensemble, the members that
+    the local zoo lacks are trained, and the joined model is measured. Processes that torchrun started share every
+    batch; the first one writes and measures. A test split that cannot be measured does not end the run: the model
+    stays, and the outcome says why.
+
+    Args:
+        recipe: a resolved recipe or ensemble.
+        root: the folder of the data set (default: `ZOO_DATA`, else the download cache).
+        device: cpu, cuda or cuda:N (default: cuda where available).
+        restart: forget the checkpoint of an interrupted run, and train again the members that the local zoo has.
+        progress: show progress bars.
+        compiled: put the trunk through `torch.compile`.
+        track: trackers that receive each epoch's record, beside the log.
+        dataset: images to train on instead of the recipe's data set. They have no test split: nothing is measured.
+        facts: further entries for recipe.json.
+        origin: the recipe of `RECIPES` that this one was made of (default: the one of its name).
+        evaluate: measure the test split of the recipe's data set and write results.json.
+
+    Raises:
+        ZooError: if the data, the recipe or a starting model cannot be used, or if training fails.
     """
+    if isinstance(recipe, Ensemble):
+        how = {"root": root, "device": device, "progress": progress, "compiled": compiled, "track": tuple(track)}
+        outcome = _train_ensemble(recipe, restart, origin, **how)
+    else:
+        outcome = _train_model(recipe, root, device, restart, progress, compiled, tuple(track), dataset, facts, origin)
+    if not evaluate or dataset is not None or int(os.environ.get("RANK", "0")):
+        return outcome
+    try:
+        evaluation = measure_test_split(outcome.folder, root, device, progress and sys.stderr.isatty())
+        add_result(outcome.folder, evaluation)
+    except (ZooError, OSError) as error:
+        return dataclasses.replace(outcome, not_evaluated=" ".join(str(error).split()))
+    return dataclasses.replace(outcome, evaluation=evaluation)
+
+
+def measure_test_split(
+    folder: Path, root: str | Path | None = None, device: str | None = None, progress: bool = False
+) -> Evaluation:
+    """Measure a model folder on the test split of its data set, as `zoo evaluate` does.
+
+    Raises:
+        DatasetError: if the data set is unavailable, or is a folder without a test split.
+        ZooError: if the model cannot be loaded or an image cannot be read.
+    """
+    model = zoo.load(folder, device=device)
+    dataset = split_for(folder, model.card, model.card.dataset, "test", root).dataset
+    if dataset.split == WHOLE:
+        raise DatasetError(
+            f"{root} has no test split (the folders train and test, or a column split).", code="no-test-split"
+        )
+    # The measurement counts the images that cannot be read.
+    return zoo.evaluate(model, dataset, progress=progress, unreadable={})
+
+
+def _train_ensemble(ensemble: Ensemble, restart: bool, origin: str | None, **how: Any) -> Outcome:
+    """Train the members that the local zoo lacks, and join all of them."""
     outcomes = [
-        train_model(member, restart=restart, **how) for member in ensemble.members if restart or not _is_trained(member)
+        _train_model(member, restart=restart, **how)
+        for member in ensemble.members
+        if restart or not _is_trained(member)
     ]
     folder = paths.local_models() / ensemble.name
     if int(os.environ.get("RANK", "0")) == 0:
@@ -86,28 +176,21 @@ def _is_trained(recipe: Recipe) -> bool:
     return bool(record.get("recipe") == recipe.to_json())
 
 
-def train_model(
+def _train_model(
     recipe: Recipe,
-    root: str | Path | None = None,
-    device: str | None = None,
-    restart: bool = False,
-    progress: bool = True,
-    compiled: bool = False,
-    track: Iterable[str] = (),
+    root: str | Path | None,
+    device: str | None,
+    restart: bool,
+    progress: bool,
+    compiled: bool,
+    track: tuple[str, ...],
     dataset: Dataset | None = None,
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
 ) -> Outcome:
-    """Train and write `ZOO_HOME/models/<name>`, replacing an older folder of that name when all went well.
-
-    compiled: put the trunk through `torch.compile`. track: trackers to tell of each epoch beside the log. dataset: to
-    train on, in place of the one that the recipe names. facts: more to record in recipe.json. origin: the recipe that
-    this one was made of, by default the one of its name; it is recorded with what was changed. Started by torchrun, the
-    processes share every batch, and the first one writes.
-    """
+    """Train one recipe and write its model folder; see `train`."""
     if compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
-    track = tuple(track)
     check_trackers(track)
     processes, chosen = connect(choose_device(device))
     keep_freed_memory()
@@ -119,7 +202,7 @@ def train_model(
         trackers = create_trackers(track, recipe, scratch) if processes.first else ()
         for tracker in trackers:
             stack.callback(tracker.close)
-        trained = train(recipe, data, scratch, Place(chosen, processes, compiled), restart, progress, trackers)
+        trained = loop.train(recipe, data, scratch, Place(chosen, processes, compiled), restart, progress, trackers)
     folder = paths.local_models() / recipe.name
     if processes.first:
         run = {
@@ -136,7 +219,7 @@ def train_model(
         of_recipe = origin_facts(recipe, origin) if dataset is None else UNKNOWN
         record = {**of_recipe, **run, **made_of, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
-        (scratch / CHECKPOINT).unlink(missing_ok=True)
+        (scratch / loop.CHECKPOINT).unlink(missing_ok=True)
     processes.wait()
     return Outcome(
         recipe.name,

@@ -33,6 +33,7 @@ def _configure(parser: ArgumentParser) -> None:
         "--track", action="append", default=[], metavar="NAME", help="tensorboard or wandb, beside the log; repeatable"
     )
     parser.add_argument("--restart", action="store_true", help="forget an interrupted run of the same recipe")
+    parser.add_argument("--no-eval", action="store_true", help="do not measure the test split after training")
     parser.add_argument("--show", action="store_true", help="print the resolved recipe as JSON and end")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -40,7 +41,6 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from training.crediting import credited_whole
-    from training.recipe import Recipe
     from training.resolving import resolve
     from training.trackers import check_trackers
     from zoo.cli.output import print_json
@@ -59,11 +59,11 @@ def _run(args: Namespace) -> int:
     if args.show:
         print_json(recipe.to_json())
         return 0
-    from training.api import train_ensemble, train_model
+    from training.api import train
 
     how = {"root": args.data, "device": args.device, "restart": args.restart, "progress": not args.quiet}
-    how |= {"compiled": args.compiled, "track": args.track, "origin": args.name}
-    outcome = train_model(recipe, **how) if isinstance(recipe, Recipe) else train_ensemble(recipe, **how)
+    how |= {"compiled": args.compiled, "track": args.track, "origin": args.name, "evaluate": not args.no_eval}
+    outcome = train(recipe, **how)
     if int(os.environ.get("RANK", "0")):
         return 0  # of several processes the first one speaks
     if args.json:

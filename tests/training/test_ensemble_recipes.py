@@ -20,11 +20,11 @@ def test_members_are_trained_once_and_joined(own_zoo: Path, monkeypatch: pytest.
     monkeypatch.setattr(api.training_data, "load", lambda *_: data)
     members = tuple(recipe(name=f"pair.{seed}", seed=seed, schedule=Schedule(1, 1)) for seed in range(2))
     ensemble = Ensemble("pair", "pair", members)
-    first = api.train_ensemble(ensemble, progress=False)
+    first = api.train(ensemble, progress=False, evaluate=False)
     assert first.epochs == 2
     joined = zoo.load("pair").embed(images)
     alone = np.concatenate([zoo.load(f"pair.{seed}").embed(images) for seed in range(2)], 1)
     np.testing.assert_allclose(joined, alone / np.linalg.norm(alone, axis=1, keepdims=True), atol=1e-6)
-    assert api.train_ensemble(ensemble, progress=False).epochs == 0
+    assert api.train(ensemble, progress=False, evaluate=False).epochs == 0
     changed = dataclasses.replace(ensemble, members=(members[0], dataclasses.replace(members[1], seed=5)))
-    assert api.train_ensemble(changed, progress=False).epochs == 1
+    assert api.train(changed, progress=False, evaluate=False).epochs == 1

@@ -21,9 +21,8 @@ import zoo
 from tests.conftest import ROOT
 from tests.training import one_run
 from tests.training.toys import CPU, SMALL
+from training import api, state
 from training import data as training_data
-from training import state
-from training.api import train_model
 from training.data import held_out_classes
 from training.log import Log
 from training.loop import exclusive, train
@@ -145,7 +144,7 @@ def test_kill_9_then_the_same_command_gives_the_identical_curve(tmp_path: Path) 
 @pytest.mark.usefixtures("few")
 def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
     recipe = dataclasses.replace(toy(), name="by-name", schedule=Schedule(1, 3, "one-cycle", average=0.5))
-    outcome = train_model(recipe, progress=False)
+    outcome = api.train(recipe, progress=False, evaluate=False)
     assert outcome.folder == own_zoo / "models" / "by-name"
     model = zoo.load("by-name")
     embeddings = model.embed([np.zeros((40, 40, 3), np.uint8), "tests/conftest.py"][:1])

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.training.toys import CPU, SMALL, noise, recipe
-from training import state
-from training.api import train_model
+from training import api, state
 from training.log import Log
 from training.loop import CHECKPOINT, train
 from training.prefetch import prefetch
@@ -163,11 +162,11 @@ def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, o
     labels, names = np.arange(24) % 6, [path.name for path in paths]
     dataset = Dataset("pictures", "train", paths, labels, tuple("abcdef"), names)
     with pytest.raises(DatasetError, match=r"13\.png of pictures cannot be read"):
-        train_model(recipe(), progress=False, dataset=dataset)
+        api.train(recipe(), progress=False, dataset=dataset)
     with pytest.raises(RecipeError, match="no training class has so many samples; the largest has 4"):  # read none
-        train_model(recipe(batch=Batch(10, "spc", 5)), progress=False, dataset=dataset)
+        api.train(recipe(batch=Batch(10, "spc", 5)), progress=False, dataset=dataset)
     asked = recipe(data=Data("glyphs", side=16, validation=0, skip_unreadable=True))
-    outcome = train_model(asked, progress=False, dataset=dataset)
+    outcome = api.train(asked, progress=False, dataset=dataset)
     assert outcome.skipped == 1
     assert outcome.summary().startswith("1 images could not be read and were left out.")
     assert json.loads((outcome.folder / "recipe.json").read_text())["skipped"] == ["13.png"]

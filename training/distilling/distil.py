@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from training.api import Outcome, train_model
+from training.api import Outcome, train
 from training.distilling.fidelity import Fidelity, compare
 from training.distilling.pictures import Pictures, unlabelled
 from training.distilling.recipe import check_parts, recipe_for
@@ -77,15 +77,15 @@ def distil(
     strong = load(teacher, device=device)
     check_parts(draft, BATCH)
     pictures = read()
-    train = unlabelled(pictures.train)
-    recipe = recipe_for(student, model, len(train), views, train.name)
+    images = unlabelled(pictures.train)
+    recipe = recipe_for(student, model, len(images), views, images.name)
     split = pictures.to_json()
     check_same(recipe, split, replace)
     taught = strong.embed(pictures.test.images, progress=progress)
     del strong  # the method has its own copy, and two would take twice the memory
     known = seen(model.folder, split["test_classes"])
     facts = {"split": split, "seen_by_teacher": list(known)}
-    outcome = train_model(recipe, None, device, progress=progress, dataset=train, facts=facts)
+    outcome = train(recipe, None, device, progress=progress, dataset=images, facts=facts, evaluate=False)
     made = load(outcome.folder, device=device)
     learnt = made.embed(pictures.test.images, progress=progress)
     fidelity = compare(taught, learnt, pictures.test, pictures.labelled)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from training.api import Outcome, train_model
+from training.api import Outcome, train
 from training.finetuning.features import cached_features
 from training.finetuning.history import check_name, check_same, seen, unreadable
 from training.finetuning.pictures import Pictures, Split, read_pictures, split_classes
@@ -112,7 +112,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     known, unread = seen(base.folder, split.test.classes), unreadable(base.folder)
     facts = {"split": split.to_json(), "seen_by_base": list(known), "base_history_known": unread is None}
     check_same(recipe, split.to_json(), wish.replace)
-    outcome = train_model(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts)
+    outcome = train(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
     add_result(outcome.folder, of_model(evaluate(after, split.test, k=(1,)), fitted))

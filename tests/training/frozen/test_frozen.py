@@ -13,8 +13,7 @@ import torch
 import zoo
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model, noise
-from training import state
-from training.api import train_model
+from training import api, state
 from training.frozen.data import load
 from training.frozen.extract import Model, extract
 from training.frozen.recipe import on_features
@@ -91,7 +90,7 @@ def test_heads_learn_and_give_an_ordinary_model(
     card, _, _ = made
     few = ["objective.method_args.groups=8"] if method == "mic" else []
     recipe = frozen(f"{method}-conv4-glyphs", made, *few)
-    outcome = train_model(recipe, progress=False)
+    outcome = api.train(recipe, progress=False, evaluate=False)
     model = zoo.load("heads")
     assert model.card.heads == recipe.heads
     assert (model.card.backbone, model.card.description) == (card.backbone, "Trained from toy.")
@@ -204,7 +203,7 @@ def test_what_cannot_be_trained_on_features_is_refused(made: tuple[Card, Path, P
         with pytest.raises(RecipeError, match=r"changes nothing on cached features"):
             frozen("margin-conv4-glyphs", made, setting)
     with pytest.raises(UsageError, match="no trunk to compile"):
-        train_model(frozen("margin-conv4-glyphs", made), compiled=True)
+        api.train(frozen("margin-conv4-glyphs", made), compiled=True)
 
 
 def test_other_weights_are_refused(made: tuple[Card, Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Training by name ends with scores: the same as `zoo evaluate NAME --save` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from tests.training.toys import recipe
+from training import api
+from training.recipe import Data, Ensemble, Recipe, Schedule
+from zoo.cli.main import main
+from zoo.datasets.dataset import Dataset
+
+QUICK = Schedule(1, 2)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of pictures with the folders train and test: 8 and 5 classes of 4 pictures."""
+    draw = np.random.default_rng(0)
+    for split, classes in (("train", 8), ("test", 5)):
+        for number in range(classes * 4):
+            folder = tmp_path / "pictures" / split / f"{split}{number % classes}"
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(draw.integers(0, 256, (20, 20, 3), np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+def on_folder(**change: object) -> Recipe:
+    return recipe(data=Data("folder", side=16, validation=0), schedule=QUICK, **change)
+
+
+def saved(folder: Path) -> list[dict[str, object]]:
+    results: list[dict[str, object]] = json.loads((folder / "results.json").read_text())
+    return [{key: value for key, value in result.items() if key != "date"} for result in results]
+
+
+def test_training_writes_what_evaluate_saves(pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = api.train(on_folder(), pictures, progress=False)
+    assert outcome.evaluation is not None
+    assert (outcome.evaluation.dataset, outcome.evaluation.split) == ("folder", "test")
+    assert (outcome.evaluation.queries, outcome.evaluation.classes) == (20, 5)
+    trained = saved(outcome.folder)
+    (outcome.folder / "results.json").unlink()
+    assert main(["evaluate", "toy", "--data", str(pictures), "--save", "--json"]) == 0
+    assert saved(outcome.folder) == trained
+    assert f"map_at_r {outcome.evaluation.metrics['map_at_r']:.4f}" in outcome.summary()
+    assert outcome.to_json()["evaluation"]["metrics"] == dict(outcome.evaluation.metrics)
+
+
+def test_a_missing_test_split_keeps_the_model(pictures: Path, own_zoo: Path) -> None:
+    outcome = api.train(on_folder(), pictures / "train", progress=False)
+    assert outcome.evaluation is None
+    assert str(pictures / "train") in str(outcome.not_evaluated)
+    assert "\n" not in str(outcome.not_evaluated)
+    assert not (outcome.folder / "results.json").exists()
+    assert zoo.load("toy").dim == on_folder().dim
+
+
+def test_only_the_first_process_measures(pictures: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = api.train(on_folder(), pictures, progress=False, evaluate=False)
+    assert (outcome.evaluation, outcome.not_evaluated) == (None, None)
+    monkeypatch.setattr(api, "_train_model", lambda *_: outcome)
+    monkeypatch.setenv("RANK", "1")
+    assert api.train(on_folder(), pictures, progress=False) is outcome
+    monkeypatch.setenv("RANK", "0")
+    assert api.train(on_folder(), pictures, progress=False).evaluation is not None
+
+
+def test_images_of_the_caller_have_no_test_split(own_zoo: Path) -> None:
+    images = list(np.random.default_rng(0).integers(0, 256, (16, 20, 20, 3), np.uint8))
+    mine = Dataset("mine", "train", images, np.arange(16) % 4, tuple("abcd"), list("0123456789abcdef"))
+    outcome = api.train(recipe(schedule=QUICK), progress=False, dataset=mine)
+    assert (outcome.evaluation, outcome.not_evaluated) == (None, None)
+
+
+def test_an_ensemble_is_measured_once_joined(pictures: Path, own_zoo: Path) -> None:
+    members = tuple(on_folder(name=f"pair.{seed}", seed=seed) for seed in range(2))
+    outcome = api.train(Ensemble("pair", "pair", members), pictures, progress=False)
+    assert outcome.evaluation is not None
+    assert (outcome.evaluation.model, outcome.evaluation.dim) == ("pair", sum(member.dim for member in members))
+    assert not (own_zoo / "models" / "pair.0" / "results.json").exists()
+
+
+def test_the_command_prints_the_scores_and_leaves_them_out_on_request(
+    pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["data.dataset=folder", "schedule.epochs=1", "schedule.steps=1", "batch.size=8", "data.validation=0"]
+    command = ["train", "margin-conv4-glyphs", "--data", str(pictures), "--as", "mine", "--quiet", "--json"]
+    command += [part for setting in settings for part in ("--set", setting)]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["evaluation"]["metrics"].keys() >= {"recall_at_1", "map_at_r"}
+    folder = own_zoo / "models" / "mine"
+    assert json.loads((folder / "results.json").read_text()) == [told["evaluation"]]
+    assert main([*command, "--no-eval", "--restart"]) == 0
+    assert json.loads(capsys.readouterr().out)["evaluation"] is None
+    assert not (folder / "results.json").exists()
