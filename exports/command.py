@@ -53,7 +53,7 @@ def _run(args: Namespace) -> int:
 def _export(found: Path, precisions: list[str], args: Namespace) -> int:
     from exports.copies import place_of
     from exports.export import Exporter
-    from zoo.cli.output import note, print_json
+    from zoo.console import note, print_json
     from zoo.errors import ZooError
     from zoo.onnx_runtime import FILES, RESIZING
 

@@ -22,7 +22,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> None:
     from exports.copies import writable
     from exports.text import attach
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.registry import find
     from zoo.text import GRAPH
 

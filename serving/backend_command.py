@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json
+from zoo.console import print_json
 
 
 def _configure(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json
+from zoo.console import print_json
 
 if TYPE_CHECKING:
     from serving.backup import Copied

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
+from zoo.console import print_json, print_table
 
 if TYPE_CHECKING:
     from zoo.evaluation.calibration import Calibration

@@ -14,7 +14,7 @@ from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Confi
 from serving.confirming import and_marks, confirmed
 from zoo.cli import strict
 from zoo.cli.command import Command, always
-from zoo.cli.output import note, print_json, printable
+from zoo.console import note, print_json, printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:

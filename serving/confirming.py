@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from zoo.cli.output import printable
+from zoo.console import printable
 
 
 def confirmed(question: str) -> bool:

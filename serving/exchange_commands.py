@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json
+from zoo.console import print_json
 from zoo.errors import UsageError
 
 

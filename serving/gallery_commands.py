@@ -12,7 +12,7 @@ from serving import choosing, runtimes
 from serving.confirming import and_marks, confirmed, marked
 from serving.json_option import json_object
 from zoo.cli.command import Command, CommandGroup
-from zoo.cli.output import one_line, print_json, print_table, printable
+from zoo.console import one_line, print_json, print_table, printable
 from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving import runtimes
 from zoo.cli.command import Command, always
-from zoo.cli.output import print_json, print_table
+from zoo.console import print_json, print_table
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
-from zoo.cli.output import note, note_left_out, print_json, print_table
+from zoo.console import note, note_left_out, print_json, print_table
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery

@@ -43,7 +43,7 @@ def _run(args: Namespace) -> int:
     from training.crediting import credited_whole
     from training.resolving import resolve
     from training.trackers import check_trackers
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.datasets import check_data
 
     check_trackers(args.track)

@@ -16,7 +16,7 @@ def _configure(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from zoo import paths
     from zoo.cards import NAME
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.errors import UsageError
     from zoo.registry import find
 

@@ -20,7 +20,7 @@ from training.studies.factors import factor_metrics
 from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
-from zoo.cli.output import print_json
+from zoo.console import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import across_classes, predictability

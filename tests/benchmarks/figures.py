@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from zoo.cli.output import print_table
+from zoo.console import print_table
 from zoo.files import write_json
 
 LIBRARIES = ("dml-zoo", "numpy", "onnxruntime", "onnxruntime-gpu", "pillow", "timm", "torch")

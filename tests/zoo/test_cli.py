@@ -2,51 +2,53 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 import zoo
 from tests.serving import toys
+from zoo.cli import bridge
+from zoo.cli import main as cli
 from zoo.cli.main import main
 from zoo.results import read_results
 
 COMMANDS = """
+from __future__ import annotations
 import importlib
-from zoo.cli.command import Command
+import typer
 
-def run(args):
-    if args.what in ("interrupt", "anew"):
+app = typer.Typer()
+
+@app.command("hello", epilog="  zoo hello json      an example\\n  zoo hello csv")
+def hello(what: str, restart: bool = False) -> int:
+    '''say hello 100 %'''
+    if what == "interrupt":
         raise KeyboardInterrupt
-    importlib.import_module(args.what)
+    importlib.import_module(what)
     return 7
 
-HELLO = Command("say hello 100 %", lambda parser: parser.add_argument("what"), run, "  zoo hello json")
-KEPT = Command("keep what it does", lambda p: p.add_argument("what"), run, resumes=lambda args: args.what != "anew")
-NOT_A_COMMAND = 3
+app.command("kept")(hello)
 """
 
 
 @pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A further installed distribution that offers commands, whole and broken."""
-    (tmp_path / "foreign_commands.py").write_text(COMMANDS)
-    (tmp_path / "foreign_broken.py").write_text("1 / 0")
-    (tmp_path / "foreign_lacking.py").write_text("import not_to_be_found.at_all")
-    info = tmp_path / "foreign-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[zoo.commands]\nhello = foreign_commands:HELLO\nkept = foreign_commands:KEPT\n"
-        "number = foreign_commands:NOT_A_COMMAND\n"
-        "broken = foreign_broken:COMMAND\nlacking = foreign_lacking:COMMAND\nabsent = foreign_absent:COMMAND\n"
-    )
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of a module made for this test, and one of a module that lacks a library."""
+    (tmp_path / "made_up_commands.py").write_text(COMMANDS)
+    (tmp_path / "lacking_commands.py").write_text("import not_to_be_found.at_all")
     monkeypatch.syspath_prepend(str(tmp_path))
+    entries = (
+        cli.Entry("hello", "made_up_commands", "tests", "say hello 100 %"),
+        cli.Entry("kept", "made_up_commands", "tests", "say hello 100 %", resumes=True),
+        cli.Entry("lacking", "lacking_commands", "tests", "lack a library"),
+    )
+    monkeypatch.setattr(cli, "COMMANDS", cli.COMMANDS + entries)
 
 
 @pytest.fixture
@@ -59,60 +61,73 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
-def test_help_lists_every_command_with_its_summary_and_loads_no_torch():
-    code = "import sys; from zoo.cli.main import main; main(['--help']); print({'torch', 'timm'} & set(sys.modules))"
+@pytest.mark.parametrize("statement", ["import zoo.cli.main", "from zoo.cli.main import main; main(['--help'])"])
+def test_the_help_imports_no_command_and_no_torch(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    for name in ("list", "info", "evaluate", "train", "export", "index", "search", "serve"):
-        assert f"\n  {name} " in out
-    assert "not available" not in out
-    assert out.endswith("set()\n")
+    modules = set(out.splitlines()[-1].split())
+    assert not modules & {"torch", "timm", "rich", *{entry.module for entry in cli.COMMANDS}}
+
+
+def test_help_lists_every_command_with_its_summary_under_its_panel(capsys):
+    groups = {"", *(entry.name for entry in cli.COMMANDS if not entry.module)}
+    assert {entry.group for entry in cli.COMMANDS} == groups
+    for group in groups:
+        assert main([*group.split(), "--help"]) == 0
+        out = capsys.readouterr().out
+        for entry in cli.COMMANDS:
+            if entry.group == group:
+                assert re.search(rf"^  {entry.word} +{re.escape(entry.summary)}$", out, re.MULTILINE)
+                assert f"\n{entry.panel}:\n" in out
+
+
+@pytest.mark.parametrize("entry", cli.COMMANDS, ids=lambda entry: entry.name)
+def test_the_summary_of_a_command_is_the_first_line_of_its_help(entry):
+    if entry.name not in bridge.COMMANDS:
+        assert cli.load(entry).help.splitlines()[0] == entry.summary
 
 
 def test_no_arguments_print_the_help_and_version_the_version(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
     assert main([]) == 0
-    assert "usage: zoo COMMAND" in capsys.readouterr().out
+    assert capsys.readouterr().out == out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"dml-zoo {zoo.__version__}\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [(["evalute"], "Did you mean 'evaluate'"), (["--jsn"], "no option '--jsn'")]
+    ("arguments", "hint"),
+    [
+        (["evalute"], "'evaluate'"),
+        (["gallery", "remov"], "'remove'"),
+        (["--verson"], "'--version'"),
+        (["hello", "--restrat"], "'--restart'"),
+        (["hello", "a", "b\x07"], "b\\x07"),
+        (["hello"], "zoo hello --help"),
+    ],
 )
-def test_unknown_commands_and_options(capsys, arguments, says):
+@pytest.mark.usefixtures("made_up")
+def test_mistakes_end_with_one_line_that_names_what_is_near(capsys, arguments, hint):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("zoo: error: ")
-    assert says in err
+    assert hint in err
     assert err.count("\n") == 1
 
 
-@pytest.mark.usefixtures("foreign")
-def test_commands_of_other_packages_run_and_their_status_counts(capsys):
+@pytest.mark.usefixtures("made_up")
+def test_a_command_runs_and_its_status_counts(capsys):
     assert main(["hello", "json"]) == 7
-    with pytest.raises(SystemExit) as stop:
-        main(["hello", "--help"])
-    assert stop.value.code == 0
+    assert main(["hello", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "usage: zoo hello" in out
-    assert "zoo hello json" in out
+    assert "zoo hello [OPTIONS]" in out
+    assert "    zoo hello json      an example\n    zoo hello csv\n" in out
     assert "say hello 100 %" in out
 
 
-@pytest.mark.usefixtures("foreign")
-def test_a_broken_package_is_listed_with_its_reason_and_hides_no_other(capsys):
-    assert main(["--help"]) == 0
-    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
-    assert lines["lacking"] == "(not available: the module 'not_to_be_found' is needed for this and is not installed.)"
-    assert "'foreign_absent' is needed" in lines["absent"]
-    assert "ZeroDivisionError" in lines["broken"]
-    assert "no zoo.cli.command.Command" in lines["number"]
-    assert lines["hello"] == "say hello 100 %"
-    assert main(["lacking"]) == 2
-    assert main(["broken"]) == main(["number"]) == 1
-
-
-@pytest.mark.usefixtures("foreign")
+@pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize(
     ("module", "says"),
     [
@@ -120,7 +135,7 @@ def test_a_broken_package_is_listed_with_its_reason_and_hides_no_other(capsys):
         ("timm.models", "pip install 'dml-zoo[train]'"),
         ("faiss", "pip install 'dml-zoo[cpu]'"),
         ("onnx", "pip install 'dml-zoo[export]'"),
-        ("nowhere_to_be_found", "'nowhere_to_be_found' is needed"),
+        ("nowhere_to_be_found", "'nowhere_to_be_found'"),
     ],
 )
 def test_a_library_that_a_command_lacks_is_named_with_the_extra_that_brings_it(capsys, monkeypatch, module, says):
@@ -133,39 +148,41 @@ def test_a_library_that_a_command_lacks_is_named_with_the_extra_that_brings_it(c
     assert out == ""
 
 
-@pytest.mark.usefixtures("foreign")
+@pytest.mark.usefixtures("made_up")
+def test_a_library_that_a_command_module_lacks(capsys):
+    assert main(["lacking"]) == 2
+    assert "'not_to_be_found'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("made_up")
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(ModuleNotFoundError):
         main(["hello", "zoo.nothing_of_that_name"])
 
 
-@pytest.mark.usefixtures("foreign")
-def test_an_interrupt_is_no_traceback(capsys):
+@pytest.mark.usefixtures("made_up")
+def test_an_interrupt_is_not_a_traceback_and_says_what_continues(capsys):
     assert main(["hello", "interrupt"]) == 130
     assert capsys.readouterr().err == "zoo: interrupted\n"
-
-
-@pytest.mark.usefixtures("foreign")
-def test_an_interrupt_of_what_resumes_says_so(capsys):
     assert main(["kept", "interrupt"]) == 130
-    told = "zoo: interrupted; the same command, given again, goes on from what is kept\n"
-    assert capsys.readouterr().err == told
-    assert main(["kept", "anew"]) == 130
+    assert capsys.readouterr().err == f"zoo: interrupted{cli.CONTINUES}\n"
+    assert main(["kept", "interrupt", "--restart"]) == 130
     assert capsys.readouterr().err == "zoo: interrupted\n"
 
 
 def test_what_resumes():
-    """A command is told to resume where a test of its own stops it and finds that it goes on."""
-    found = entry_points(group="zoo.commands")
-    resuming = {"train", "finetune", "distill", "publish-all", "index"}
-    commands = {point.name: point.load() for point in found if point.name in {*resuming, "export", "features", "list"}}
-    plain = Namespace(restart=False)
-    assert {name for name, command in commands.items() if command.resumes(plain)} == resuming
-    assert not commands["train"].resumes(Namespace(restart=True))
-    studies = {point.name: point.load() for point in entry_points(group="zoo.benchmark.commands")}
-    assert {name for name, command in studies.items() if command.resumes(plain)} == {"run", "resume", "search"}
-    galleries = {point.name: point.load() for point in entry_points(group="zoo.gallery.commands")}
-    assert {name for name, command in galleries.items() if command.resumes(plain)} == {"rebuild"}
+    """A command resumes if a test of its own interrupts it and finds that it continues."""
+    resuming = {"train", "finetune", "distill", "index", "gallery rebuild"}
+    studies = {"benchmark run", "benchmark resume", "benchmark search"}
+    assert {entry.name for entry in cli.COMMANDS if entry.resumes} == resuming | studies
+
+
+def test_the_shell_completes_commands():
+    asked = {"_ZOO_COMPLETE": "complete_bash", "COMP_WORDS": "zoo benchm", "COMP_CWORD": "1"}
+    assert shell(env={**os.environ, **asked}).stdout.split() == ["benchmark"]
+    shown = shell("--show-completion", env={**os.environ, "SHELL": "/bin/bash"})
+    assert shown.returncode == 0
+    assert "_ZOO_COMPLETE" in shown.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])

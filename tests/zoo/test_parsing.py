@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from argparse import Action, Namespace
-from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from zoo.cli.command import Command, CommandGroup
+from zoo.cli import bridge
 from zoo.cli.main import main
 from zoo.cli.parsing import Parser
 
-
-def commands(group: str = "zoo.commands", name: str = "") -> Iterator[tuple[str, Command]]:
-    for point in entry_points(group=group):
-        found = point.load()
-        if isinstance(found, CommandGroup):
-            yield from commands(found.entry_points, f"{name} {point.name}")
-        else:
-            yield f"{name} {point.name}".strip(), found
-
-
-COMMANDS = dict(commands())
+COMMANDS = {name: bridge.load(name) for name in bridge.COMMANDS}
 
 
 def parser(name: str) -> Parser:

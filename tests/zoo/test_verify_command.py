@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.cli.output import one_line
+from zoo.console import one_line
 from zoo.errors import CardError
 from zoo.files import sha256_of
 from zoo.paths import SHIPPED

@@ -55,7 +55,7 @@ def _run(args: Namespace) -> int:
     from training.distilling.pictures import check_source
     from training.distilling.student import check_student
     from training.finetuning.pictures import check_share
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.errors import UsageError
     from zoo.registry import find
 
@@ -94,7 +94,7 @@ def _pictures(args: Namespace) -> Pictures:
 
 def _print(made: Distilled) -> None:
     from training.derived import say_what_next
-    from zoo.cli.output import note, print_table
+    from zoo.console import note, print_table
 
     pictures, fidelity = made.pictures, made.fidelity
     for source, reason in pictures.unreadable.items():

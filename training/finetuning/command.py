@@ -46,7 +46,7 @@ def _run(args: Namespace) -> int:
     from training.finetuning.history import check_name
     from training.finetuning.pictures import check_share
     from training.twins import twin_of
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.errors import DatasetError, UsageError
     from zoo.paths import expand
     from zoo.registry import find
@@ -85,7 +85,7 @@ def _run(args: Namespace) -> int:
 
 def _print(fitted: Fitted) -> None:
     from training.derived import say_what_next
-    from zoo.cli.output import note, print_table
+    from zoo.console import note, print_table
 
     for said in fitted.pictures.notes():
         note(said)

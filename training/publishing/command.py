@@ -92,7 +92,7 @@ def _tell(line: str) -> None:
 def _plan(rows: Sequence[Row], options: Options, args: Namespace) -> int:
     from training.publishing.estimate import cost, decoded
     from training.publishing.throughput import given, measured, named
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.torch_runtime import choose_device
 
     device = choose_device(args.device)
@@ -125,7 +125,7 @@ def _facts(row: Row, each: Cost) -> dict[str, Any]:
 
 
 def _print_plan(rows: Sequence[Row], costs: Sequence[Cost], total: dict[str, Any]) -> None:
-    from zoo.cli.output import print_table
+    from zoo.console import print_table
 
     cells = [
         [
@@ -154,7 +154,7 @@ def _publish(rows: Sequence[Row], args: Namespace) -> int:
     from training.publishing.runner import run_all
     from training.publishing.state import State, held
     from zoo import paths
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
 
     folder = args.out or paths.home() / "publishing"
     with held(folder):

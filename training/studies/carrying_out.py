@@ -89,7 +89,7 @@ def tell(plan: Plan, folder: Path, tally: Tally, args: Namespace) -> dict[str, A
 
 def close(told: list[dict[str, Any]], args: Namespace) -> int:
     """Print what there is to tell of one study, or of several as a list; 1 where a run failed."""
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
 
     if args.json:
         print_json(told[0] if len(told) == 1 else told)

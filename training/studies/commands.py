@@ -146,7 +146,7 @@ def _studies(args: Namespace) -> None:
     from dataclasses import asdict
 
     from training.studies.table import STUDIES
-    from zoo.cli.output import print_json, print_table
+    from zoo.console import print_json, print_table
 
     if args.missing:
         _missing(args)
@@ -165,7 +165,7 @@ def _missing(args: Namespace) -> None:
     from dataclasses import asdict
 
     from training.studies.missing import MISSING
-    from zoo.cli.output import print_json, print_table
+    from zoo.console import print_json, print_table
 
     found = [each for each in MISSING if args.paper in (None, each.paper.lower())]
     if args.json:

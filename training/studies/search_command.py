@@ -65,7 +65,7 @@ def go(search: Search, folder: Path, args: Namespace, work: Workplace | None) ->
     from training.studies.runner import tell
     from training.studies.search import is_left, run
     from training.studies.search_report import as_markdown, report_of, to_json, write_report
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
 
     failed = 0
     if work is not None:

@@ -85,7 +85,7 @@ def _record(args: Namespace, outcomes: list[Outcome]) -> dict[str, object]:
 
 
 def _print_table(outcomes: list[Outcome], seeds: int) -> None:
-    from zoo.cli.output import print_table
+    from zoo.console import print_table
 
     rows = [
         [outcome.setting.title, *(f"{outcome.mean(m):.3f} +- {outcome.deviation(m):.3f}" for m in COLUMNS.values())]

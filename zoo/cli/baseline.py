@@ -39,7 +39,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo import paths
-    from zoo.cli.output import note_left_out, print_json
+    from zoo.console import note_left_out, print_json
     from zoo.registry import find
 
     images = _images(args)

@@ -65,8 +65,8 @@ def _shown(args: Namespace) -> list[Section]:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import write_text
     from zoo.comparison import FORMATS, as_html, compare, find_runs
+    from zoo.console import write_text
     from zoo.errors import UsageError
     from zoo.published import select, table
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
+from zoo.console import print_json, print_table
 
 if TYPE_CHECKING:
     from zoo.published import Absent, Table

@@ -50,19 +50,19 @@ def _check(args: Namespace) -> None:
 
 
 def _write(path: Path, embedded: list[Embedded], ranked: list[Ranked]) -> None:
-    from zoo.cli.output import naming
+    from zoo.console import write_errors
     from zoo.files import write_bytes
     from zoo.report.metric_page import as_html
     from zoo.report.metric_picture import draw
 
     kind = path.suffix.lower().removeprefix(".")
     data = as_html(embedded, ranked).encode() if kind == "html" else draw(embedded, ranked, kind)
-    with naming(path):
+    with write_errors(path):
         write_bytes(path, data)
 
 
 def _print_json(seed: int, embedded: list[Embedded], ranked: list[Ranked]) -> None:
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.report.metric_examples import CLASSES, EACH, RELATIVES
 
     print_json(
@@ -78,7 +78,7 @@ def _print_json(seed: int, embedded: list[Embedded], ranked: list[Ranked]) -> No
 
 
 def _print_tables(embedded: list[Embedded], ranked: list[Ranked]) -> None:
-    from zoo.cli.output import print_table
+    from zoo.console import print_table
     from zoo.report.metric_examples import CLASSES, EACH, METRICS, RANKED, RELATIVES, percent
 
     print(f"{CLASSES} classes of {EACH} points in the plane, made for this table (no paper's); %")

@@ -30,9 +30,9 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo import markdown
-    from zoo.cli.output import print_json, print_table, write_text
     from zoo.comparison.own import METRICS, measured
     from zoo.comparison.runs import find_runs
+    from zoo.console import print_json, print_table, write_text
     from zoo.datasets import check_name
 
     if args.dataset is not None:

@@ -33,7 +33,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from zoo.cards import read_card
-    from zoo.cli.output import write_text
+    from zoo.console import write_text
     from zoo.datasets import check
     from zoo.errors import UsageError
     from zoo.registry import find

@@ -17,7 +17,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.datasets import load
     from zoo.datasets.export import export_folder
 

@@ -28,7 +28,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import naming, note_left_out, print_json
+    from zoo.console import note_left_out, print_json, write_errors
     from zoo.embedding_files import check_free, write_embeddings, written_with
     from zoo.errors import ImageError, UsageError, none_readable
     from zoo.paths import expand
@@ -45,7 +45,7 @@ def _run(args: Namespace) -> int:
     note_left_out(unreadable.values())
     if not len(rows):
         raise ImageError(none_readable(len(paths), unreadable[0]))
-    with naming(args.out):
+    with write_errors(args.out):
         write_embeddings(args.out, rows, [said for place, said in enumerate(about) if place not in unreadable], model)
     if args.json:
         files = {"embeddings": str(args.out), "table": str(table), "record": str(*record or [args.out])}

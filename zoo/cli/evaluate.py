@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from zoo.cli import measurement, running, strict
 from zoo.cli.command import Command
 from zoo.cli.measured_on import images_for, leaving_out
-from zoo.cli.output import naming
+from zoo.console import write_errors
 
 
 def _configure(parser: ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def _run(args: Namespace) -> int:
         )
     measurement.tell(result, args)
     if args.save:
-        with naming(model.folder):
+        with write_errors(model.folder):
             add_result(model.folder, result)
     return strict.status(args, result.unreadable)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli.command import Command
-from zoo.cli.output import print_json, print_table
+from zoo.console import print_json, print_table
 
 if TYPE_CHECKING:
     from zoo.cards import Card

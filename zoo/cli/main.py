@@ -1,4 +1,4 @@
-"""The command line's entry: finds the subcommands that the packages offer, runs one, and words what goes wrong."""
+"""The `zoo` command: a table of commands, loaded one at a time, and errors as messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -7,36 +7,132 @@ import os
 import re
 import shutil
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections import Counter
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated, Any
 
-from zoo.cli.command import Command, CommandGroup
-from zoo.cli.output import printable
-from zoo.cli.parsing import Parser
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from zoo.cli import bridge
+from zoo.console import printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
 DISTRIBUTION = "dml-zoo"
-TOP = CommandGroup(
-    "deep metric learning you can use: train by recipe, load by name, measure, export, serve", "zoo.commands"
-)
 
-STATUSES = (
-    "Exit status: 0 all is well; 1 a check failed, or the machine, a file or the network did; 2 wrong usage, or what "
-    "was\nnamed is not there (a model, a data set, a gallery, an item)."
-)
+HEAD = """\
+Deep metric learning you can use: train by recipe, load by name, measure, export, serve.
+
+Start here: zoo list shows the models, and these two lines search your own photos:
+  zoo index margin-conv4-glyphs DIR --out GALLERY
+  zoo search GALLERY IMAGE"""
+
+STATUSES = """\
+Exit status: 0 all is well; 1 a check failed, or the machine, a file or the network did; 2 wrong usage, or what was
+named does not exist (a model, a data set, a gallery, an item)."""
+
 INTERRUPTED, PIPE_CLOSED = 130, 141
-"""Exit statuses as a shell gives them for SIGINT and SIGPIPE."""
+"""Exit statuses that a shell gives for SIGINT and SIGPIPE."""
 
-AGAIN = "; the same command, given again, goes on from what is kept"
+CONTINUES = "; the same command continues from what it has kept"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table of commands.
+
+    Attributes:
+        name: The words after `zoo`, as "gallery add".
+        module: The module whose `app` has the command, registered under the last word; "" for a group of commands.
+        panel: The heading in the help.
+        summary: The first line of the command's docstring.
+        resumes: Whether the same command continues from what an interrupted one has kept, unless --restart is given.
+    """
+
+    name: str
+    module: str
+    panel: str
+    summary: str
+    resumes: bool = False
+
+    @property
+    def word(self) -> str:
+        """The last word of the name."""
+        return self.name.rpartition(" ")[2]
+
+    @property
+    def group(self) -> str:
+        """The name of the group that the command is in; "" for `zoo` itself."""
+        return self.name.rpartition(" ")[0]
+
+
+MODELS, SEARCH, MEASURE, TRAIN, PUBLISH = "models", "search", "measure", "train", "publish"
+ITEMS, INDEX, COPIES = "items", "index and model", "copies"
+PUBLISHED, MEASURED, STUDIES = "published numbers", "models", "studies"
+
+COMMANDS = (
+    Entry("list", "zoo.cli.models", MODELS, "list the models: trained here, shipped, or on the Hub"),
+    Entry("info", "zoo.cli.models", MODELS, "show a model's card, files, measured and published scores"),
+    Entry("verify", "zoo.cli.models", MODELS, "check a model's files and golden embeddings, and measure it again"),
+    Entry("baseline", "zoo.cli.models", MODELS, "save a public backbone as a model of your own, whitened if wanted"),
+    Entry("index", "zoo.cli.index", SEARCH, "index a folder or table of images into a gallery", resumes=True),
+    Entry("search", "zoo.cli.index", SEARCH, "find the images of a gallery nearest to an image or a text"),
+    Entry("serve", "zoo.cli.serve", SEARCH, "serve galleries over HTTP, with a page to search them"),
+    Entry("gallery", "", SEARCH, "look after a gallery: its items, its index, its copies"),
+    Entry("evaluate", "zoo.cli.evaluate", MEASURE, "measure a model's retrieval on classes it never saw"),
+    Entry("embed", "zoo.cli.evaluate", MEASURE, "write the embeddings of a folder or table of images to a file"),
+    Entry("score", "zoo.cli.evaluate", MEASURE, "measure embeddings of any origin, from files"),
+    Entry("data", "zoo.cli.evaluate", MEASURE, "write a data set's images as a folder, one subfolder per class"),
+    Entry("benchmark", "", MEASURE, "compare with published numbers, report on models, run studies"),
+    Entry("train", "zoo.cli.train", TRAIN, "train a model by its recipe into the local zoo", resumes=True),
+    Entry("finetune", "zoo.cli.train", TRAIN, "fit a model to your own images, and measure it", resumes=True),
+    Entry("distill", "zoo.cli.train", TRAIN, "train a small model to embed as a strong one does", resumes=True),
+    Entry("features", "zoo.cli.train", TRAIN, "keep the features of a model's trunk, to train heads in minutes"),
+    Entry("ensemble", "zoo.cli.models", TRAIN, "join trained models into one that concatenates their embeddings"),
+    Entry("convert", "zoo.cli.models", TRAIN, "convert a published .pth file of pretrained weights to safetensors"),
+    Entry("export", "zoo.cli.export", PUBLISH, "export a model to ONNX and prove it equal to the torch model"),
+    Entry("text-tower", "zoo.cli.export", PUBLISH, "give a model a text tower, so that texts find its images"),
+    Entry("push", "zoo.cli.models", PUBLISH, "check a model and push it to the Hugging Face Hub"),
+    Entry("gallery add", "zoo.cli.gallery", ITEMS, "add single images to a gallery"),
+    Entry("gallery remove", "zoo.cli.gallery", ITEMS, "remove items from a gallery"),
+    Entry("gallery list", "zoo.cli.gallery", ITEMS, "list the items of a gallery"),
+    Entry("gallery stats", "zoo.cli.gallery", INDEX, "show the size of a gallery and its index"),
+    Entry("gallery compact", "zoo.cli.gallery", INDEX, "rewrite a gallery's index with all changes since"),
+    Entry("gallery verify", "zoo.cli.gallery", INDEX, "check a gallery's database, its index and its searches"),
+    Entry("gallery tune", "zoo.cli.gallery", INDEX, "choose a fast index of a given recall, measured on the gallery"),
+    Entry("gallery calibrate", "zoo.cli.gallery", INDEX, "fit the probability that a hit is of the query's class"),
+    Entry("gallery backend", "zoo.cli.gallery", INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
+    Entry("gallery rebuild", "zoo.cli.gallery", INDEX, "embed a gallery by another model while in use", resumes=True),
+    Entry("gallery rollback", "zoo.cli.gallery", INDEX, "return a gallery to the model it had before a rebuild"),
+    Entry("gallery backup", "zoo.cli.gallery", COPIES, "copy a gallery while it is in use"),
+    Entry("gallery restore", "zoo.cli.gallery", COPIES, "make a gallery from a backup, and verify it"),
+    Entry("gallery export", "zoo.cli.gallery", COPIES, "write a gallery as Parquet and a plain FAISS index"),
+    Entry("gallery import", "zoo.cli.gallery", COPIES, "read an exported gallery"),
+    Entry("benchmark list", "zoo.cli.benchmark", PUBLISHED, "list the published tables"),
+    Entry("benchmark compare", "zoo.cli.benchmark", PUBLISHED, "compare published numbers with the models here"),
+    Entry("benchmark models", "zoo.cli.benchmark", MEASURED, "compare the models measured here, seeds as one row"),
+    Entry("benchmark report", "zoo.cli.benchmark", MEASURED, "write a model's report as one HTML page"),
+    Entry("benchmark served", "zoo.cli.benchmark", MEASURED, "measure what retrieval loses from torch to the gallery"),
+    Entry("benchmark metrics", "zoo.cli.benchmark", MEASURED, "show what each metric sees, on made-up embeddings"),
+    Entry("benchmark studies", "zoo.cli.studies", STUDIES, "list the studies that can be run"),
+    Entry("benchmark run", "zoo.cli.studies", STUDIES, "train, measure and compare the arms of a study", resumes=True),
+    Entry("benchmark resume", "zoo.cli.studies", STUDIES, "continue a study, and report on it", resumes=True),
+    Entry("benchmark search", "zoo.cli.studies", STUDIES, "tune losses by Bayesian search and folds", resumes=True),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `zoo` with the given arguments (default: those of the process) and return its exit status.
+    """Run `zoo` and return its exit status.
 
-    A `ZooError` becomes one message on stderr and the error's `exit_code`, an `OSError` one and 1; any other exception
-    is a bug and keeps its traceback.
+    A `ZooError` becomes one message on stderr and the error's `exit_code`, an `OSError` one message and 1; any other
+    exception is a bug and keeps its traceback.
+
+    Args:
+        arguments: The words after `zoo` (default: those of the process).
     """
     try:
         status = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
@@ -54,14 +150,151 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
     except OSError as error:
         # A full disk, a folder that may not be written to: the machine's state, which a traceback would not explain.
-        print(f"zoo: error: {printable(_of_the_machine(error))}", file=sys.stderr)
+        print(f"zoo: error: {printable(_os_message(error))}", file=sys.stderr)
         return ZooError.exit_code
 
 
-def _of_the_machine(error: OSError) -> str:
-    """What the system says, of which file, and what to do about a full disk."""
+def load(entry: Entry) -> TyperCommand | TyperGroup:
+    """Return the command of an entry, or the group, whose commands are loaded when they are needed."""
+    if not entry.module:
+        return Group(name=entry.name, help=entry.summary, rich_markup_mode=None)
+    group = typer.main.get_group(import_module(entry.module).app)
+    command = group.commands[entry.word]
+    if not isinstance(command, TyperCommand):
+        raise TypeError(f"{entry.module} has a group {entry.word!r} where a command is expected")
+    command.rich_markup_mode = None  # plain text: rich takes longer to load than most commands take to run
+    command.epilog = _verbatim(command.epilog or "")
+    if entry.resumes and command.callback is not None:
+        command.callback = _resumable(command.callback)
+    return command
+
+
+class Group(TyperGroup):
+    """Commands of the table; each command's module is imported when the command is used."""
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The rows of the table that are in this group, by their last word."""
+        return {entry.word: entry for entry in COMMANDS if entry.group == (self.name or "")}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        entry = self.entries.get(cmd_name)
+        return None if entry is None else load(entry)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str, TyperCommand | TyperGroup | None, list[str]]:
+        name, *rest = args
+        if name not in self.entries and not ctx.resilient_parsing:
+            hint = nearest(name, self.entries)
+            raise UsageError(
+                f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-command"
+            )
+        return name, self.get_command(ctx, name), rest
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(_overview(self, ctx.command_path))
+
+
+def _overview(group: Group, path: str) -> str:
+    entries, top = group.entries.values(), not group.name
+    width = max(len(entry.word) for entry in entries)
+    lines = [f"usage: {path} COMMAND [arguments]", "", HEAD if top else f"{(group.help or '').capitalize()}."]
+    for panel in dict.fromkeys(entry.panel for entry in entries):
+        lines += ["", f"{panel}:"]
+        lines += [f"  {entry.word:{width}}  {entry.summary}" for entry in entries if entry.panel == panel]
+    lines += ["", f"{path} COMMAND --help shows the options and examples of a command."]
+    if top:
+        lines += [
+            "zoo --version prints the version; zoo --install-completion sets up the shell's completion.",
+            STATUSES,
+        ]
+    return "\n".join([*lines, ""])
+
+
+_app = typer.Typer(
+    cls=Group,
+    name="",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(DISTRIBUTION, version(DISTRIBUTION))
+        raise typer.Exit
+
+
+@_app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None: ...
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if bridge.takes(arguments):
+        return bridge.run(arguments)
+    root = typer.main.get_command(_app)
+    if "_ZOO_COMPLETE" in os.environ:  # the shell asks for completions
+        root.main(prog_name="zoo")
+    try:
+        with root.make_context("zoo", arguments) as context:
+            return root.invoke(context) or 0
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.TyperException as error:
+        raise UsageError(_usage_message(error), code="command-line") from None
+    except ModuleNotFoundError as error:
+        if absent := _missing(error):
+            raise absent from None
+        raise
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """Return the parser's message, with the nearest options and the command that lists all of them."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if context is None:
+        return message
+    if hasattr(error, "possibilities"):
+        name = str(getattr(error, "option_name", ""))
+        message = f"no option {name!r}.{nearest(name, _options(context.command.get_params(context)))}"
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} All options: {context.command_path} --help"
+
+
+def _options(parameters: Iterable[Any]) -> list[str]:
+    return [option for parameter in parameters for option in parameter.opts if option.startswith("-")]
+
+
+def _verbatim(text: str) -> str:
+    """Return examples for a help page, each paragraph marked so that its lines are not wrapped."""
+    return "\n\n".join(f"\b\n{part}" for part in f"examples:\n{text}".split("\n\n")) if text else ""
+
+
+def _resumable(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a command that, when it is interrupted, says that the same command continues."""
+
+    @wraps(run)
+    def resumable(**options: Any) -> Any:
+        try:
+            return run(**options)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("" if options.get("restart") else CONTINUES) from None
+
+    return resumable
+
+
+def _os_message(error: OSError) -> str:
+    """Return what the system says, of which file, and what to do about a full disk."""
     reasons = error.args[0] if isinstance(error, shutil.Error) else None
-    if isinstance(reasons, list) and reasons:  # of a copied folder: every file and why; one says it
+    if isinstance(reasons, list) and reasons:  # of a copied folder: every file and why; one is enough
         source, _, why = reasons[0]
         return f"{source} could not be copied: {why}"
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
@@ -70,67 +303,8 @@ def _of_the_machine(error: OSError) -> str:
     return f"{where}{error.strerror}." if error.strerror else str(error)
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] == ["--version"]:
-        print(DISTRIBUTION, version(DISTRIBUTION))
-        return 0
-    return _choose(TOP, arguments, "zoo")
-
-
-def _choose(group: CommandGroup, arguments: list[str], prog: str) -> int:
-    """Run the command of the group that the first argument names; it may be a group in turn."""
-    commands = {point.name: point for point in entry_points(group=group.entry_points)}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(group, commands, prog))
-        return 0
-    command, name = _load(_find(arguments[0], commands, prog)), f"{prog} {arguments[0]}"
-    if isinstance(command, CommandGroup):
-        return _choose(command, arguments[1:], name)
-    return _run(command, arguments[1:], name)
-
-
-def _find(name: str, commands: dict[str, EntryPoint], prog: str) -> EntryPoint:
-    if name.startswith("-"):
-        raise UsageError(f"no option {name!r} before a command. All commands: {prog} --help")
-    if name not in commands:
-        raise UsageError(f"no command {name!r}.{nearest(name, commands)} All commands: {prog} --help")
-    return commands[name]
-
-
-def _run(command: Command, arguments: list[str], prog: str) -> int:
-    parser = Parser(
-        prog=prog,
-        description=command.summary,
-        epilog=f"examples:\n{command.examples}" if command.examples else None,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.configure(parser)
-    options = parser.parse(arguments)
-    try:
-        return command.run(options) or 0
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(AGAIN if command.resumes(options) else "") from None
-    except ModuleNotFoundError as error:
-        if absent := _missing(error):
-            raise absent from None
-        raise
-
-
-def _load(point: EntryPoint) -> Command | CommandGroup:
-    """The command that an entry point names. Raises `MissingDependencyError` or, for a broken package, `ZooError`."""
-    try:
-        command = point.load()
-    except Exception as error:  # whatever a package does while it is imported
-        absent = _missing(error) if isinstance(error, ModuleNotFoundError) else None
-        raise absent or ZooError(f"{point.value} cannot be loaded: {type(error).__name__}: {error}.") from error
-    if not isinstance(command, Command | CommandGroup):
-        raise ZooError(f"{point.value} is no zoo.cli.command.Command.")
-    return command
-
-
 def _missing(error: ModuleNotFoundError) -> MissingDependencyError | None:
-    """What to install for a module that was not found; None where its package is there, which makes it a bug."""
+    """Return what to install for a module that was not found; None if its package is installed: that is a bug."""
     module = (error.name or "").partition(".")[0]
     if not module or sys.modules.get(module) is not None:
         return None
@@ -140,7 +314,7 @@ def _missing(error: ModuleNotFoundError) -> MissingDependencyError | None:
 
 
 def _extra_of(module: str) -> str | None:
-    """The smallest of this distribution's extras that brings the module; `faiss` comes as faiss-cpu or faiss-gpu."""
+    """Return the smallest of our extras that brings the module; `faiss` comes as faiss-cpu or faiss-gpu."""
     try:
         requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
@@ -148,31 +322,8 @@ def _extra_of(module: str) -> str | None:
     pattern = re.compile(r"([\w-]+).*extra\s*==\s*['\"](\w+)['\"]")
     pairs = [match.groups() for line in requirements if (match := pattern.match(line))]
     sizes = Counter(extra for _, extra in pairs)
-    brings = [extra for name, extra in pairs if re.fullmatch(rf"{re.escape(module)}(-\w+)*", name)]
-    return min(brings, key=lambda extra: sizes[extra], default=None)
-
-
-def _overview(group: CommandGroup, commands: dict[str, EntryPoint], prog: str) -> str:
-    width = max(map(len, commands), default=0)
-    lines = [f"  {name:{width}}  {_summary(point)}" for name, point in sorted(commands.items())]
-    more = "; zoo --version prints the version" if group is TOP else ""
-    head = [
-        f"usage: {prog} COMMAND [arguments]",
-        "",
-        f"{group.summary[0].upper()}{group.summary[1:]}.",
-        "",
-        "commands:",
-    ]
-    return "\n".join(
-        [*head, *lines, "", f"{prog} COMMAND --help says more{more}.", *([STATUSES] if group is TOP else [])]
-    )
-
-
-def _summary(point: EntryPoint) -> str:
-    try:
-        return _load(point).summary
-    except ZooError as error:
-        return f"(not available: {error})"
+    extras = [extra for name, extra in pairs if re.fullmatch(rf"{re.escape(module)}(-\w+)*", name)]
+    return min(extras, key=lambda extra: sizes[extra], default=None)
 
 
 if __name__ == "__main__":

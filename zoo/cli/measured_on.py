@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from zoo.cli.output import note, note_left_out
+from zoo.console import note, note_left_out
 
 if TYPE_CHECKING:
     from zoo.datasets.dataset import Dataset

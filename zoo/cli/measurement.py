@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.cli.output import naming, print_json, print_table
+from zoo.console import print_json, print_table, write_errors
 
 if TYPE_CHECKING:
     from zoo.results import Evaluation
@@ -40,7 +40,7 @@ def tell(result: Evaluation, args: Namespace) -> None:
     else:
         _print_for_people(result)
     if args.out:
-        with naming(args.out):
+        with write_errors(args.out):
             write_json(args.out, result.to_json())
 
 

@@ -29,7 +29,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import print_json
+    from zoo.console import print_json
     from zoo.hub.publish import push
 
     dry = args.dry_run or args.out is not None
@@ -54,7 +54,7 @@ def _run(args: Namespace) -> int:
 
 
 def _print(done: Publication, dry: bool) -> None:
-    from zoo.cli.output import one_line, print_table
+    from zoo.console import one_line, print_table
 
     print_table(("file", "bytes"), [(name, str(size)) for name, size in done.sizes.items()], numbers=("bytes",))
     for name in done.left_out:

@@ -26,7 +26,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from zoo.cli.output import one_line, print_json
+    from zoo.console import one_line, print_json
 
     checks = []
     for check in _checks(args):

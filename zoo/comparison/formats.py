@@ -15,7 +15,7 @@ from zoo.comparison.page import as_html
 
 
 def as_table(rows: Sequence[Comparison]) -> str:
-    from zoo.cli.output import table_text
+    from zoo.console import table_text
 
     parts = [
         f"{heading(table)}\n{source(table)}\n{table_text(COLUMNS, [cells(row) for row in group], NUMBERS)}"

@@ -1,0 +1,107 @@
+"""Commands that are still argparse's, until they are ported; this file goes when its table is empty."""
+
+from __future__ import annotations
+
+from argparse import RawDescriptionHelpFormatter
+from importlib import import_module
+
+from zoo.cli.command import Command
+from zoo.cli.parsing import Parser
+
+COMMANDS = {
+    "list": "zoo.cli.list:COMMAND",
+    "info": "zoo.cli.info:COMMAND",
+    "evaluate": "zoo.cli.evaluate:COMMAND",
+    "embed": "zoo.cli.embed:COMMAND",
+    "score": "zoo.cli.score:COMMAND",
+    "data": "zoo.cli.data:COMMAND",
+    "train": "training.command:COMMAND",
+    "features": "training.frozen.command:COMMAND",
+    "finetune": "training.finetuning.command:COMMAND",
+    "distill": "training.distilling.command:COMMAND",
+    "publish-all": "training.publishing.command:COMMAND",
+    "export": "exports.command:COMMAND",
+    "verify": "zoo.cli.verify:COMMAND",
+    "push": "zoo.cli.push:COMMAND",
+    "baseline": "zoo.cli.baseline:COMMAND",
+    "convert": "zoo.cli.convert:COMMAND",
+    "text-tower": "exports.text_command:COMMAND",
+    "ensemble": "training.ensemble_command:COMMAND",
+    "toy": "training.toy.command:COMMAND",
+    "index": "serving.commands:INDEX",
+    "search": "serving.search_command:SEARCH",
+    "serve": "serving.commands:SERVE",
+    "gallery add": "serving.gallery_commands:ADD",
+    "gallery remove": "serving.gallery_commands:REMOVE",
+    "gallery list": "serving.gallery_commands:LIST",
+    "gallery stats": "serving.gallery_commands:STATS",
+    "gallery compact": "serving.gallery_commands:COMPACT",
+    "gallery verify": "serving.gallery_commands:VERIFY",
+    "gallery export": "serving.exchange_commands:EXPORT",
+    "gallery import": "serving.exchange_commands:IMPORT",
+    "gallery tune": "serving.tune_command:TUNE",
+    "gallery backend": "serving.backend_command:BACKEND",
+    "gallery calibrate": "serving.calibrate_command:CALIBRATE",
+    "gallery backup": "serving.backup_commands:BACKUP",
+    "gallery restore": "serving.backup_commands:RESTORE",
+    "gallery rebuild": "serving.rebuild_commands:REBUILD",
+    "gallery rollback": "serving.rebuild_commands:ROLLBACK",
+    "benchmark list": "zoo.cli.benchmark_list:COMMAND",
+    "benchmark compare": "zoo.cli.benchmark_compare:COMMAND",
+    "benchmark metrics": "zoo.cli.benchmark_metrics:COMMAND",
+    "benchmark models": "zoo.cli.benchmark_models:COMMAND",
+    "benchmark report": "zoo.cli.benchmark_report:COMMAND",
+    "benchmark run": "training.studies.commands:RUN",
+    "benchmark resume": "training.studies.commands:RESUME",
+    "benchmark studies": "training.studies.commands:STUDIES",
+    "benchmark search": "training.studies.search_command:COMMAND",
+    "benchmark served": "serving.served_command:COMMAND",
+}
+
+
+def name_of(arguments: list[str]) -> str:
+    """Return the name of the command in the table that the arguments begin with, or ""."""
+    return next((name for name in (" ".join(arguments[:2]), *arguments[:1]) if name in COMMANDS), "")
+
+
+def takes(arguments: list[str]) -> bool:
+    """Return whether the arguments name a command of the table."""
+    return bool(name_of(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command of the table as before and return its exit status."""
+    from zoo.cli import main
+
+    name = name_of(arguments)
+    try:
+        command = load(name)
+        options = parser(name, command).parse(arguments[len(name.split()) :])
+        return command.run(options) or 0
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(main.CONTINUES if command.resumes(options) else "") from None
+    except ModuleNotFoundError as error:
+        if absent := main._missing(error):
+            raise absent from None
+        raise
+
+
+def load(name: str) -> Command:
+    """Return a command of the table."""
+    module, _, value = COMMANDS[name].partition(":")
+    command = getattr(import_module(module), value)
+    assert isinstance(command, Command)
+    return command
+
+
+def parser(name: str, command: Command) -> Parser:
+    """Return the parser of a command."""
+    made = Parser(
+        prog=f"zoo {name}",
+        description=command.summary,
+        epilog=f"examples:\n{command.examples}" if command.examples else None,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.configure(made)
+    return made

@@ -1,0 +1,217 @@
+"""Options that several commands share, each defined once, and helpers that act on them.
+
+A command names them as the types of its parameters: `def info(name: Model, as_json: Json = False) -> None`.
+Heavy modules are imported inside the helpers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zoo.console import note, note_left_out, printable
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.gallery import Gallery
+    from serving.gallery.filters import Filter
+    from zoo.datasets.dataset import Dataset as DataSet
+    from zoo.embedder import Embedder
+    from zoo.errors import ImageError
+
+WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's name, or the path of a model folder")]
+GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="gallery folder")]
+MovedModel = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="name or folder of the gallery's model, if it has moved")
+]
+
+Json = Annotated[bool, typer.Option("--json", help="print the outcome as JSON")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit with 1 if an image could not be read")]
+Replace = Annotated[bool, typer.Option("--replace", help="overwrite what exists")]
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="folder of the data set (default: in ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
+        "or a table (CSV: image,label)",
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)"),
+]
+Split = Annotated[
+    str,
+    typer.Option("--split", metavar="SPLIT", help="train or test (classes never trained on); of a folder also all"),
+]
+
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+]
+Runtime = Annotated[str, typer.Option("--runtime", metavar="R", help="torch or onnx")]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="P", help="fp32, bf16, fp16 or int8, as the runtime has them")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="images per step")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="seed of all that is random")]
+
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
+NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="name of the model that is written")]
+TestShare = Annotated[float, typer.Option("--test-share", metavar="S", help="share of the classes to measure on")]
+
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", metavar="LABEL", help="only items of this label; repeatable")
+]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="JSON",
+        help=f"only items with this metadata, as {WHERE_EXAMPLE}: a value, one of a list, or a range",
+    ),
+]
+
+
+def words(values: Iterable[str] | None) -> list[str]:
+    """Return the words of an option that is repeatable and takes lists with commas: a,b c -> a b c."""
+    return [word for value in values or () for word in value.split(",")]
+
+
+def numbers(values: Iterable[str] | None) -> list[int]:
+    """Return the whole numbers of an option that is repeatable and takes lists with commas.
+
+    Raises:
+        typer.BadParameter: A part is not a whole number.
+    """
+    try:
+        return [int(word) for word in words(values)]
+    except ValueError:
+        text = ",".join(values or ())
+        raise typer.BadParameter(f"expected whole numbers, as 10 or 1,10,100, not {text!r}") from None
+
+
+def json_object(text: str, option: str, example: str) -> dict[str, Any]:
+    """Return the JSON object that an option's text holds.
+
+    Raises:
+        UsageError: The text is not a JSON object; the message names the option and shows the example.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{option} is not JSON: {error}.", code="not-json") from None
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"{option} holds a number with too many digits, or is nested too deep.", code="not-json"
+        ) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{option} is a JSON object, as {example}.", code="not-a-json-object")
+    return value
+
+
+def metadata_filter(where: str | None) -> dict[str, Any]:
+    """Return the object of --where; its contents are not checked.
+
+    Raises:
+        UsageError: It is not a JSON object.
+    """
+    return {} if where is None else json_object(where, "--where", WHERE_EXAMPLE)
+
+
+def item_filter(labels: list[str] | None, where: str | None) -> Filter:
+    """Return the filter of --label and --where.
+
+    Raises:
+        UsageError: --where is not a filter.
+    """
+    from serving.gallery.filters import Filter
+
+    return Filter(tuple(labels or ()), metadata_filter(where))
+
+
+def note_filter(gallery: Gallery, chosen: Filter, found: bool) -> None:
+    """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
+    from serving.gallery.hints import notes
+
+    for text in notes(gallery, chosen, found):
+        note(f"{text[:1].lower()}{text[1:]}")
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr and return whether the person at the terminal answers yes."""
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def strict_status(strict: bool, unreadable: object) -> int:
+    """Return the exit status of finished work.
+
+    Args:
+        strict: Whether --strict was given.
+        unreadable: The images that could not be read, or their number.
+    """
+    return 1 if strict and unreadable else 0
+
+
+def model_name(given: str | None, source: str, ending: str) -> str:
+    """Return the name of a model made from another: the given one, else the source's last part with an ending.
+
+    Raises:
+        UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-'.
+    """
+    from zoo.cards import NAME
+
+    name = given or f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
+            code="model-name",
+        )
+    return name
+
+
+SEEN = """\
+{name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
+new ones: zoo train and zoo evaluate part a folder that has the folders train and test, zoo finetune any other."""
+
+
+def images_for(model: Embedder, dataset: str | None, split: str = "test", data: str | None = None) -> DataSet:
+    """Return the images to measure a model on, and print on stderr what a reader of the scores must know.
+
+    Args:
+        model: The model; of a folder it was finetuned on, the classes that its recipe.json holds out are taken.
+        dataset: Name of the data set; None for the model's own.
+        split: Part of the data set.
+        data: Folder of the data set; None for ZOO_DATA.
+    """
+    from zoo.datasets.dataset import WHOLE
+    from zoo.held_out import split_for
+
+    chosen = split_for(model.folder, model.card, dataset or model.card.dataset, split, data)
+    for text in chosen.notes:
+        note(text)
+    if chosen.dataset.split == WHOLE and model.card.dataset == chosen.dataset.name:
+        note(SEEN.format(name=model.card.name))
+    return chosen.dataset
+
+
+@contextmanager
+def leaving_out() -> Iterator[dict[str, ImageError]]:
+    """Give a dictionary for the images that cannot be read, and print it on stderr at the end, also after an error."""
+    unreadable: dict[str, ImageError] = {}
+    try:
+        yield unreadable
+    finally:
+        note_left_out(unreadable.values())

@@ -1,0 +1,113 @@
+"""Output of commands: tables, JSON and notes, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PIPED_WIDTH = 200
+"""Columns of a table if the output is not a terminal, so that a row stays on one line for grep."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped: file names may hold some, which would steer the terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, so that what others wrote cannot pass for lines of ours.
+
+    Line breaks and other controls, characters that turn the direction of writing, and halves of surrogate pairs, which
+    no encoding has, are escaped.
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr, apart from the output."""
+    print(f"zoo: {printable(text)}", file=sys.stderr)
+
+
+def note_left_out(errors: Iterable[object]) -> None:
+    """Print on stderr which images were left out and why; the errors name their images."""
+    for error in errors:
+        note(f"left out: {error}")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON on stdout; numbers that JSON lacks (infinity, NaN) are an error."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
+    """Print a table on stdout.
+
+    Args:
+        columns: Headings.
+        rows: Cells, one sequence per row.
+        numbers: Headings of the columns that are aligned to the right.
+    """
+    # Rich must not print itself: it ends the process when the reader of a pipe has gone.
+    print(table_text(columns, rows, numbers, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
+
+
+def table_text(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[str] = (),
+    width: int | None = PIPED_WIDTH,
+) -> str:
+    """Return the lines of a table.
+
+    Args:
+        columns: Headings.
+        rows: Cells, one sequence per row.
+        numbers: Headings of the columns that are aligned to the right.
+        width: Columns of the page in characters; None for the terminal's width.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    # Names and paths may hold square brackets, which rich would take for markup.
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as text:
+        console.print(table)
+    return text.get()
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn the `OSError` of a file that cannot be written into a `UsageError` that names it: the user can fix it."""
+    from zoo.errors import UsageError
+
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.", code="not-writable") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    from zoo.files import write_bytes
+
+    with write_errors(path):
+        write_bytes(path, text.encode())
