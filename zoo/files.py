@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 DEEPEST = 64
 """Levels of lists and objects in a JSON file; our own have a handful, and a hostile one of thousands ends programs."""
@@ -91,6 +91,50 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def append_json_line(path: Path, value: Any) -> None:
+    """Append a value as one line to a JSON Lines file; the folder's lock keeps other writers out.
+
+    A last line that a killed process left unfinished is removed first.
+
+    Args:
+        path: The file; it and its folder are made where they are missing.
+        value: Anything that JSON can hold; NaN and infinity raise `ValueError`.
+    """
+    line = (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent), path.open("a+b") as file:
+        file.truncate(_complete_size(file))
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _complete_size(file: BinaryIO) -> int:
+    """Return the number of bytes up to the end of the last complete line."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 2**16)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def complete_lines(path: Path, start: int = 0) -> list[bytes]:
+    """Return the complete lines of a file from byte `start` on, none for a missing file.
+
+    A last line without its line end is still being written, or was left by a killed process; it is not returned.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read().split(b"\n")[:-1]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _check_depth(value: Any) -> None:

@@ -19,16 +19,16 @@ from training.studies.single import workplace
 from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.comparison import FORMATS, compare, find_runs
+from zoo.comparison.studies import RESULTS
 from zoo.errors import UsageError
+from zoo.files import append_json_line
 from zoo.published import PublishedScore
 from zoo.published import table as published
 
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:
-    """The result of a run as far as a comparison looks at it."""
+    """Add the result of a run, as far as a comparison looks at it; the study's file of results."""
     name = f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
-    folder = home / "studies" / study / "runs" / arm.replace(" ", "-") / name
-    folder.mkdir(parents=True)
     resolved = {**RECIPE, "seed": seed, "data": {"validation": 0.0 if selection == "last" else 0.1}}
     part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact", "dim": 128}
     evaluations = [
@@ -37,10 +37,11 @@ def finished(home: Path, study: str, arm: str, seed: int, value: float, selectio
     ]
     log = [{"epoch": 1, "validation_recall_at_1": 0.25}] if selection != "last" else [{"epoch": 1}]
     training = [{"epochs": 150, "measured_epoch": 12 if selection != "last" else 150, "log": log}]
-    result = {"arm": arm, "seed": seed, "selection": selection, "evaluations": evaluations, "training": training}
+    result: dict[str, Any] = {"run": f"{arm.replace(' ', '-')}/{name}", "arm": arm, "seed": seed}
+    result |= {"selection": selection, "evaluations": evaluations, "training": training}
     result |= {"recipe": "margin-r50-cub", "changed": [], "settings": [], "resolved": [resolved], **facts}
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder / "result.json"
+    append_json_line(home / "studies" / study / RESULTS, result)
+    return home / "studies" / study / RESULTS
 
 
 def planned(home: Path, folder: str, study: str) -> None:
@@ -173,11 +174,10 @@ def test_an_ensemble_is_not_a_seed_of_one_model(own_zoo: Path) -> None:
 def test_a_folder_may_be_given_and_damage_hides_nothing_else(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in range(3):
+    for seed in range(2):
         path = finished(tmp_path, "mine", "margin", seed, 0.6 + seed / 100)
-    path.write_text("{")
-    path.parent.parent.joinpath("seed-9").mkdir()
-    path.parent.parent.joinpath("seed-9", "result.json").write_text('{"resolved": [], "seed": 9}')
+    with path.open("a") as file:
+        file.write('{\n[]\n{"run": "margin/seed-9", "resolved": [], "seed": 9}\n{"run": "margin/seed-8", "seed"')
     assert compare([table_of(SCORE)])[0].ours is None
     for folder in (tmp_path / "studies", tmp_path / "studies" / "mine"):
         row = compare([table_of(SCORE)], runs=find_runs([folder]))[0].ours
@@ -193,7 +193,9 @@ def test_results_of_earlier_versions_are_read_with_their_plan(own_zoo: Path) -> 
     for arm in ("margin", "untrained"):
         path = finished(own_zoo, "old", arm, 0, 0.6)
         left = ("recipe", "changed", "settings", "resolved")
-        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k not in left}))
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[-1] = {key: value for key, value in lines[-1].items() if key not in left}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert compare([table_of(SCORE)])[0].ours is None
     epochs = {"margin": 150, "untrained": 0}
     recipes = {arm: {"0": {**RECIPE, "schedule": {"epochs": n}}} for arm, n in epochs.items()}

@@ -15,13 +15,12 @@ from training.loop import CHECKPOINT, Trained, train
 from training.recipe import Recipe
 from training.run import embed
 from training.studies.folds import folds, without
-from training.studies.plan import RESULT, read
+from training.studies.results_file import Results
 from training.studies.single import Workplace
 from zoo.datasets.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.evaluate import PROTOCOL, protocol_of, searched
-from zoo.files import write_json
 
 METRICS = ("precision_at_1", "r_precision", "map_at_r")
 
@@ -35,20 +34,34 @@ class Validation:
 
 
 def validate(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> float:
-    """The mean over folds of the best epoch's MAP@R on the fold. Finished folds in `folder` are not repeated."""
+    """The mean over folds of the best epoch's MAP@R on the fold. Finished folds in `folder` are not repeated.
+
+    folder: SEARCH/LOSS/TRIAL, for checkpoints and logs; the results of all trials are in SEARCH/results.jsonl.
+    """
     return float(np.mean([_fold(recipe, how, number, folder, work)["map_at_r"] for number in range(how.folds)]))
+
+
+def results_of(folder: Path) -> Results:
+    """Return the results of the search that `folder` (SEARCH/LOSS/TRIAL) belongs to."""
+    return Results(folder.parents[1])
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a trial or a rerun among the results of its search: LOSS/TRIAL."""
+    return f"{folder.parent.name}/{folder.name}"
 
 
 def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dict[str, Any]:
     """Train the folds' models and test them; separated: the mean of their scores; concatenated: of their embeddings,
     joined and so of folds x dim numbers (Reality, section 4.1). Who searches what is as in `zoo.evaluation.evaluate`.
     """
-    if (folder / RESULT).exists():
-        return read(folder / RESULT)
+    results = results_of(folder)
+    if name_of(folder) in results:
+        return results[name_of(folder)]
     rows = []
     name, preprocessing = recipe.data.dataset, recipe.preprocessing
     known = work.splits.dataset(name, "test")
-    protocol = _same_protocol(protocol_of(known), folder)
+    protocol = _same_protocol(protocol_of(known), results)
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
@@ -68,7 +81,7 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
         "date": _now(),
         **work.made_with,
     }
-    write_json(folder / RESULT, result)
+    results.add(name_of(folder), result)
     _tidy(folder)
     return result
 
@@ -82,13 +95,13 @@ def protocol_of_rerun(result: Mapping[str, Any]) -> str:
     return str(result.get("protocol", PROTOCOL))
 
 
-def _same_protocol(protocol: str, folder: Path) -> str:
+def _same_protocol(protocol: str, results: Results) -> str:
     """The protocol; `UsageError`, before anything is trained for it, where other reruns were tested by another."""
-    results = map(read, sorted(folder.parents[1].glob(f"*/rerun-*/{RESULT}")))
-    other = next((found for result in results if (found := protocol_of_rerun(result)) != protocol), None)
+    protocols = (protocol_of_rerun(result) for result in results.values() if "concatenated" in result)
+    other = next((tested for tested in protocols if tested != protocol), None)
     if other is not None:
         raise UsageError(
-            f"{folder.parents[1]} holds reruns that were tested by another protocol: {other}, not {protocol}. A mean "
+            f"{results.path.parent} holds reruns that were tested by another protocol: {other}, not {protocol}. A mean "
             "over both would be of nothing: begin anew in another folder (--out)."
         )
     return protocol
@@ -107,11 +120,12 @@ def _fold(
     use: Callable[[Trained], None] | None = None,
 ) -> dict[str, Any]:
     """One fold's model: its best epoch and scores. With `use` the network is wanted, and comes from its checkpoint."""
+    results, name = results_of(folder), f"{name_of(folder)}/fold-{number}"
+    if use is None and name in results:
+        return results[name]
     place = folder / f"fold-{number}"
-    if use is None and (place / RESULT).exists():
-        return read(place / RESULT)
     data = work.data(recipe)
-    digest = _same(data.digest, place)
+    digest = _same(data.digest, folder.parent, results)
     split = work.splits.dataset(recipe.data.dataset, "train")
     pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), how.folds)[number]
@@ -122,7 +136,9 @@ def _fold(
     record = trained.log[trained.best_epoch - 1]
     scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
     result = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
-    write_json(place / RESULT, {**result, "data": digest, "seconds": trained.seconds, "date": _now(), **work.made_with})
+    facts = {"data": digest, "seconds": trained.seconds, "log": trained.log, "date": _now(), **work.made_with}
+    if name not in results:  # else only its network was wanted again
+        results.add(name, {**result, **facts})
     if use is None:
         _tidy(place)
     else:
@@ -130,13 +146,16 @@ def _fold(
     return result
 
 
-def _same(digest: str, place: Path) -> str:
-    """The digest of the training data; `UsageError`, which is no failure of a trial, where other folds had others."""
-    results = map(read, sorted(place.parents[1].glob(f"*/fold-*/{RESULT}")))
-    other = next((result["data"] for result in results if "data" in result), digest)
+def _same(digest: str, folder: Path, results: Results) -> str:
+    """The digest of the training data; `UsageError`, which is no failure of a trial, where other folds had others.
+
+    folder: SEARCH/LOSS.
+    """
+    trained = (result for name, result in results.items() if name.startswith(f"{folder.name}/") and "data" in result)
+    other = next((result["data"] for result in trained), digest)
     if other != digest:
         raise UsageError(
-            f"the images are others than those that {place.parents[1]} was searched with: their digests are {digest} "
+            f"the images are others than those that {folder} was searched with: their digests are {digest} "
             f"and {other}. Name the data that the search was begun with (--data), or begin anew in another folder."
         )
     return digest

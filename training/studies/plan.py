@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from training.output import provenance
 from training.recipe import Recipe
 from training.studies.arms import SELECTIONS, recipes_of
+from training.studies.results_file import RESULTS, Results
 from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of
 from zoo.comparison.runs import agree
@@ -19,18 +20,27 @@ from zoo.datasets.folder import check_parted
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json
 
-PLAN, RESULT, FAILURE = "plan.json", "result.json", "failure.json"
+PLAN, FAILURE = "plan.json", "failure.json"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed, the epoch chosen by `selection`; its recipes (several for an ensemble) and its folder."""
+    """One arm with one seed, the epoch chosen by `selection`; its recipes (several for an ensemble).
+
+    folder: its checkpoints, logs and failure while it runs. results: those of its study.
+    """
 
     arm: Arm
     seed: int
     selection: str
     recipes: tuple[Recipe, ...]
     folder: Path
+    results: Results
+
+    @property
+    def name(self) -> str:
+        """The run's name among the study's results, such as "contrastive/seed-0"."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
 
     @property
     def title(self) -> str:
@@ -43,11 +53,16 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / RESULT).exists()
+        return self.name in self.results
 
     def result(self) -> dict[str, Any]:
-        """What a finished run wrote. Raises `TrainingError` where that cannot be read."""
-        return read(self.folder / RESULT)
+        """Return what the run measured. Raises `KeyError` for an unfinished run, `TrainingError` for a damaged file."""
+        return self.results[self.name]
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Append the run's result to those of the study, and remove the record of an earlier failure."""
+        self.results.add(self.name, result)
+        (self.folder / FAILURE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,9 @@ class Plan:
 
     def runs(self, folder: Path) -> list[Run]:
         """Every run, seed by seed, so that what is paired is finished together."""
+        results = Results(folder)
         return [
-            Run(arm, seed, selection, recipes, folder / "runs" / slug(arm.label) / _name(seed, selection))
+            Run(arm, seed, selection, recipes, folder / "runs" / slug(arm.label) / _name(seed, selection), results)
             for seed in range(self.seeds)
             for arm in self.arms
             for selection in self.selections
@@ -157,7 +173,7 @@ def _grown(plan: Plan, old: dict[str, Any]) -> Plan:
 def read_plan(folder: Path) -> Plan:
     """The plan in a study's folder. Raises `UsageError` where there is none, `TrainingError` as `write_plan` does."""
     if not (folder / PLAN).is_file():
-        kept = f" --out {folder}, as it was begun: finished runs in it stay" if (folder / "runs").is_dir() else ""
+        kept = f" --out {folder}, as it was begun: finished runs in it stay" if (folder / RESULTS).is_file() else ""
         raise UsageError(
             f"{folder} is no study: there is no {PLAN} in it. Begin one with: zoo benchmark run STUDY{kept}"
         )
@@ -185,7 +201,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _remedy(path: Path) -> str:
     """What helps where a file of a study or a search is damaged: a plan is written by the command that begins one."""
-    if path.name in (RESULT, FAILURE):
+    if path.name == FAILURE:
         return "Delete it to make it again."
     report = path.with_name("report.md")
     told = f" ({report} has it)" if report.is_file() else ""

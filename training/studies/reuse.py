@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from training.studies.plan import FAILURE, RESULT, Plan, Run, read
+from training.studies.plan import Plan, Run
 from training.studies.results import holds
+from training.studies.results_file import Result, Results
 from training.studies.same_images import images_of, known_images, learn
 from training.studies.single import claimed
 from training.studies.study import Study
 from zoo.errors import UsageError
-from zoo.files import write_json
 
 
 def offered(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
     """The recipes' digests of the runs that `adopt` can take over for the study. Raises `UsageError` as that does."""
-    return {tuple(r["recipes"]) for other in others for _, r in _finished(other) if serves(study, r)}
+    return {tuple(r["recipes"]) for other in others for r in _finished(other).values() if serves(study, r)}
 
 
 def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
@@ -27,28 +27,27 @@ def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
     measures. It keeps its date, versions and hardware, and says where it is from. Raises `UsageError` where `other` has
     no finished run, and `TrainingError` where a result comes from other images than the finished runs of this study.
     """
-    known = {tuple(result["recipes"]): (path, result) for path, result in _finished(other)}
+    known = {tuple(result["recipes"]): (name, result) for name, result in _finished(other).items()}
     runs, taken = list(runs), 0
     images = known_images(plan.runs(runs[0].folder.parents[2])) if runs else {}
     for run in runs:
-        path, result = known.get(tuple(run.digests), (None, None))
-        if path is None or result is None or run.finished or not serves(plan.study, result):
+        name, result = known.get(tuple(run.digests), (None, None))
+        if name is None or result is None or run.finished or not serves(plan.study, result):
             continue
         with claimed(run.folder) as ours:
             if ours and not run.finished:
                 learn(run, images_of(run, result), images)
-                write_json(run.folder / RESULT, {**result, "arm": run.arm.label, "from": str(path)})
-                (run.folder / FAILURE).unlink(missing_ok=True)
+                run.finish({**result, "arm": run.arm.label, "from": f"{other}: {name}"})
                 taken += 1
     return taken
 
 
-def _finished(other: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The results in a study's folder, each with its path."""
-    found = [(path, read(path)) for path in sorted((other / "runs").glob(f"*/*/{RESULT}"))]
-    if not found:
-        raise UsageError(f"{other} holds no finished runs of a study.")
-    return found
+def _finished(other: Path) -> Mapping[str, Result]:
+    """Return the results in a study's folder by the runs' names."""
+    results = Results(other)
+    if not results:
+        raise UsageError(f"{other} holds no finished runs of a study.", code="no-finished-runs")
+    return results
 
 
 def serves(study: Study, result: Mapping[str, Any]) -> bool:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from training.output import provenance
 from training.recipe import Recipe
 from training.resolving import resolve
-from training.studies.crossval import Validation, rerun, validate
+from training.studies.crossval import Validation, name_of, rerun, results_of, validate
 from training.studies.plan import check_images, read
+from training.studies.results_file import Results
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
 from training.studies.stand_ins import with_recipes
@@ -274,7 +275,7 @@ def _rerun_all(
         recipe = search.recipe(space, values, search.seed + 1 + number)
         # Of other values, as later trials may find, they would be other reruns.
         place = folder / f"rerun-{recipe.digest}"
-        if (place / "result.json").exists():
+        if name_of(place) in results_of(place):
             continue
         with claimed(place) as ours:
             if not ours:
@@ -291,13 +292,10 @@ def _rerun_all(
 
 def reruns_of(search: Search, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:
     """The finished reruns of the best values."""
-    found = []
-    for number in range(search.reruns):
-        recipe = search.recipe(space_of(loss), values, search.seed + 1 + number)
-        path = folder / loss / f"rerun-{recipe.digest}" / "result.json"
-        if path.exists():
-            found.append(read(path))
-    return found
+    results = Results(folder)
+    recipes = (search.recipe(space_of(loss), values, search.seed + 1 + number) for number in range(search.reruns))
+    names = (f"{loss}/rerun-{recipe.digest}" for recipe in recipes)
+    return [results[name] for name in names if name in results]
 
 
 def _shown(values: dict[str, float]) -> str:

@@ -21,7 +21,7 @@ from training.recipe import Recipe
 from training.run import Place
 from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
-from training.studies.plan import FAILURE, RESULT, Plan, Run
+from training.studies.plan import FAILURE, Plan, Run
 from training.studies.same_images import Images, images_of, known_images, learn, trained_on
 from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
@@ -72,7 +72,7 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 
 def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
-    """Train the run's recipes, going on from their checkpoints, measure, and write result.json; what it holds.
+    """Train the run's recipes, going on from their checkpoints, measure, and append the result to results.jsonl.
 
     The test split is read when training has ended. A failure is written down and raised, other images than those of the
     study's finished runs among them.
@@ -84,8 +84,7 @@ def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     except ZooError as error:
         write_json(run.folder / FAILURE, {"error": type(error).__name__, "message": str(error)})
         raise
-    write_json(run.folder / RESULT, {**result, "wall_seconds": time.perf_counter() - started})
-    (run.folder / FAILURE).unlink(missing_ok=True)
+    run.finish({**result, "wall_seconds": time.perf_counter() - started})
     for checkpoint in run.folder.glob(f"*/{CHECKPOINT}"):
         checkpoint.unlink()
     return run.result()

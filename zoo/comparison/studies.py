@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from zoo.comparison.runs import Run
 from zoo.errors import UsageError
-from zoo.files import read_object
+from zoo.files import complete_lines, read_object
 from zoo.published.scores import WHOLE
 from zoo.report.history import recalls_of
+
+RESULTS = "results.jsonl"
 
 Record = dict[str, Any]
 
 
 def study_runs(folder: Path) -> list[Run]:
-    """Every finished run of the study in `folder`, or of the studies in its subfolders, in the order of their paths.
+    """Every finished run of the study in `folder`, or of the studies in its subfolders, in the order of their names.
 
     A result that cannot be read hides no other. Raises `UsageError` where there is no such folder.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; name that of a study, or the one that studies lie in.")
-    studies = [folder] if (folder / "runs").is_dir() else sorted(folder.iterdir())
+    studies = [folder] if (folder / RESULTS).is_file() else sorted(folder.iterdir())
     return [run for study in studies for run in _runs(study)]
 
 
 def _runs(study: Path) -> Iterator[Run]:
     plan = read_object(study / "plan.json")
-    for path in sorted(study.glob("runs/*/*/result.json")):
-        result = read_object(path)
+    for name, result in sorted(_results(study), key=lambda pair: pair[0].split("/")):
         try:
-            run = _run(study, path, {**_planned(plan, result), **result}, plan.get("study"))
+            run = _run(study, name, {**_planned(plan, result), **result}, plan.get("study"))
         except (KeyError, TypeError, IndexError):
             continue
         if run is not None:
             yield run
 
 
-def _run(study: Path, path: Path, result: Record, planned: str | None) -> Run | None:
+def _results(study: Path) -> Iterator[tuple[str, Record]]:
+    """Yield the run's name and the result of each line that can be read."""
+    for line in complete_lines(study / RESULTS):
+        try:
+            result = json.loads(line)
+            yield str(result["run"]), result
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _run(study: Path, name: str, result: Record, planned: str | None) -> Run | None:
     """None where what was trained is not known. planned: the study's name."""
     if "resolved" not in result:
         return None
@@ -46,7 +58,7 @@ def _run(study: Path, path: Path, result: Record, planned: str | None) -> Run | 
     known = [each for each in measured if each["view"] == WHOLE]
     members = [{k: v for k, v in each.items() if k not in ("name", "seed", "sources")} for each in result["resolved"]]
     return Run(
-        name=f"{study.name}/{path.parent.parent.name}/{path.parent.name}",
+        name=f"{study.name}/{name}",
         dim=int(known[0]["dim"]),
         seed=int(result["seed"]),
         selection=_selection(study, result),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
@@ -21,8 +22,9 @@ from training.studies.asked import plan_of, resumed
 from training.studies.command_line import command_of, command_of_search
 from training.studies.formats import as_markdown, to_json
 from training.studies.page import as_html
-from training.studies.plan import RESULT, Plan, read_plan, write_plan
+from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.report import report_of
+from training.studies.results_file import RESULTS
 from training.studies.search import Search
 from training.studies.table import study_of
 from zoo.cli.command import Command
@@ -83,9 +85,11 @@ def test_the_remedy_for_a_damaged_plan_helps(tmp_path: Path) -> None:
     assert [run.finished for run in write_plan(plan, tmp_path).runs(tmp_path)] == [True, False]
     with pytest.raises(UsageError, match=r"zoo benchmark run STUDY$"):
         read_plan(tmp_path / "images")
-    (plan.runs(tmp_path)[0].folder / RESULT).write_text("{")
-    with pytest.raises(TrainingError, match=r"Delete it to make it again\.$"):
+    (tmp_path / RESULTS).write_text("{\n")
+    with raises(TrainingError, "damaged-results"):
         plan.runs(tmp_path)[0].result()
+    (tmp_path / RESULTS).write_text("")
+    assert not plan.runs(tmp_path)[0].finished
 
 
 def test_a_report_before_the_first_finished_run_says_so(tmp_path: Path) -> None:
@@ -118,8 +122,7 @@ def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path
     plan = only(toys.plan(tmp_path / "images"), "margin")
     for number, run in enumerate(plan.runs(tmp_path)):
         finish(run, 0.6, [1.0])
-        path = run.folder / RESULT
-        path.write_text(json.dumps({**run.result(), "date": f"2026-11-2{number}T07:08:20+00:00"}))
+        toys.change(run, date=f"2026-11-2{number}T07:08:20+00:00")
     report = report_of(plan, tmp_path)
     assert (report.missing, report.claims) == ([], [])
     markdown, written = as_markdown(report), to_json(report)

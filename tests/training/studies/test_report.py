@@ -19,7 +19,7 @@ from training.studies.arms import recipes_of
 from training.studies.beside import published_of
 from training.studies.formats import as_csv, as_markdown, to_json, write_report
 from training.studies.page import as_html
-from training.studies.plan import RESULT, Plan, Run, read
+from training.studies.plan import Plan, Run
 from training.studies.report import report_of
 from training.studies.results import value_of
 from training.studies.statistics import (
@@ -135,8 +135,7 @@ def finish(run: Run, r1: float, spectrum: list[float]) -> None:
     training = [{"epochs": 2, "measured_epoch": 2, "seconds": 30.0, "precision": "fp32", "log": log}]
     facts = {"device": "cpu", "hardware": {"cpu": "x"}, "versions": {"torch": "2"}, "commit": "abc"}
     head = {"arm": run.arm.label, "seed": run.seed, "selection": run.selection, "recipes": run.digests}
-    run.folder.mkdir(parents=True)
-    write_json(run.folder / RESULT, {**head, "evaluations": evaluations, "training": training, **facts})
+    run.finish({**head, "evaluations": evaluations, "training": training, **facts})
 
 
 SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66)}
@@ -196,7 +195,7 @@ def test_that_selections_were_made_otherwise_is_said(tmp_path: Path) -> None:
     for run in both.runs(tmp_path):
         finish(run, 0.5, [1.0])
         if run.selection == "validation":
-            write_json(run.folder / RESULT, {**read(run.folder / RESULT), "commit": "def"})
+            toys.change(run, commit="def")
     assert (
         report_of(both, tmp_path).unlike == "The two were made with other commits, which may be part of the difference."
     )
@@ -247,7 +246,7 @@ def test_differences_are_promised_only_where_the_reference_was_chosen(plan: Plan
 
 def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: Path) -> None:
     runs = plan.runs(tmp_path)
-    (runs[-1].folder / RESULT).unlink()
+    toys.forget(runs[-1])
     write_json(runs[-1].folder / "failure.json", {"error": "TrainingError", "message": "nan"})
     report = report_of(plan, tmp_path)
     assert report.missing == ["contrastive, seed 2"]
@@ -257,7 +256,7 @@ def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: 
     assert judged.difference.n == 2
     assert "Failed: contrastive, seed 2: nan" in as_markdown(report)
     for run in runs[:-1]:
-        (run.folder / RESULT).unlink()
+        toys.forget(run)
     empty = report_of(plan, tmp_path)
     assert empty.rows == []
     assert {judged.verdict for judged in empty.claims} == {UNDECIDED}

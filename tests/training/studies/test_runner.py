@@ -16,16 +16,19 @@ import torch
 from PIL import Image
 
 import training.loop
+from tests.raising import raises
 from tests.training.studies import toys
 from training import state
 from training.studies import measuring, single, table
-from training.studies.plan import FAILURE, RESULT, Plan, chosen, read_plan, write_plan
+from training.studies.plan import FAILURE, Plan, chosen, read_plan, write_plan
+from training.studies.results_file import RESULTS
 from training.studies.reuse import adopt
 from training.studies.runner import Tally, run_all
 from training.studies.same_images import known_images
 from training.studies.single import claimed, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
+from zoo.files import complete_lines
 
 
 @pytest.fixture
@@ -96,14 +99,13 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
         go(plan, folder)
     monkeypatch.undo()
     monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
-    (first,) = folder.rglob(RESULT)
-    written = first.stat().st_mtime_ns
+    (first,) = complete_lines(folder / RESULTS)
     epochs = []
     epoch = training.loop._epoch
     monkeypatch.setattr(training.loop, "_epoch", lambda run, *rest: epochs.append(run.recipe.seed) or epoch(run, *rest))
     tally = go(read_plan(folder), folder)
     assert (len(tally.before), len(tally.done)) == (1, 3)
-    assert first.stat().st_mtime_ns == written
+    assert complete_lines(folder / RESULTS)[0] == first
     assert len(epochs) == 1 + 2 + 2  # the second run goes on from its checkpoint
     assert len(go(read_plan(folder), folder).before) == 4
     whole = tmp_path / "whole"
@@ -126,6 +128,7 @@ def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path, data: Pa
 
 WORKER = """
 import sys, pathlib, torch
+from tests.raising import raises
 from tests.training.studies import toys
 from training.studies.runner import run_all
 from training.studies.single import workplace
@@ -142,7 +145,7 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
     with subprocess.Popen([sys.executable, "-c", WORKER, str(data), str(folder)]) as other:
         try:
             deadline = time.monotonic() + 120
-            while not list(folder.rglob(RESULT)):
+            while not complete_lines(folder / RESULTS):
                 assert other.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
@@ -271,10 +274,10 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert [run.title for run in tally.done] == ["ms, seed 0", "ms, seed 1"]
     result = tally.before[0].result()
     assert result["arm"] == "pairs"
-    assert result["from"] == str(tmp_path / "one" / "runs" / "contrastive" / "seed-0" / RESULT)
+    assert result["from"] == f"{tmp_path / 'one'}: contrastive/seed-0"
     more = dataclasses.replace(other, study=dataclasses.replace(other.study, measures=(R1, Measure("nmi"))))
     assert adopt(more, more.runs(tmp_path / "three"), tmp_path / "one") == 0
-    with pytest.raises(UsageError, match="holds no finished runs"):
+    with raises(UsageError, "no-finished-runs"):
         adopt(other, runs, tmp_path)
 
 
@@ -314,8 +317,7 @@ def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, o
 def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, seeds=1)
     go(plan, tmp_path)
-    result = plan.runs(tmp_path)[1].folder / RESULT
-    result.write_text(json.dumps({**json.loads(result.read_text()), "data": ["00000000"]}))
+    toys.change(plan.runs(tmp_path)[1], data=["00000000"])
     with pytest.raises(TrainingError, match="from other images than"):
         known_images(plan.runs(tmp_path))
 

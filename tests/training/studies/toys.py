@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from training.studies.plan import Plan
+from training.studies.plan import Plan, Run
+from training.studies.results_file import RESULTS, Results
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
+from zoo.files import write_bytes
 
 HEAD = 'heads=[{"name": "embedding", "dim": 16}]'
 """As wide as the features are, so that the embedding can fill its dimension."""
@@ -49,3 +53,21 @@ def images(folder: Path, classes: int = 8, each: int = 4) -> Path:
 
 def plan(data: Path, seeds: int = 2, selections: tuple[str, ...] = ("last",), settings: tuple[str, ...] = ()) -> Plan:
     return Plan(STUDY, "glyphs", seeds, selections, (*SETTINGS, *settings), str(data))
+
+
+def rewrite(folder: Path, results: dict[str, dict[str, Any]]) -> None:
+    """Replace the results in a folder, as somebody who edits results.jsonl does."""
+    lines = "".join(json.dumps({"run": run, **result}) + "\n" for run, result in results.items())
+    write_bytes(folder / RESULTS, lines.encode())
+
+
+def change(run: Run, **facts: Any) -> None:
+    """Change the facts in the result of a finished run."""
+    folder = run.results.path.parent
+    rewrite(folder, {**Results(folder), run.name: {**run.result(), **facts}})
+
+
+def forget(run: Run) -> None:
+    """Remove the result of a finished run."""
+    folder = run.results.path.parent
+    rewrite(folder, {name: result for name, result in Results(folder).items() if name != run.name})
