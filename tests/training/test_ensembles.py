@@ -13,7 +13,6 @@ import torch
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model
-from training.ensemble_command import COMMAND
 from training.ensembles import concatenate
 from zoo import paths
 from zoo.architectures.ensemble import Ensemble
@@ -133,29 +132,16 @@ def test_a_wrong_description_is_refused(args: dict[str, object], match: str) -> 
         create_trunk("ensemble", 1, args)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """`zoo ensemble`, whether or not the installed package offers it already."""
-
-    class Point:
-        name = "ensemble"
-
-        def load(self) -> object:
-            return COMMAND
-
-    monkeypatch.setattr("zoo.cli.main.entry_points", lambda group: [Point()])
-    return main(["ensemble", *arguments])
-
-
-def test_the_command(members: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(members: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     names = [str(folder) for folder in members]
-    assert run(monkeypatch, *names[:2], "--as", "pair") == 0
+    assert main(["ensemble", *names[:2], "--as", "pair"]) == 0
     assert "pair: 2 models, 18 dimensions." in capsys.readouterr().out
     assert zoo.load("pair").dim == 18
     # By name, and in place of an older ensemble of that name.
-    assert run(monkeypatch, "pair", names[2], "--as", "all", "--json") == 0
+    assert main(["ensemble", "pair", names[2], "--as", "all", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["name"], told["folder"], told["card"]["dim"]) == ("all", str(paths.local_models() / "all"), 30)
-    assert run(monkeypatch, *names, "--as", "pair") == 0
+    assert main(["ensemble", *names, "--as", "pair"]) == 0
     assert zoo.load("pair").dim == 30
 
 
@@ -172,9 +158,8 @@ def test_mistakes_in_the_command_are_told(
     arguments: list[str],
     status: int,
     message: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make_model(paths.local_models() / "toy")
-    assert run(monkeypatch, *arguments) == status
+    assert main(["ensemble", *arguments]) == status
     assert message in capsys.readouterr().err

@@ -220,6 +220,26 @@ def test_list(capsys, toy):
     assert "no model matches" in err
 
 
+@pytest.mark.usefixtures("toy")
+def test_list_hides_recipes_and_counts_them(capsys):
+    assert main(["list", "--json"]) == 0
+    statuses = {row["name"]: row["status"] for row in json.loads(capsys.readouterr().out)}
+    usable = {name for name, status in statuses.items() if status != "recipe"}
+    assert {"toy-pool", "margin-conv4-glyphs", "dinov2-s14"} <= usable < statuses.keys()
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[2:-1]} == usable
+    assert lines[-1].startswith(f"{len(statuses) - len(usable):,} recipes")
+    assert "zoo list --recipes" in lines[-1]
+    assert main(["list", "--recipes"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]} == statuses.keys()
+    assert main(["list", "--status", "recipe", "--dataset", "cub"]) == 0
+    assert "diva-r50-cub" in capsys.readouterr().out
+    assert main(["list", "--backbone", "ibn", "--dataset", "sop"]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), err) == (1, "")
+
+
 def test_info(capsys, toy):
     for name in ("toy-pool", str(toy)):
         assert main(["info", name, "--json"]) == 0

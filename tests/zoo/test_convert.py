@@ -19,7 +19,7 @@ import zoo.convert
 from zoo.architectures import register
 from zoo.architectures.bn_inception import BNInception
 from zoo.architectures.published import PUBLISHED
-from zoo.cli.convert import COMMAND
+from zoo.cli.main import main
 from zoo.convert import convert
 from zoo.errors import RecipeError, UsageError
 from zoo.network import create_trunk
@@ -43,14 +43,6 @@ def caffe_state() -> dict[str, Tensor]:
     }
 
 
-def run(*arguments: str) -> int | None:
-    from argparse import ArgumentParser
-
-    parser = ArgumentParser()
-    COMMAND.configure(parser)
-    return COMMAND.run(parser.parse_args(arguments))
-
-
 def test_bn_inception_from_the_public_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,7 +51,7 @@ def test_bn_inception_from_the_public_file(
     sha256 = publish(file, state, legacy=True)
     public = dataclasses.replace(PUBLISHED["bn_inception"], sha256=sha256[:9])
     monkeypatch.setitem(zoo.convert.PUBLISHED, "bn_inception", public)
-    assert run(str(file), "--architecture", "bn_inception", "--out", str(out), "--json") == 0
+    assert main(["convert", str(file), "--architecture", "bn_inception", "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"folder": str(out), "architecture": "bn_inception"}
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
     with safe_open(out / "model.safetensors", "pt") as written:

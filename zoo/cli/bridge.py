@@ -9,8 +9,6 @@ from zoo.cli.command import Command
 from zoo.cli.parsing import Parser
 
 COMMANDS = {
-    "list": "zoo.cli.list:COMMAND",
-    "info": "zoo.cli.info:COMMAND",
     "evaluate": "zoo.cli.evaluate:COMMAND",
     "embed": "zoo.cli.embed:COMMAND",
     "score": "zoo.cli.score:COMMAND",
@@ -21,12 +19,7 @@ COMMANDS = {
     "distill": "training.distilling.command:COMMAND",
     "publish-all": "training.publishing.command:COMMAND",
     "export": "exports.command:COMMAND",
-    "verify": "zoo.cli.verify:COMMAND",
-    "push": "zoo.cli.push:COMMAND",
-    "baseline": "zoo.cli.baseline:COMMAND",
-    "convert": "zoo.cli.convert:COMMAND",
     "text-tower": "exports.text_command:COMMAND",
-    "ensemble": "training.ensemble_command:COMMAND",
     "toy": "training.toy.command:COMMAND",
     "index": "serving.commands:INDEX",
     "search": "serving.search_command:SEARCH",

@@ -1,0 +1,531 @@
+"""`zoo list`, `info`, `verify`, `baseline`, `ensemble`, `convert` and `push`: models by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zoo.cli.options import BatchSize, Device, Json, Model, Strict, strict_status
+from zoo.console import note, note_left_out, one_line, print_json, print_table
+
+if TYPE_CHECKING:
+    from zoo.cards import Card
+    from zoo.catalogue import ModelInfo
+    from zoo.errors import ImageError
+    from zoo.hub.publication import Publication
+    from zoo.images import ImageLike
+    from zoo.verify import Check
+
+app = typer.Typer()
+
+DataSetFolder = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="folder of the data sets (default: ZOO_DATA, else downloaded)"),
+]
+
+# zoo list
+
+FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
+COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
+CHANGED = "*"
+
+
+@app.command(
+    "list",
+    epilog="""\
+  zoo list
+  zoo list --dataset omniglot --recipes
+  zoo list --status hub                     strong public backbones that load by name
+  zoo list --json                           everything, recipes too
+
+size: megabytes on disk, or millions of parameters (M) if the model is not here yet. paper's R@1: on the model's data
+set, or on the one that is named; zoo info NAME has all of them.""",
+)
+def list_models(
+    method: Annotated[str | None, typer.Option(metavar="M", help="only models of this method")] = None,
+    backbone: Annotated[str | None, typer.Option(metavar="B", help="only models of this backbone")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="D", help="only models of this data set")] = None,
+    status: Annotated[str | None, typer.Option(metavar="S", help="only shipped, trained, hub or recipe")] = None,
+    recipes: Annotated[bool, typer.Option("--recipes", help="also list the recipes not trained yet")] = False,
+    as_json: Json = False,
+) -> None:
+    """list the models: trained here, shipped, or on the Hub"""
+    from zoo.registry import damaged
+    from zoo.registry import list_models as known_models
+
+    models = known_models(method, backbone, dataset, status)
+    if as_json:
+        print_json([_row(model) for model in models])
+    else:
+        _print_models(models, recipes or status == "recipe")
+    for reason in damaged().values():
+        note(f"not listed, because it is damaged: {reason}")
+
+
+def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
+    shown = [model for model in models if with_recipes or model.status != "recipe"]
+    hidden = len(models) - len(shown)
+    if shown:
+        print_table(COLUMNS, [_cells(model) for model in shown], numbers=("dim", "size", "paper's R@1", "R@1"))
+    if any(map(_is_changed, shown)):
+        print(f"{CHANGED} is for the recipe; this model was trained with changes to it: zoo info NAME")
+    if hidden:
+        print(f"{hidden:,} recipe{'' if hidden == 1 else 's'} not trained yet: zoo list --recipes")
+    if not models:
+        note("no model matches; without filters all are listed: zoo list")
+
+
+def _row(model: ModelInfo) -> dict[str, Any]:
+    row = {fact: getattr(model, fact) for fact in FACTS}
+    measured = {"published_recall_at_1": _published_recall(model), "recall_at_1": _recall_at_1(model)}
+    changed = {"changed": dict(model.origin.changed)}
+    return {**row, "size": model.size, "parameters": model.parameters, **measured, **changed}
+
+
+def _cells(model: ModelInfo) -> list[str]:
+    row = {**_row(model), "status": model.standing}
+    return [*(_cell(row[fact]) for fact in FACTS), _size(row), _paper_cell(model), _cell(row["recall_at_1"])]
+
+
+def _published_recall(model: ModelInfo) -> float | None:
+    """Return the first R@1 that a paper prints for the model on its own data set."""
+    return model.papers_recall.get(model.dataset)
+
+
+def _paper_cell(model: ModelInfo) -> str:
+    """Return R@1 on the model's own data set; else the first that a paper measured, with the name of its data set."""
+    if _published_recall(model) is not None or not model.papers_recall:
+        return _cell(_published_recall(model)) + (CHANGED if _is_changed(model) else "")
+    dataset, value = next(iter(model.papers_recall.items()))
+    return f"{dataset} {value:.4f}"
+
+
+def _is_changed(model: ModelInfo) -> bool:
+    return bool(model.origin.changed) and _published_recall(model) is not None
+
+
+def _recall_at_1(model: ModelInfo) -> float | None:
+    """Return the newest score on the unseen classes of the data set that the model was trained on."""
+    own = [r for r in model.results if (r["dataset"], r["split"]) == (model.dataset, "test")]
+    return own[-1]["metrics"].get("recall_at_1") if own else None
+
+
+def _size(row: dict[str, Any]) -> str:
+    """Return megabytes on disk, else millions of parameters."""
+    if row["size"] is not None:
+        return f"{row['size'] / 1e6:.1f} MB"
+    return f"{row['parameters'] / 1e6:.1f} M" if row["parameters"] else "-"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+# zoo info
+
+
+@app.command(
+    "info",
+    epilog="""\
+  zoo info margin-conv4-glyphs
+  zoo info diva-r50-cub                     a recipe: what it would train, and what the paper reports
+  zoo info ./my-model --json""",
+)
+def info(name: Model, as_json: Json = False) -> None:
+    """show a model's card, files, measured and published scores"""
+    from zoo.registry import info as model_info
+
+    model = model_info(name)
+    if as_json:
+        print_json(model.to_json())
+        return
+    print_table(("what", "value"), list(_facts(model).items()))
+    for result in model.results:
+        print(f"\nmeasured on {_subject(result)}")
+        print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
+    if model.published:
+        print(f"\npublished{_changes(model)}")
+        print_table(("data set", "metric", "value", "dim", "source"), _published_rows(model), numbers=("value", "dim"))
+    for line in _advice(model):
+        print(line)
+
+
+def _facts(model: ModelInfo) -> dict[str, str]:
+    facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
+    facts["status"] = model.standing
+    if model.parameters:
+        facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
+    if model.card is not None:
+        files = {"files": ", ".join(_files(model)) or "-"}
+        size = {"size": f"{(model.size or 0) / 1e6:.2f} MB"}
+        return {**facts, **_card_facts(model.card), **_recipe(model), **files, "folder": str(model.folder), **size}
+    more = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
+    return {**facts, **more, "paper's R@1": _papers_recall(model)}
+
+
+def _recipe(model: ModelInfo) -> dict[str, str]:
+    origin = model.origin
+    return {"recipe": f"{origin.recipe}{f', {origin.words}' if origin.words else ''}"} if origin.recipe else {}
+
+
+def _changes(model: ModelInfo) -> str:
+    """Return what a reader of the paper's numbers must know of this model."""
+    changes = model.origin.words
+    return f" for {model.origin.recipe} (of this model, {changes})" if changes else ""
+
+
+def _papers_recall(model: ModelInfo) -> str:
+    """Return R@1 on the model's own data set, else on each that a paper has."""
+    recall = model.papers_recall
+    if model.dataset in recall:
+        return f"{recall[model.dataset]:.4f}"
+    return ", ".join(f"{dataset} {value:.4f}" for dataset, value in recall.items()) or "-"
+
+
+def _card_facts(card: Card) -> dict[str, str]:
+    pixels = card.preprocessing
+    size = f"short side to {pixels.resize}, centre square of {pixels.crop}"
+    return {
+        "description": card.description or "-",
+        "architecture": card.architecture,
+        "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
+        "input": f"{pixels.mode}, {size}, {pixels.interpolation}",
+        **({"text": f"texts of up to {card.text.length} tokens"} if card.text else {}),
+        "licence": card.licence,
+        "sources": ", ".join(card.sources) or "-",
+        "fingerprint": card.fingerprint,
+    }
+
+
+def _files(model: ModelInfo) -> Iterator[str]:
+    """Yield the files that the card lists, each with its size."""
+    for name in model.card.files if model.card else ():
+        path = model.folder / name if model.folder else None
+        yield f"{name} ({path.stat().st_size / 1e6:.2f} MB)" if path and path.is_file() else f"{name} (missing)"
+
+
+def _advice(model: ModelInfo) -> list[str]:
+    """Return how to get a model that is not here."""
+    from zoo.hub import repository
+
+    if model.folder is not None:
+        return []
+    if model.status == "hub":
+        return [f"\nNot used here yet; the first use fetches it from the Hub: zoo.load({model.name!r})"]
+    return [
+        f"\nNot trained yet. Train it with: zoo train {model.name}",
+        f"Should it be published, zoo.load({model.name!r}) fetches it: https://huggingface.co/{repository(model.name)}",
+    ]
+
+
+def _published_rows(model: ModelInfo) -> list[list[str]]:
+    rows = model.published
+    return [[r["dataset"], r["metric"], f"{r['value']:.4f}", str(r.get("dim", "-")), r["source"]] for r in rows]
+
+
+def _subject(result: dict[str, Any]) -> str:
+    from zoo.datasets.dataset import part_of
+
+    named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
+    when = result.get("date", "date unknown")
+    part = part_of(result["split"])
+    if left_out := result.get("unreadable"):  # which older files do not have
+        part += f", {left_out} unreadable left out"
+    return f"{named['dataset']}, {part}, with {named['runtime']} in {named['precision']} ({when})"
+
+
+def _scores(result: dict[str, Any]) -> list[list[str]]:
+    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.get("intervals", {}).items()}
+    return [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result["metrics"].items()]
+
+
+# zoo verify
+
+MARKS = {True: "ok", False: "FAILED", None: "not checked"}
+UNSUITED = "unsuited"
+"""Mark of a check that says something of the network and is not a failure of its folder."""
+
+
+@app.command(
+    "verify",
+    epilog="""\
+  zoo verify margin-conv4-glyphs        one line per check; the exit status is 1 if any fails
+  zoo verify diva-r50-cub --data DIR    measure its scores on CUB200-2011 again
+  zoo verify ./my-model --quick --json
+
+A check that cannot be made here (torch or the data are missing) is shown as such and does not fail. Neither does a
+network that torch's half precision (fp16, bf16) does not suit, which is marked "unsuited": use it in fp32.""",
+)
+def verify(
+    model: Model,
+    data: DataSetFolder = None,
+    quick: Annotated[bool, typer.Option("--quick", help="files and golden images only, no scores")] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> int:
+    """check a model's files and golden embeddings, and measure it again"""
+    checks = []
+    for check in _checks(model, data, quick, device):
+        checks.append(check)
+        if not as_json:
+            print(f"{_mark(check):<12}{one_line(check.name):<40}{one_line(check.detail)}", flush=True)
+    if as_json:
+        print_json([check.to_json() for check in checks])
+    return 1 if any(check.fails for check in checks) else 0
+
+
+def _mark(check: Check) -> str:
+    return UNSUITED if check.ok is False and not check.fails else MARKS[check.ok]
+
+
+def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
+    from zoo.datasets import check_data
+    from zoo.records import verify_records
+    from zoo.registry import find
+    from zoo.remeasure import remeasure
+    from zoo.remeasure_cost import remeasure_costs
+    from zoo.verify import verify as verify_golden
+    from zoo.verify import verify_files
+
+    if data is not None:
+        check_data(data, "folder")  # scores on a table are checked against it
+    folder = find(model)
+    yield from verify_golden(folder)
+    yield from verify_files(folder)
+    yield from verify_records(folder)
+    if not quick:
+        yield from remeasure(folder, data, sys.stderr.isatty(), device)
+        yield from remeasure_costs(folder, data, sys.stderr.isatty())
+
+
+# zoo baseline
+
+
+@app.command(
+    "baseline",
+    epilog="""\
+  zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
+  zoo baseline dinov2-s14 --as birds --whiten birds.csv  the images of a table; it needs no labels
+  zoo baseline timm/resnet50.a1_in1k --as r50-plain
+  zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
+  zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
+  zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify
+Images of --whiten that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
+)
+def baseline(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="a public backbone (zoo list --status hub), timm/ID, or its folder")
+    ],
+    new_name: Annotated[str, typer.Option("--as", metavar="NAME", help="name it gets in the local zoo")],
+    whiten: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="fit PCA whitening on all images in this folder, or of a table (CSV with the column image; if it has "
+            "a column split, on those to train on)",
+        ),
+    ] = None,
+    whiten_on: Annotated[
+        str | None, typer.Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set")
+    ] = None,
+    data: DataSetFolder = None,
+    dim: Annotated[int | None, typer.Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
+    size: Annotated[int | None, typer.Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
+    joint: Annotated[bool, typer.Option("--joint", help="keep CLIP's projection into the space of its texts")] = False,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="fit on this many of the images, drawn evenly (default: all)")
+    ] = None,
+    batch_size: BatchSize = 64,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """save a public backbone as a model of your own, whitened if wanted"""
+    from zoo import paths
+    from zoo.registry import find
+
+    images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
+    folder = find(name)
+    from zoo.baselines.own import save_as  # torch: only after the arguments were checked
+
+    # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
+    unreadable: dict[int, ImageError] | None = {} if whiten else None
+    progress = sys.stderr.isatty()
+    card = save_as(folder, new_name, images, dim, size, batch_size, progress, device, joint, unreadable)
+    out = paths.local_models() / new_name
+    note_left_out((unreadable or {}).values())
+    if as_json:
+        print_json({"folder": str(out), "card": card.to_json()})
+    else:
+        fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
+        print(f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}")
+    return strict_status(strict, unreadable)
+
+
+def _whitening_images(
+    whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
+) -> Sequence[ImageLike] | None:
+    """Return the images to fit whitening on; None if no whitening is wanted."""
+    from zoo.baselines.saving import images_of
+    from zoo.datasets import load
+    from zoo.errors import UsageError
+
+    if whiten and whiten_on:
+        raise UsageError(
+            "whitening is fitted on a folder or table (--whiten) or on a data set (--whiten-on), not on both.",
+            code="two-whitenings",
+        )
+    if whiten_on:
+        return images_of(load(whiten_on, "train", data).images, limit, batch_size)
+    return images_of(whiten or None, limit, batch_size)
+
+
+# zoo ensemble
+
+
+@app.command(
+    "ensemble",
+    epilog="""\
+  zoo ensemble group-ibn-cub group-d169-cub --as group-2-cub        two models of the local zoo
+  zoo ensemble ./first ./second ./third --as three                  or of any folders
+
+The members must preprocess images alike. The ensemble is a model like any other in the local zoo (ZOO_HOME/models); it
+replaces one of the same name. zoo evaluate, zoo export, zoo index and zoo.load take it by its name.""",
+)
+def ensemble(
+    members: Annotated[list[str], typer.Argument(metavar="MODEL...", help="names or folders of two or more models")],
+    new_name: Annotated[str, typer.Option("--as", metavar="NAME", help="name of the ensemble")],
+    as_json: Json = False,
+) -> None:
+    """join trained models into one that concatenates their embeddings"""
+    from zoo import paths
+    from zoo.cards import NAME
+    from zoo.errors import UsageError
+    from zoo.registry import find
+
+    if not NAME.fullmatch(new_name):
+        raise UsageError(
+            f"--as {new_name}: a name holds lower-case letters, digits, '.', '_' and '-' only.", code="model-name"
+        )
+    folder, sources = paths.local_models() / new_name, [find(member) for member in members]
+    from training.ensembles import concatenate  # torch: only after the members were found
+
+    card = concatenate(sources, folder, new_name)
+    if as_json:
+        print_json({"name": card.name, "folder": str(folder), "card": card.to_json()})
+    else:
+        print(f"{card.name}: {len(members)} models, {card.dim} dimensions.")
+        print(f"Written to {folder}. Measure it with: zoo evaluate {card.name}")
+
+
+# zoo convert
+
+
+@app.command(
+    "convert",
+    epilog="""\
+  zoo convert bn_inception-52deb4733.pth --architecture bn_inception --out weights/bn_inception
+  zoo convert googlenet-1378be20.pth --architecture googlenet --out weights/googlenet
+  zoo convert FILE.pth --architecture resnet50 --sha256 HEX --out weights/resnet50""",
+)
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the published file: a PyTorch state dict (.pth)")],
+    architecture: Annotated[str, typer.Option(metavar="NAME", help="bn_inception, googlenet or timm's name")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="folder to write")],
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="the file's SHA-256 (not needed for the known public files)")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """convert a published .pth file of pretrained weights to safetensors"""
+    from zoo.errors import UsageError
+
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}.", code="no-such-file")
+    from zoo.convert import convert as convert_weights  # torch: only after the file was found
+
+    folder = convert_weights(file, architecture, out, sha256)
+    if as_json:
+        print_json({"folder": str(folder), "architecture": architecture})
+    else:
+        print(f"weights of {architecture} written to {folder}; train from them with backbone.pretrained={folder}")
+
+
+# zoo push
+
+
+@app.command(
+    "push",
+    epilog="""\
+  zoo push margin-conv4-glyphs my-org/margin-conv4-glyphs --dry-run     what would be sent, and the README
+  zoo push ./my-model my-org/my-model --private                         logged in before, with: hf auth login
+  zoo push ./my-model my-org/my-model --branch v2 --message "longer training"
+  zoo push ./my-model other-org/their-model --pull-request""",
+)
+def push(
+    model: Model,
+    repository: Annotated[
+        str, typer.Argument(metavar="REPOSITORY", help="org/name on the Hub; a bare name goes under ZOO_HUB_ORG")
+    ],
+    private: Annotated[bool | None, typer.Option("--private", help="make a new repository private")] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", "--revision", metavar="NAME", help="branch to write; made if it does not exist"),
+    ] = None,
+    pull_request: Annotated[
+        bool, typer.Option("--pull-request", help="propose the model to a repository that exists")
+    ] = False,
+    licence: Annotated[
+        str | None, typer.Option(metavar="ID", help="instead of the card's, as apache-2.0 or cc-by-nc-4.0")
+    ] = None,
+    message: Annotated[str | None, typer.Option(metavar="TEXT", help="message of the commit")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="check, print what would be sent, and send nothing")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="write what would be sent to DIR, and send nothing")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="also push ONNX graphs below the floor of zoo export")] = False,
+    as_json: Json = False,
+) -> None:
+    """check a model and push it to the Hugging Face Hub"""
+    from zoo.hub.publish import push as push_model
+
+    dry = dry_run or out is not None
+    publication = push_model(
+        model,
+        repository,
+        private=private,
+        branch=branch,
+        create_pr=pull_request,
+        licence=licence,
+        message=message,
+        dry_run=dry,
+        force=force,
+    )
+    if out is not None:
+        publication.write(out)
+    if as_json:
+        print_json({**publication.to_json(), **({"readme": publication.readme} if dry else {})})
+    else:
+        _print_publication(publication, dry)
+
+
+def _print_publication(publication: Publication, dry: bool) -> None:
+    sizes = [(name, str(size)) for name, size in publication.sizes.items()]
+    print_table(("file", "bytes"), sizes, numbers=("bytes",))
+    for name in publication.left_out:
+        print(f"not sent: {one_line(name)}")
+    for remark in publication.remarks:
+        print(f"note: {remark}")
+    where = f"{publication.repository} ({publication.revision})"
+    if dry:
+        print(f"\n{publication.readme}\nnothing was sent to {where}")
+    else:
+        print(f"sent to {where}: {publication.pull_request or publication.url}")
