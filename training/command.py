@@ -40,8 +40,7 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from training.crediting import credited_whole
-    from training.resolving import resolve
+    from training.resolving import resolve, with_custom_name
     from training.trackers import check_trackers
     from zoo.console import print_json
     from zoo.datasets import check_data
@@ -49,7 +48,7 @@ def _run(args: Namespace) -> int:
     check_trackers(args.track)
     if args.data is not None:
         check_data(args.data, "folder")  # what is not there at all is told before torch is loaded
-    recipe: Recipe | Ensemble = credited_whole(resolve(args.name, args.settings, args.seed, args.rename), args.name)
+    recipe: Recipe | Ensemble = with_custom_name(resolve(args.name, args.settings, args.seed, args.rename), args.name)
     if args.data is not None:
         check_data(args.data, recipe.data.dataset)
     if args.features is not None:

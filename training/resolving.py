@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from training.recipe import Ensemble, Recipe
+from training.recipe import Ensemble, Objective, Recipe
 from training.recipes import RECIPES
 from training.settings import override
 from training.tables import check, with_defaults
@@ -43,6 +43,45 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
     changed = override(recipe, settings)
     check_names(changed)
     return changed
+
+
+def with_custom_name(made: Recipe | Ensemble, name: str) -> Recipe | Ensemble:
+    """Return what was made of the recipe `name`, each changed objective named by `custom`."""
+    standard = RECIPES[name]()
+    if isinstance(made, Ensemble) and isinstance(standard, Ensemble):
+        pairs = zip(made.members, standard.members, strict=True)
+        return dataclasses.replace(made, members=tuple(custom(*pair) for pair in pairs))
+    return custom(made, standard) if isinstance(made, Recipe) and isinstance(standard, Recipe) else made
+
+
+def custom(recipe: Recipe, standard: Recipe) -> Recipe:
+    """Name a recipe whose loss, miner or method is not its standard's: `custom-<loss>`, or `custom-<method>`.
+
+    The papers of the standard are not the sources of such an objective, so it has none. recipe.json records the
+    standard and every changed setting (`origin_facts`).
+
+    Args:
+        recipe: what was made of the standard.
+        standard: the recipe that it was made of.
+
+    Returns:
+        The recipe; a method or sources that were set by name (`--set method=...`) stay.
+    """
+    new, old = recipe.objective, standard.objective
+    if (new.method, new.loss, _miners(new)) == (old.method, old.loss, _miners(old)):
+        return recipe
+    method = f"custom-{new.loss if new.method == 'plain' else new.method}"
+    return dataclasses.replace(
+        recipe,
+        method=method if recipe.method == standard.method else recipe.method,
+        sources=() if recipe.sources == standard.sources else recipe.sources,
+    )
+
+
+def _miners(objective: Objective) -> tuple[str | None, str | None]:
+    """Return the miner and the one that rho wraps (by default distance-weighted)."""
+    wrapped = objective.miner_args.get("miner", "distance-weighted") if objective.miner == "rho" else None
+    return objective.miner, wrapped
 
 
 def explicit(recipe: Recipe) -> Recipe:

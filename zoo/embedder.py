@@ -16,7 +16,6 @@ from zoo.errors import ImageError, ModelFolderError, UsageError
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
-    from zoo.hub.publication import Publication
     from zoo.images import ImageLike
     from zoo.text import TextTower
 
@@ -92,22 +91,6 @@ class Embedder:
         from zoo.text import embed_texts
 
         return embed_texts(self.text_tower, texts, batch_size, self.dim)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        private: bool | None = None,
-        branch: str | None = None,
-        create_pr: bool = False,
-        licence: str | None = None,
-        message: str | None = None,
-        force: bool = False,
-        revision: str | None = None,
-    ) -> Publication:
-        """Put the model's folder into the Hub's repository `org/name`, checked first; as `zoo.push` does, see there."""
-        from zoo.hub.publish import push
-
-        return push(self.folder, repo_id, private, branch, create_pr, licence, message, force=force, revision=revision)
 
     def _embed(
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None

@@ -87,7 +87,7 @@ def test_from_the_hub_after_a_push(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = make_folder(tmp_path / "toy", "resnet10t")
     with connected(monkeypatch, tmp_path / "cache") as (hub, _):
         monkeypatch.setenv("HF_TOKEN", hub.token)
-        zoo.load(folder, device="cpu").push_to_hub("org/toy")
+        zoo.push(folder, "org/toy")
         card = read_card(folder)
         theirs = timm.create_model("hf-hub:org/toy", pretrained=True, num_classes=0)
         np.testing.assert_array_equal(features_of(theirs, card), features_of(load_network(card, folder).trunk, card))

@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.crediting import credited
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
-from training.resolving import check_names
+from training.resolving import check_names, custom
 from training.settings import override
 from training.twins import twin_of
 from zoo.datasets.dataset import Dataset
@@ -57,7 +56,7 @@ def recipe_for(
     )
     changed = override(recipe, settings)
     check_names(changed)
-    return credited(changed, twin)
+    return custom(changed, twin)
 
 
 def batch_for(labels: np.ndarray) -> Batch:

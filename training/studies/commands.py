@@ -136,9 +136,6 @@ def _begun(study: str, dataset: str | None) -> list[Path]:
 
 def _configure_studies(parser: ArgumentParser) -> None:
     parser.add_argument("--paper", help="only studies whose name begins so, as revisiting or claims")
-    parser.add_argument(
-        "--missing", action="store_true", help="what of the papers no study stands for, or none in full"
-    )
     parser.add_argument("--json", action="store_true", help="print the studies, with all that they say, as JSON")
 
 
@@ -148,9 +145,6 @@ def _studies(args: Namespace) -> None:
     from training.studies.table import STUDIES
     from zoo.console import print_json, print_table
 
-    if args.missing:
-        _missing(args)
-        return
     found = [study for name, study in STUDIES.items() if args.paper in (None, name.partition("/")[0])]
     if args.json:
         print_json([asdict(study) for study in found])
@@ -159,20 +153,6 @@ def _studies(args: Namespace) -> None:
         [s.name, s.title, s.source, str(len(s.arms)), str(len(s.claims)), ", ".join(s.datasets) or "any"] for s in found
     ]
     print_table(COLUMNS, rows, numbers=("arms", "claims"))
-
-
-def _missing(args: Namespace) -> None:
-    from dataclasses import asdict
-
-    from training.studies.missing import MISSING
-    from zoo.console import print_json, print_table
-
-    found = [each for each in MISSING if args.paper in (None, each.paper.lower())]
-    if args.json:
-        print_json([asdict(each) for each in found])
-    else:
-        cells = [[e.paper, e.what, e.why, f"run by these names: {e.instead}" if e.runs else e.instead] for e in found]
-        print_table(("paper", "what", "why", "instead"), cells)
 
 
 RUN = Command(
@@ -190,9 +170,9 @@ RUN = Command(
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
-A study is a folder: plan.json, a folder a run, and the report. Give the same command again, or zoo benchmark resume,
-after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in several terminals,
-or on several machines that share the folder, shares out the runs.""",
+A study is a folder: plan.json, results.jsonl (one line per run) and the report. Give the same command again, or zoo
+benchmark resume, after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in
+several terminals, or on several machines that share the folder, shares out the runs.""",
     resumes=always,
 )
 
@@ -211,7 +191,5 @@ STUDIES = Command(
     summary="list the studies that can be run",
     configure=_configure_studies,
     run=_studies,
-    examples="""\
-  zoo benchmark studies --paper revisiting
-  zoo benchmark studies --missing""",
+    examples="  zoo benchmark studies --paper revisiting",
 )

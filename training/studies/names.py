@@ -1,14 +1,14 @@
-"""What papers call their tables and figures: the studies that stand for them, or why there is none."""
+"""The papers' names of their tables and figures, and the studies that stand for them."""
 
 from __future__ import annotations
 
-from training.studies.missing import MISSING, missing_of
 from training.studies.stand_ins import takes
 from training.studies.study import Study
 from training.studies.table import STUDIES
 from zoo.errors import UsageError, nearest
 
 _SHARING = ("sharing/tables-1-to-3", "sharing/losses")
+_SWEEPS = ("group/anchors", "group/samples", "group/classes")
 _REALITY = ("reality/tables-3-to-5", "reality/losses")
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -35,37 +35,67 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "group/appendix-g": ("group/appendix-f-g-i",),
     "group/appendix-i": ("group/appendix-f-g-i",),
     "diva/backbones": ("diva/backbones", "diva/backbones-small"),
-    **{f"{each.paper.lower()}/{name}": each.runs for each in MISSING if each.runs for name in each.names},
+    "revisiting/table-3": ("revisiting/table-2",),
+    "revisiting/figure-9": ("revisiting/figure-5",),
+    "sharing/table-5": ("sharing/ablation",),
+    "sharing/table-9": _SHARING,
+    "sharing/figure-4": ("sharing/generalisation-gap",),
+    "group/figure-3": _SWEEPS,
+    "group/figure-5": _SWEEPS,
+    "diva/table-4": ("diva/table-2",),
+    "diva/figure-1": ("diva/heads",),
+    "diva/figure-4": ("diva/heads",),
+    "diva/figure-5": ("diva/heads",),
+    "reality/figure-3": _REALITY,
+    "reality/figure-4": _REALITY,
 }
 """By the paper's name: the studies, of which those that take the data set are run. A study may go by that name itself:
-it is the first, and the others are run where it is not. What has no line here either goes by its study's own name or
-stands in `training.studies.missing`."""
+it is the first, and the others are run where it is not. What has no line here goes by its study's own name, or is in
+`NOT_RUN`."""
+
+IN_PART = frozenset(
+    {
+        *("revisiting/table-3", "revisiting/figure-9", "sharing/table-5", "sharing/table-9", "sharing/figure-4"),
+        *("group/figure-3", "group/figure-5", "diva/table-4", "diva/figure-1", "diva/figure-4", "diva/figure-5"),
+        *("reality/figure-3", "reality/figure-4"),
+    }
+)
+"""Names whose studies are not known to be all that the paper shows there; docs/papers.md says why."""
+
+NOT_RUN = frozenset(
+    {
+        *("revisiting/figure-6", "revisiting/figure-11", "sharing/figure-3", "sharing/figure-6"),
+        *("group/figure-4", "group/figure-7", "group/figure-8"),
+        *("group/appendix-c", "group/appendix-d", "group/appendix-e"),
+        *("reality/table-1", "reality/table-2", "reality/figure-1", "reality/figure-2", "reality/figure-5"),
+    }
+)
+"""Names that no study stands for; docs/papers.md says why."""
+
+WHY = "docs/papers.md, section 'Not run, and why'"
 
 
 def check_study(name: str) -> None:
-    """Raise `UsageError` for a name that stands for no study: the reason where a paper has it, else the nearest."""
+    """Raise `UsageError` for a name that no study stands for, with the place that says why, or the nearest name."""
     if name in STUDIES or name in ALIASES:
         return
-    paper, _, what = name.partition("/")
-    if (each := missing_of(name)) is not None:
-        raise UsageError(
-            f"there is no study of {each.paper}'s {what.replace('-', ' ')}: {each.why}. What comes nearest: "
-            f"{each.instead}. All that is left out: zoo benchmark studies --missing"
-        )
+    if name in NOT_RUN:
+        raise UsageError(f"there is no study of {name}: {WHY}, gives the reason and what is nearest.", code="not-run")
+    paper = name.partition("/")[0]
     known = dict.fromkeys([*STUDIES, *ALIASES])
-    # Another paper's figure of that number is no near thing.
+    # Another paper's figure of that number is not near.
     of_paper = [other for other in known if other.startswith(f"{paper}/")]
     raise UsageError(
-        f"there is no study {name!r}.{nearest(name, of_paper or known)} All studies: zoo benchmark studies"
+        f"there is no study {name!r}.{nearest(name, of_paper or known)} All studies: zoo benchmark studies",
+        code="unknown-study",
     )
 
 
 def in_part(name: str) -> str | None:
-    """What a user must know of a name whose studies are not all that the paper has there; None for others."""
-    each = missing_of(name)
-    if each is None or not each.runs:
+    """Return the note that a name's studies are not all that the paper shows; None for other names."""
+    if name not in IN_PART:
         return None
-    return f"{name}: {each.why}. What is run: {each.instead}."
+    return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {WHY}, says what is not known."
 
 
 def studies_for(name: str, dataset: str) -> list[Study]:
@@ -79,5 +109,5 @@ def studies_for(name: str, dataset: str) -> list[Study]:
     found = [study for study in known if len(known) == 1 or takes(study, dataset)]
     if not found:
         each = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in known)
-        raise UsageError(f"no study of {name} can be run on {dataset}. There are: {each}.")
+        raise UsageError(f"no study of {name} can be run on {dataset}. There are: {each}.", code="not-on-this-data-set")
     return found

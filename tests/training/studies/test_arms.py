@@ -17,7 +17,6 @@ from training.samplers.create import create_sampler
 from training.studies.arms import recipes_of
 from training.studies.exchanged import SMALL_BACKBONES
 from training.studies.measuring import Splits, measure
-from training.studies.missing import MISSING
 from training.studies.on_data import on_data
 from training.studies.plan import Plan
 from training.studies.search import Search
@@ -216,15 +215,6 @@ def test_studies_of_the_papers_data_sets_have_their_recipes(dataset: str) -> Non
     for study in STUDIES.values():
         if dataset in study.datasets:
             assert all(recipes_of(study, arm, dataset, 0) for arm in study.arms)
-
-
-def test_what_no_study_stands_for_is_said() -> None:
-    sources = {study.source for study in STUDIES.values()}
-    for each in MISSING:
-        assert each.paper in {"Revisiting", "Sharing", "Group", "DiVA", "Reality"}
-        assert f"{each.paper}, {each.what}" not in sources
-        named = re.findall(r"[a-z]+/[a-z0-9-]+", each.instead)
-        assert set(each.runs) <= set(named) <= set(STUDIES)
 
 
 def test_reduced_features_are_scikit_learns() -> None:

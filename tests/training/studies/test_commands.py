@@ -73,7 +73,9 @@ def test_what_a_name_stands_for_in_part_is_said_before_it_is_run(
     begun = ("diva/figure-4", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
     assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin") == 0
     out, err = capsys.readouterr()
-    assert err.startswith("diva/figure-4: what each of them draws is not at hand. What is run: diva/heads")
+    assert "diva/figure-4" in err
+    assert "toys/two" in err
+    assert "docs/papers.md" in err
     assert "# toys/two on glyphs" in out
     assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin", "--quiet") == 0
     assert capsys.readouterr().err == ""
@@ -205,22 +207,11 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
         call(commands.RESUME, folder, "--only", "margin")
 
 
-DIVA_4 = ("DiVA", "table 4")
-
-
 def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(commands.STUDIES, "--paper", "revisiting") == 0
     out = capsys.readouterr().out
     assert "revisiting/figure-7" in out
     assert "claims/rho" not in out
-    assert call(commands.STUDIES, "--missing", "--paper", "group") == 0
-    out = capsys.readouterr().out
-    assert "figures 7 and 8" in out
-    assert "run by these names: group/anchors, group/samples" in out
-    assert "DiVA" not in out
-    assert call(commands.STUDIES, "--missing", "--json") == 0
-    (table_4,) = [each for each in json.loads(capsys.readouterr().out) if (each["paper"], each["what"]) == DIVA_4]
-    assert table_4["runs"] == ["diva/table-2"]
     assert call(commands.STUDIES, "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(table.STUDIES)

@@ -62,7 +62,7 @@ def test_what_was_pushed_loads_and_embeds_as_before(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
-    done = zoo.load(MODEL.name, runtime="onnx").push_to_hub("org/toy", private=True, message="first")
+    done = zoo.push(MODEL.name, "org/toy", private=True, message="first")
     repository = hub.repositories["org/toy"]
     files = repository.files()
     assert repository.private
@@ -73,8 +73,8 @@ def test_what_was_pushed_loads_and_embeds_as_before(
     images, golden = read_golden(MODEL)
     fetched = zoo.load("org/toy", runtime="onnx")
     np.testing.assert_allclose(fetched.embed(images), golden, atol=1e-5)
-    assert fetched.push_to_hub("other/toy", revision="v2").revision == "v2"
-    fetched.push_to_hub("other/toy", branch="main", revision="main")  # from the cache, where files are links
+    assert zoo.push(fetched.folder, "other/toy", revision="v2").revision == "v2"
+    zoo.push(fetched.folder, "other/toy", branch="main", revision="main")  # from the cache, where files are links
     passed_on = hub.repositories["other/toy"].files()
     assert all(passed_on[name] == files[name] for name in SENT)
     assert 'zoo.load("other/toy")' in passed_on["README.md"].decode()
