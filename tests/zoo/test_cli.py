@@ -344,11 +344,16 @@ def test_mistakes_end_with_one_message(capsys, pictures, arguments, status, says
     assert "Traceback" not in err
 
 
-def test_a_wrong_k_is_refused_by_the_parser(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([*EVALUATE, "-k", "1,x"])
-    assert stop.value.code == 2
-    assert "whole numbers" in capsys.readouterr().err
+@pytest.mark.usefixtures("toy")
+def test_lists_are_repeated_or_have_commas(capsys, pictures):
+    words = [*EVALUATE, "--data", str(pictures), "--json"]
+    assert main([*words, "-k", "1,3", "--metrics", "structure,verification"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert main([*words, "-k", "1", "-k", "3", "--metrics", "structure", "--metrics", "verification"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == result["metrics"]
+    assert {"recall_at_1", "recall_at_3", "eer", "spectral_decay"} <= result["metrics"].keys()
+    assert main([*words, "-k", "1,x"]) == 2
+    assert "'1,x'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
     assert "some rows must be queries" in capsys.readouterr().err
     queries.with_suffix(".txt").write_text("1\n0\n")
     assert main([*words[:-3], str(queries.with_suffix(".txt"))]) == 2
-    assert re.search(r"rows\.npy has 5 rows, and .*q\.txt 2; one a row", capsys.readouterr().err)
+    assert re.search(r"rows\.npy has 5 rows, and .*q\.txt 2 ", capsys.readouterr().err)
 
 
 def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +269,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
     (folder / "cut.safetensors").write_bytes((folder / "features.safetensors").read_bytes()[:-9])
     named = {name: str(folder / name) for name in (path.name for path in folder.iterdir())}
     return {
-        "no labels": ([rows], r"of which classes are the rows\? Name their labels \(--labels FILE\) or data set"),
+        "no labels": ([rows], "--labels FILE"),
         "both": ([rows, "--labels", labels, "--dataset", "glyphs"], "give one of the two"),
         "of no kind": ([labels, "--labels", labels], r"in a \.npy or a \.safetensors file, not in"),
         "not there": ([str(folder / "no.npy"), "--labels", labels], "cannot be read: No such file"),
@@ -280,7 +280,7 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str]]:
         "empty": ([named["empty.npy"], "--labels", labels], "cannot be read"),
         "a zip": ([named["zip.npy"], "--labels", labels], "cannot be read"),
         "a cut header": ([named["header.npy"], "--labels", labels], "cannot be read"),
-        "a part of no data set": ([rows, "--labels", labels, "--split", "train"], "which --dataset names"),
+        "a part of no data set": ([rows, "--labels", labels, "--split", "train"], "--dataset"),
         "NaN": ([named["nan.npy"], "--labels", labels], "holds NaN or infinite values"),
         "few labels": ([rows, "--labels", named["short.txt"]], "39"),
         "an empty label": ([rows, "--labels", named["gap.txt"]], "label 2 of 3 is empty"),

@@ -2,103 +2,91 @@
 
 from __future__ import annotations
 
-from argparse import Action, Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from zoo.cli import bridge
+from zoo.cli import main as cli
 from zoo.cli.main import main
-from zoo.cli.parsing import Parser
 
-COMMANDS = {name: bridge.load(name) for name in bridge.COMMANDS}
-
-
-def parser(name: str) -> Parser:
-    made = Parser(prog=f"zoo {name}", allow_abbrev=False)
-    COMMANDS[name].configure(made)
-    return made
+COMMANDS = {entry.name: cli.load(entry) for entry in cli.COMMANDS if entry.module and entry.name not in bridge.COMMANDS}
 
 
-def words_of(made: Parser) -> list[Action]:
-    """The words that a command takes; none where they are numbers, or of a list."""
-    words = [each for each in made._actions if not each.option_strings]
-    return words if all(each.type in (None, Path) and not each.choices for each in words) else []
+def words_of(command: TyperCommand) -> list[TyperArgument]:
+    """The words that a command takes; none if they are numbers, or of a list."""
+    words = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
+    kinds = (str, Path, list[str], list[Path])
+    return words if all(word.type_descriptor.annotation in kinds for word in words) else []
 
 
-WITH_WORDS = [name for name in COMMANDS if words_of(parser(name))]
+WITH_WORDS = [name for name, command in COMMANDS.items() if words_of(command)]
+
+
+def parse(command: TyperCommand, arguments: list[str]) -> dict[str, Any]:
+    with command.make_context("zoo", arguments) as context:
+        return context.params
 
 
 @pytest.mark.parametrize("name", WITH_WORDS)
 def test_words_that_begin_with_a_dash(name: str) -> None:
     """All of them after --, and all but the last before it, with the options in between or at the beginning."""
-    made = parser(name)
-    words = words_of(made)
-    options = [word for each in made._actions if each.required and each.option_strings for word in _given(each)]
-    options += [name for name, option in made._option_string_actions.items() if name == "--json" and option.nargs == 0]
-    given = [f"-{place}.png" for place in range(len(words))]
-    head = [word.replace("-", "x") for word in given[:-1]]
-    for before, after in ((options, given), ([*head, *options], given[-1:]), ([*options, *head], given[-1:])):
-        found = made.parse([*before, "--", *after])
-        assert _words(found, words) == (given if after == given else [*head, *after])
-        assert not hasattr(found, "json") or found.json is True
+    command = COMMANDS[name]
+    words = words_of(command)
+    options = [parameter for parameter in command.params if isinstance(parameter, TyperOption)]
+    given = [word for option in options if option.required for word in (option.opts[0], "1")]
+    given += ["--json"] * any("--json" in option.opts for option in options)
+    files = [f"-{index}.png" for index in range(len(words))]
+    head = [file.replace("-", "x") for file in files[:-1]]
+    for before, after in ((given, files), ([*head, *given], files[-1:]), ([*given, *head], files[-1:])):
+        values = parse(command, [*before, "--", *after])
+        assert _words(values, words) == (files if after == files else [*head, *after])
+        assert values.get("as_json", True) is True
 
 
-def _given(option: Action) -> list[str]:
-    return [option.option_strings[0], next(iter(option.choices)) if option.choices else "1"]
-
-
-def _words(found: Namespace, words: list[Action]) -> list[str]:
-    values = [getattr(found, each.dest) for each in words]
-    return [str(one) for value in values for one in (value if isinstance(value, list) else [value])]
+def _words(values: dict[str, Any], words: list[TyperArgument]) -> list[str]:
+    found = [values[word.name] for word in words]
+    return [str(one) for value in found for one in (value if isinstance(value, list | tuple) else [value])]
 
 
 def test_there_are_commands_with_paths() -> None:
-    assert {"search", "embed", "score", "index", "gallery add", "benchmark report"} <= {*WITH_WORDS}
+    assert {"embed", "score", "verify", "push"} <= {*WITH_WORDS}
 
 
-def test_an_option_of_several_values_ends_at_the_mark() -> None:
-    made = Parser()
-    made.add_argument("model")
-    made.add_argument("--precision", nargs="+")
-    found = made.parse(["--precision", "fp16", "int8", "--", "-model"])
-    assert (found.precision, found.model) == (["fp16", "int8"], "-model")
+def made_up() -> TyperCommand:
+    app = typer.Typer()
+
+    @app.command()
+    def search(gallery: str, image: str | None = typer.Argument(None), k: int = typer.Option(1, "-k")) -> None: ...
+
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand)
+    return command
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["g", "-k", "2", "--", "--"], ("g", "--")),
-        (["--", "g", "--"], ("g", "--")),
-        (["--", "--", "-k"], ("--", "-k")),
-        (["g", "--"], ("g", None)),
+        (["g", "-k", "2", "--", "--"], ("g", "--", 2)),
+        (["--", "g", "--"], ("g", "--", 1)),
+        (["--", "--", "-k"], ("--", "-k", 1)),
+        (["g", "--"], ("g", None, 1)),
+        (["g", "-k", "-2", "i"], ("g", "i", -2)),
     ],
 )
-def test_a_mark_after_the_mark_is_a_word(words: list[str], found: tuple[str, str | None]) -> None:
-    made = Parser()
-    made.add_argument("gallery")
-    made.add_argument("image", nargs="?")
-    made.add_argument("-k")
-    given = made.parse(words)
-    assert (str(given.gallery), given.image if given.image is None else str(given.image)) == found
+def test_a_mark_after_the_mark_is_a_word(words: list[str], found: tuple[str, str | None, int]) -> None:
+    values = parse(made_up(), words)
+    assert (values["gallery"], values["image"], values["k"]) == found
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["g", "-q", "--", "-a"], "unrecognized arguments: -q"),
-        (["g", "-k", "--", "-a"], "argument -k: expected one argument"),
-        (["-k", "2", "--", "-a", "-b", "-c"], "unrecognized arguments: -c"),
-    ],
-)
-def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = Parser()
-    made.add_argument("gallery")
-    made.add_argument("image", nargs="?")
-    made.add_argument("-k")
-    with pytest.raises(SystemExit, match="2"):
-        made.parse(words)
-    assert said in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["g", "-q", "--", "-a"], ["g", "-k", "--", "-a"], ["--", "-a", "-b", "-c"], []])
+def test_mistakes(words: list[str]) -> None:
+    with pytest.raises(typer.TyperException) as caught:
+        parse(made_up(), words)
+    assert caught.value.exit_code == 2
 
 
 def test_files_whose_names_begin_with_a_dash(

@@ -9,10 +9,6 @@ from zoo.cli.command import Command
 from zoo.cli.parsing import Parser
 
 COMMANDS = {
-    "evaluate": "zoo.cli.evaluate:COMMAND",
-    "embed": "zoo.cli.embed:COMMAND",
-    "score": "zoo.cli.score:COMMAND",
-    "data": "zoo.cli.data:COMMAND",
     "train": "training.command:COMMAND",
     "features": "training.frozen.command:COMMAND",
     "finetune": "training.finetuning.command:COMMAND",

@@ -1,79 +1,420 @@
-"""`zoo evaluate`."""
+"""`zoo evaluate`, `embed`, `score` and `data`: measure models and embeddings, write embeddings and images."""
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from zoo.cli import measurement, running, strict
-from zoo.cli.command import Command
-from zoo.cli.measured_on import images_for, leaving_out
-from zoo.console import write_errors
+import typer
 
+from zoo.cli.options import (
+    BatchSize,
+    Data,
+    Dataset,
+    Device,
+    Json,
+    Model,
+    Precision,
+    Runtime,
+    Split,
+    Strict,
+    images_for,
+    leaving_out,
+    numbers,
+    strict_status,
+    words,
+)
+from zoo.console import note_left_out, print_json, print_table, write_errors
 
-def _configure(parser: ArgumentParser) -> None:
-    parser.add_argument("model", help="a model's name, or the path of a model folder")
-    parser.add_argument("--dataset", help="the data set (default: the one that the model was trained for)")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        help="where the data set lies (default: ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
-        "or a table (CSV: image,label). Its folders train and test, or a column split, part it by what to train and to "
-        "measure on",
-    )
-    parser.add_argument(
-        "--split",
-        default="test",
-        help="train or test (default: test, classes never trained on), or all of a folder that is not parted. Of one "
-        "that zoo finetune or zoo distill parted, test are the classes that were held out",
-    )
-    running.configure(parser)
-    strict.configure(parser)
-    measurement.configure(parser)
-    parser.add_argument("--save", action="store_true", help="add the measurement to the model folder's results.json")
+if TYPE_CHECKING:
+    import numpy as np
 
+    from zoo.embedding_files import Embeddings
+    from zoo.embedding_records import EmbeddingRecord
+    from zoo.results import Evaluation
 
-def _run(args: Namespace) -> int:
-    from zoo.cards import read_card
-    from zoo.datasets import check
-    from zoo.evaluation import evaluate
-    from zoo.evaluation.groups import groups_of
-    from zoo.registry import find
-    from zoo.results import add_result
+app = typer.Typer()
 
-    groups_of(args.metrics.split(","))
-    check(args.dataset or read_card(find(args.model)).dataset, args.split, args.data)  # a model takes seconds to load
-    model = running.loaded(args)
-    dataset = images_for(model, args.dataset, args.split, args.data)
-    with leaving_out() as unreadable:
-        result = evaluate(
-            model,
-            dataset,
-            k=args.k,
-            batch_size=args.batch_size,
-            progress=sys.stderr.isatty(),
-            metrics=args.metrics.split(","),
-            unreadable=unreadable,
-        )
-    measurement.tell(result, args)
-    if args.save:
-        with write_errors(model.folder):
-            add_result(model.folder, result)
-    return strict.status(args, result.unreadable)
+Depths = Annotated[
+    list[str] | None,
+    typer.Option("-k", metavar="K", help="recall at which K, as 10 or 1,10,100; repeatable (default: 1,2,4,8)"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GROUP",
+        help="retrieval (default), ranking, clustering, structure, verification, or all; repeatable, or with commas",
+    ),
+]
+ResultFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="write the measurement to a JSON file as well")
+]
+DataSetFolder = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)"),
+]
+
+# zoo evaluate
 
 
-COMMAND = Command(
-    summary="measure a model's retrieval on classes it never saw",
-    configure=_configure,
-    run=_run,
-    examples="""\
+@app.command(
+    "evaluate",
+    epilog="""\
   zoo evaluate margin-conv4-glyphs                            needs no data and no network
   zoo evaluate margin-conv4-omniglot --data DIR               from the two zip files in DIR
   zoo evaluate margin-conv4-glyphs --runtime onnx --json      without torch, as JSON
-  zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one folder of images a class
-  zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label and, where parted, split
+  zoo evaluate margin-conv4-glyphs --dataset folder --data DIR   one subfolder of images per class
+  zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label, and split if it is split
   zoo evaluate mine --data DIR                                the classes that zoo finetune DIR --as mine held out
   zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well
 Images of a folder or table that cannot be read are left out, listed and counted: the exit status is 0, with --strict 1.
-Of any other data set none may be.""",
+In any other data set, an unreadable image is an error.
+
+The folders train and test of a folder, or the column split of a table, say what to train and what to measure on. In a
+folder that zoo finetune or zoo distill split, --split test means the classes that were held out; --split all means all
+of a folder that is not split.""",
 )
+def evaluate(
+    model: Model,
+    dataset: Dataset = None,
+    data: Data = None,
+    split: Split = "test",
+    runtime: Runtime = "torch",
+    precision: Precision = "fp32",
+    device: Device = None,
+    batch_size: BatchSize = 64,
+    strict: Strict = False,
+    k: Depths = None,
+    metrics: Metrics = None,
+    as_json: Json = False,
+    out: ResultFile = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="add the measurement to the model folder's results.json")
+    ] = False,
+) -> int:
+    """measure a model's retrieval on classes it never saw"""
+    from zoo.cards import read_card
+    from zoo.datasets import check
+    from zoo.evaluation import evaluate as measure
+    from zoo.evaluation.groups import groups_of
+    from zoo.loading import load
+    from zoo.registry import find
+    from zoo.results import add_result
+
+    depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
+    groups_of(groups)
+    check(dataset or read_card(find(model)).dataset, split, data)  # before loading the model, which takes seconds
+    embedder = load(model, runtime, precision, device)
+    images = images_for(embedder, dataset, split, data)
+    progress = sys.stderr.isatty()
+    with leaving_out() as unreadable:
+        result = measure(
+            embedder,
+            images,
+            k=depths,
+            batch_size=batch_size,
+            progress=progress,
+            metrics=groups,
+            unreadable=unreadable,
+        )
+    _print_result(result, as_json, out)
+    if save:
+        with write_errors(embedder.folder):
+            add_result(embedder.folder, result)
+    return strict_status(strict, result.unreadable)
+
+
+def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
+    """Print the measurement, and write it to a file if one is named."""
+    from zoo.files import write_json
+
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _print_scores(result)
+    if out:
+        with write_errors(out):
+            write_json(out, result.to_json())
+
+
+def _print_scores(result: Evaluation) -> None:
+    from zoo.datasets.dataset import part_of
+
+    measured = result.queries - result.queries_without_relatives
+    what = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
+    print(f"{what} on {result.dataset}, {part_of(result.split)}" if result.dataset else what)
+    print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
+    if result.unreadable:
+        images = "image" if result.unreadable == 1 else "images"
+        print(f"{result.unreadable:,} {images} could not be read; the scores are of the others")
+    if result.queries_without_relatives == 1:
+        print("1 image is alone in its class and was left out as a query")
+    elif result.queries_without_relatives:
+        print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
+    if result.classes == 1:
+        print("all of them are of one class, so every neighbour counts as right: this measures nothing")
+    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.intervals.items()}
+    rows = [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result.metrics.items()]
+    print_table(("metric", "value", "95 % over classes"), rows, numbers=("value",))
+
+
+# zoo embed
+
+
+@app.command(
+    "embed",
+    epilog="""\
+  zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, one line per row; rows.json: model
+  zoo score rows.npy --labels rows.csv                     the label is the folder of the image
+  zoo embed mine pictures --out rows.npy --runtime onnx --precision int8
+  zoo embed mine birds.csv --out rows.npy                  image,label: rows.csv has its labels, split and query, too
+  zoo embed mine pictures --out rows.safetensors           labels and model in the file itself; and rows.csv
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
+)
+def embed(
+    model: Model,
+    images: Annotated[
+        Path,
+        typer.Argument(metavar="IMAGES", help="a folder of images, a table of them (CSV: image,label), or one image"),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="rows float32 [n, dim]: .npy or .safetensors")],
+    overwrite: Annotated[bool, typer.Option("--replace", help="overwrite files that exist")] = False,
+    runtime: Runtime = "torch",
+    precision: Precision = "fp32",
+    device: Device = None,
+    batch_size: BatchSize = 64,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """write the embeddings of a folder or table of images to a file"""
+    from zoo.embedding_files import check_free, write_embeddings, written_with
+    from zoo.errors import ImageError, UsageError, none_readable
+    from zoo.loading import load
+    from zoo.paths import expand
+
+    images, out = expand(images), expand(out)
+    _, table, *record = written_with(out)  # before anything takes time
+    if _is_same_file(table, images):
+        raise UsageError(
+            f"{table} is the table of images, and would be overwritten; name another --out.", code="overwrites-input"
+        )
+    if not overwrite:
+        check_free(out)
+    paths, facts = _image_list(images)
+    embedder = load(model, runtime, precision, device)
+    rows, unreadable = embedder.embed_readable(paths, batch_size, progress=sys.stderr.isatty())
+    note_left_out(unreadable.values())
+    if not len(rows):
+        raise ImageError(none_readable(len(paths), unreadable[0]))
+    with write_errors(out):
+        kept = [fact for index, fact in enumerate(facts) if index not in unreadable]
+        write_embeddings(out, rows, kept, embedder)
+    if as_json:
+        files = {"embeddings": str(out), "table": str(table), "record": str(*record or [out])}
+        left_out = [[str(paths[index]), str(error)] for index, error in unreadable.items()]
+        counts = {"images": len(rows), "dim": embedder.dim, "unreadable": left_out}
+        print_json({**files, "model": embedder.card.identity, **counts})
+    else:
+        model_file = f"; their model: {record[0]}" if record else ""
+        print(f"{len(rows):,} images, {embedder.dim} dimensions: {out}; their names and labels: {table}{model_file}")
+    return strict_status(strict, unreadable)
+
+
+def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
+    """Return the images and, for the table of rows, the path and label of each, and what else a table says of it."""
+    from zoo.datasets import table
+    from zoo.datasets.folder import list_images
+    from zoo.errors import UsageError
+
+    if table.is_table(images):
+        rows = table.read(images)
+        return [table.place_of(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows]
+    root, paths = (images.parent, [images]) if images.is_file() else (images, list_images(images))
+    if not paths:
+        raise UsageError(f"{images} holds no images.", code="no-images")
+    return paths, [_path_facts(path.relative_to(root)) for path in paths]
+
+
+def _row_facts(row: Mapping[str, str]) -> dict[str, str]:
+    from zoo.datasets.table import IMAGE, PATH
+
+    return {PATH: row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
+
+
+def _path_facts(path: Path) -> dict[str, str]:
+    """Return the path and the label: the image's folder, if it has one."""
+    from zoo.datasets.table import LABEL, PATH
+
+    return {PATH: path.as_posix(), LABEL: "" if path.parent == Path() else path.parent.as_posix()}
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    return first.exists() and second.exists() and first.samefile(second)
+
+
+# zoo score
+
+
+@app.command(
+    "score",
+    epilog="""\
+  zoo score rows.npy --labels labels.txt                   float [n, dim] and one label per line
+  zoo score rows.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
+  zoo score rows.npy --labels rows.csv --model mine        written by zoo embed: refused if another model made it
+  zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
+Rows that zoo embed wrote name their model, which is printed with the scores; rows that were cut off, exchanged or
+changed since are refused. For other rows no model is known.""",
+)
+def score(
+    embeddings: Annotated[
+        Path, typer.Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors with embeddings")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="class of each row: .npy, .csv with the column label, or text with one label per line (default: the "
+            "tensor labels in the file of embeddings)",
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="1 for each row that searches, 0 for the gallery: .npy, .csv with the column query, or one line per "
+            "row (default: each row searches all others)",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="name or folder of a model; refuse rows of any other, or of an unknown one"),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="D", help="instead of labels: the data set whose images these are, in order")
+    ] = None,
+    data: DataSetFolder = None,
+    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="train or test (default: test)")] = None,
+    k: Depths = None,
+    metrics: Metrics = None,
+    as_json: Json = False,
+    out: ResultFile = None,
+) -> None:
+    """measure embeddings of any origin, from files"""
+    from zoo.embedding_files import check_table, read_labels, read_queries
+    from zoo.errors import UsageError
+    from zoo.evaluation import evaluate as measure
+    from zoo.evaluation.groups import groups_of
+
+    depths, groups = numbers(k) or [1, 2, 4, 8], groups_of(words(metrics) or ["retrieval"])
+    if dataset is None and (data or split):
+        raise UsageError("--data and --split need --dataset.", code="no-dataset")
+    rows, classes, record = _rows(embeddings, model)
+    _check_out(out, embeddings, record, (labels, queries))
+    if labels is not None:
+        classes = read_labels(labels)
+    elif dataset is not None:
+        classes = None
+    elif classes is None:
+        raise UsageError(_labels_needed(embeddings), code="no-labels")
+    _check_length(embeddings, rows, labels or embeddings, classes, "labels")
+    searching = None if queries is None else read_queries(queries)
+    _check_length(embeddings, rows, queries or embeddings, searching, "queries")
+    for table in (labels, queries):
+        if record is not None and table is not None:
+            check_table(embeddings, record, table)
+    result = measure(rows, dataset, split or "test", data, classes, depths, metrics=groups, queries=searching)
+    _print_result(result if record is None else _with_model(result, record), as_json, out)
+
+
+def _rows(file: Path, model: str | None) -> Embeddings:
+    """Return the rows of a file, and refuse those that the named model did not make."""
+    from zoo.cards import read_card
+    from zoo.embedding_files import read_embeddings
+    from zoo.errors import UsageError
+    from zoo.registry import find
+
+    if model is None:
+        return read_embeddings(file)
+    card = read_card(find(model))
+    embeddings = read_embeddings(file)
+    if embeddings.record is None:
+        raise UsageError(
+            f"{file} does not say which model made its rows, so they cannot be shown to be of {card.name}. "
+            f"Rows that say so are made by: zoo embed {model} ...",
+            code="no-record",
+        )
+    embeddings.record.check_model(file, card)
+    return embeddings
+
+
+def _check_out(
+    out: Path | None, embeddings: Path, record: EmbeddingRecord | None, tables: Sequence[Path | None]
+) -> None:
+    """Raise `UsageError` if --out is one of the files that are read."""
+    from zoo.embedding_files import written_with
+    from zoo.errors import UsageError
+
+    rows = [embeddings] if record is None else written_with(embeddings)
+    inputs = [path.resolve() for path in (*rows, *tables) if path is not None]
+    if out is not None and out.resolve() in inputs:
+        raise UsageError(f"{out} is what is measured; name another --out.", code="overwrites-input")
+
+
+def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray | None, what: str) -> None:
+    """Raise `UsageError` if there is not one value per row."""
+    from zoo.errors import UsageError
+
+    if values is not None and rows.ndim == 2 and values.ndim == 1 and len(values) != len(rows):
+        raise UsageError(
+            f"{file} has {len(rows):,} rows, and {table} {len(values):,} {what}; one per row is needed.",
+            code="wrong-length",
+        )
+
+
+def _labels_needed(embeddings: Path) -> str:
+    table = embeddings.with_suffix(".csv")
+    hint = f" {table} exists: --labels {table}" if table.is_file() else ""
+    return f"the classes of the rows are not known. Name their labels (--labels FILE) or data set (--dataset D).{hint}"
+
+
+def _with_model(result: Evaluation, record: EmbeddingRecord) -> Evaluation:
+    """Return the measurement with the model that made the rows."""
+    return replace(
+        result,
+        model=record.name,
+        fingerprint=record.fingerprint,
+        runtime=record.runtime,
+        precision=record.precision,
+    )
+
+
+# zoo data
+
+
+@app.command(
+    "data",
+    epilog="""\
+  zoo data glyphs --out pictures                        the scripts that no glyphs model has seen
+  zoo data omniglot --split train --out handwriting""",
+)
+def data(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a data set, as glyphs, omniglot or cub")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="folder to write, one subfolder per class")],
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="train or test")] = "test",
+    data: DataSetFolder = None,
+    as_json: Json = False,
+) -> None:
+    """write a data set's images as a folder, one subfolder per class"""
+    from zoo.datasets import load
+    from zoo.datasets.export import export_folder
+
+    images = load(dataset, split, data)
+    folder = export_folder(images, out)
+    if as_json:
+        print_json({"folder": str(folder), "images": len(images), "classes": len(images.classes)})
+    else:
+        print(f"{len(images):,} images of {len(images.classes):,} classes written to {folder}")
