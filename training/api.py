@@ -6,34 +6,37 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import zoo
 from training import data as training_data
-from training import loop
-from training.data import prepare
+from training.data import TrainingData
 from training.ensembles import concatenate
 from training.frozen import data as frozen_data
 from training.frozen.data import Samples
+from training.loop import Trained, fit
 from training.memory_allocation import keep_freed_memory
 from training.origin import UNKNOWN, origin_facts
 from training.output import write_model_folder
 from training.processes import Processes, connect
 from training.recipe import Ensemble, Recipe
 from training.run import Place
+from training.samplers import Sampler
+from training.samplers.create import create_sampler
 from training.trackers import check_trackers, create_trackers
-from zoo import paths
+from zoo import datasets, paths
 from zoo.cards import Card, read_card
 from zoo.datasets.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.held_out import split_for
-from zoo.onnx_runtime import threads
+from zoo.processor import threads
 from zoo.registry import find
 from zoo.results import Evaluation, add_result
 from zoo.torch_runtime import choose_device
@@ -117,19 +120,106 @@ def train(
     Raises:
         ZooError: if the data, the recipe or a starting model cannot be used, or if training fails.
     """
+    track = tuple(track)
+    check_trackers(track)
+    processes, chosen = connect(choose_device(device))
+    keep_freed_memory()
+    torch.set_num_threads(_threads(processes))
+    setup = TrainingSetup(Place(chosen, processes, compiled), root, dataset, progress)
     if isinstance(recipe, Ensemble):
-        how = {"root": root, "device": device, "progress": progress, "compiled": compiled, "track": tuple(track)}
-        outcome = _train_ensemble(recipe, restart, origin, **how)
+        outcome = _train_ensemble(recipe, setup, restart, track, origin)
     else:
-        outcome = _train_model(recipe, root, device, restart, progress, compiled, tuple(track), dataset, facts, origin)
-    if not evaluate or dataset is not None or int(os.environ.get("RANK", "0")):
+        outcome = _train_model(recipe, setup, restart, track, facts, origin)
+    if not evaluate or dataset is not None or not processes.first:
         return outcome
     try:
-        evaluation = measure_test_split(outcome.folder, root, device, progress and sys.stderr.isatty())
+        evaluation = measure_test_split(outcome.folder, root, str(chosen), progress and sys.stderr.isatty())
         add_result(outcome.folder, evaluation)
     except (ZooError, OSError) as error:
         return dataclasses.replace(outcome, not_evaluated=" ".join(str(error).split()))
     return dataclasses.replace(outcome, evaluation=evaluation)
+
+
+@dataclass
+class TrainingSetup:
+    """The device and the data of training runs. Successive runs on the same images share the decoded ones.
+
+    root: the folder of the data sets. dataset: images to train on instead of the recipes' data sets. progress: show
+    bars.
+    """
+
+    place: Place
+    root: str | Path | None = None
+    dataset: Dataset | None = None
+    progress: bool = False
+    decoded: dict[Any, TrainingData] = field(default_factory=dict)
+
+    def prepare(self, recipe: Recipe) -> tuple[Samples, Sampler]:
+        """Return a recipe's training samples and the sampler of its batches.
+
+        The images of the last recipe stay in memory. Of several processes the first one decodes before the others, so
+        that they find what it cached on disk.
+
+        Raises:
+            DatasetError: if the data set is unavailable or an image cannot be read.
+            RecipeError: if the classes cannot give the recipe's batches; before any image is read.
+        """
+        if recipe.data.features:
+            features = frozen_data.load(recipe)
+            return features, create_sampler(recipe, features.labels)
+        key = training_data.image_key(recipe)
+        if key in self.decoded:
+            return self.decoded[key], create_sampler(recipe, self.decoded[key].labels)
+        processes = self.place.processes
+        if not processes.first:
+            processes.wait()
+        dataset = datasets.load(recipe.data.dataset, "train", self.root) if self.dataset is None else self.dataset
+        labels = training_data.training_labels(recipe, dataset)
+        sampler = create_sampler(recipe, labels)
+        data = training_data.prepare(recipe, dataset, self.progress and processes.first)
+        if processes.first:
+            processes.wait()
+        self.decoded = {key: data}
+        if not np.array_equal(data.labels, labels):  # images that cannot be read were left out
+            sampler = create_sampler(recipe, data.labels)
+        return data, sampler
+
+
+def train_network(
+    recipe: Recipe,
+    setup: TrainingSetup,
+    folder: Path,
+    restart: bool = False,
+    track: tuple[str, ...] = (),
+    check: Callable[[Samples], None] | None = None,
+) -> tuple[Trained, Samples]:
+    """Train the network of a recipe. `zoo train` and the runs of studies share this function.
+
+    Args:
+        recipe: the recipe.
+        setup: the device and the data.
+        folder: where the run gets a folder of its own, with its checkpoint and log.
+        restart: forget the checkpoint of an interrupted run.
+        track: trackers that receive each epoch's record.
+        check: called with the training samples before the first step; it raises an error to refuse them.
+
+    Returns:
+        The trained network with its log, and the samples it was trained on.
+
+    Raises:
+        ZooError: if the data or the recipe cannot be used, or if training fails.
+    """
+    data, sampler = setup.prepare(recipe)
+    if check is not None:
+        check(data)
+    # With other images it is another run, which must not continue from this one's checkpoint.
+    scratch = folder / f"{recipe.name}-{recipe.digest}-{data.digest}"
+    with ExitStack() as stack:
+        trackers = create_trackers(track, recipe, scratch) if setup.place.processes.first else ()
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        trained = fit(recipe, data, scratch, setup.place, restart, setup.progress, trackers, sampler=sampler)
+    return trained, data
 
 
 def measure_test_split(
@@ -151,15 +241,14 @@ def measure_test_split(
     return zoo.evaluate(model, dataset, progress=progress, unreadable={})
 
 
-def _train_ensemble(ensemble: Ensemble, restart: bool, origin: str | None, **how: Any) -> Outcome:
+def _train_ensemble(
+    ensemble: Ensemble, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
+) -> Outcome:
     """Train the members that the local zoo lacks, and join all of them."""
-    outcomes = [
-        _train_model(member, restart=restart, **how)
-        for member in ensemble.members
-        if restart or not _is_trained(member)
-    ]
+    missing = [member for member in ensemble.members if restart or not _is_trained(member)]
+    outcomes = [_train_model(member, setup, restart, track) for member in missing]
     folder = paths.local_models() / ensemble.name
-    if int(os.environ.get("RANK", "0")) == 0:
+    if setup.place.processes.first:
         members = [paths.local_models() / member.name for member in ensemble.members]
         concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
     seconds = sum(outcome.seconds for outcome in outcomes)
@@ -178,48 +267,35 @@ def _is_trained(recipe: Recipe) -> bool:
 
 def _train_model(
     recipe: Recipe,
-    root: str | Path | None,
-    device: str | None,
+    setup: TrainingSetup,
     restart: bool,
-    progress: bool,
-    compiled: bool,
     track: tuple[str, ...],
-    dataset: Dataset | None = None,
     facts: Mapping[str, Any] | None = None,
     origin: str | None = None,
 ) -> Outcome:
     """Train one recipe and write its model folder; see `train`."""
-    if compiled and recipe.data.features:
+    place, processes = setup.place, setup.place.processes
+    if place.compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
-    check_trackers(track)
-    processes, chosen = connect(choose_device(device))
-    keep_freed_memory()
-    torch.set_num_threads(_threads(processes))
-    data = _load(recipe, root, dataset, processes, progress)
-    # Of other images it would be another run: it must not go on from this one's checkpoint.
-    scratch = paths.home() / "runs" / f"{recipe.name}-{recipe.digest}-{data.digest}"
-    with ExitStack() as stack:
-        trackers = create_trackers(track, recipe, scratch) if processes.first else ()
-        for tracker in trackers:
-            stack.callback(tracker.close)
-        trained = loop.train(recipe, data, scratch, Place(chosen, processes, compiled), restart, progress, trackers)
+    runs = paths.home() / "runs"
+    trained, data = train_network(recipe, setup, runs, restart, track)
     folder = paths.local_models() / recipe.name
     if processes.first:
         run = {
             "seconds": trained.seconds,
             "best_epoch": trained.best_epoch,
-            "device": str(chosen),
+            "device": str(place.device),
             "processes": processes.count,
-            "compiled": compiled,
+            "compiled": place.compiled,
             "precision": trained.precision,
             "skipped": list(data.skipped),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
         made_of = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
-        of_recipe = origin_facts(recipe, origin) if dataset is None else UNKNOWN
+        of_recipe = origin_facts(recipe, origin) if setup.dataset is None else UNKNOWN
         record = {**of_recipe, **run, **made_of, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
-        (scratch / loop.CHECKPOINT).unlink(missing_ok=True)
+        trained.checkpoint.unlink(missing_ok=True)
     processes.wait()
     return Outcome(
         recipe.name,
@@ -253,21 +329,6 @@ def teacher_of(recipe: Recipe) -> Card | None:
     if recipe.objective.method != "distillation":
         return None
     return read_card(find(recipe.objective.method_args["teacher"]))
-
-
-def _load(
-    recipe: Recipe, root: str | Path | None, dataset: Dataset | None, processes: Processes, progress: bool
-) -> Samples:
-    """The data; the first process decodes before the others, who find what it kept."""
-    if recipe.data.features:
-        return frozen_data.load(recipe)
-    if not processes.first:
-        processes.wait()
-    shown = progress and processes.first
-    data = training_data.load(recipe, root, shown) if dataset is None else prepare(recipe, dataset, shown)
-    if processes.first:
-        processes.wait()
-    return data
 
 
 def _validation(log: list[dict[str, Any]], epoch: int | None) -> dict[str, float]:

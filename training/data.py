@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from training.decoding import Decoded, Squares, decode
 from training.recipe import Data, Recipe
-from training.samplers.create import create_sampler
 from zoo import datasets
 from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError
@@ -64,22 +64,39 @@ class TrainingData:
 
 
 def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False) -> TrainingData:
-    """The training split, decoded once. Raises `DatasetError` where the data set is not at hand or cannot be read."""
+    """Decode the training split of the recipe's data set.
+
+    Raises:
+        DatasetError: if the data set is unavailable or an image cannot be read.
+    """
     return prepare(recipe, datasets.load(recipe.data.dataset, "train", root), progress)
 
 
-def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> TrainingData:
-    """A training split, decoded once.
+def image_key(recipe: Recipe) -> tuple[Any, ...]:
+    """Return what a recipe reads to train on: recipes with equal keys read the same images of a data set."""
+    return recipe.data, recipe.preprocessing, recipe.seed if recipe.data.validation else None
 
-    Raises `DatasetError` for an image that cannot be read, and before any is read `RecipeError` where the classes
-    cannot give the recipe's batches.
+
+def training_labels(recipe: Recipe, dataset: Dataset) -> np.ndarray:
+    """Return the labels int64 [samples] that `prepare` gives if every image can be read."""
+    return _turned(dataset.labels[~_validates(recipe, dataset)], recipe.data.turns)
+
+
+def _validates(recipe: Recipe, dataset: Dataset) -> np.ndarray:
+    """Return bool [n]: whether an image of the training split is held out for validation."""
+    return np.isin(dataset.labels, held_out_classes(len(dataset.classes), recipe.data, recipe.seed))
+
+
+def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> TrainingData:
+    """Decode a training split.
+
+    Raises:
+        DatasetError: if an image cannot be read.
+        RecipeError: if the recipe is for cached features, or holds out too few or too many classes.
     """
     if recipe.data.features:
         raise RecipeError("cached features (data.features) are for `zoo train NAME --features FILE` alone.")
-    held_out = held_out_classes(len(dataset.classes), recipe.data, recipe.seed)
-    validates = np.isin(dataset.labels, held_out)
-    # Batches that cannot be had are refused now, and not after an hour of decoding.
-    create_sampler(recipe, _turned(dataset.labels[~validates], recipe.data.turns))
+    validates = _validates(recipe, dataset)
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)
     turns = recipe.data.turns
     turned = _turned(dataset.labels[trained.rows], turns)

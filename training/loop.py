@@ -41,7 +41,7 @@ Draw = tuple[str, np.ndarray]
 class Trained:
     """The network to publish and how it came about. `seconds`: spent in training and validation, over all resumes.
 
-    precision: that was computed in.
+    precision: that was computed in. checkpoint: the file of the last epoch's state.
     """
 
     network: Network
@@ -50,9 +50,10 @@ class Trained:
     seconds: float
     resumed_at: int
     precision: str
+    checkpoint: Path
 
 
-def train(
+def fit(
     recipe: Recipe,
     data: Samples,
     folder: Path,
@@ -61,11 +62,26 @@ def train(
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
     patience: int = 0,
+    sampler: Sampler | None = None,
 ) -> Trained:
     """Train by the recipe, keeping checkpoint and log in `folder`, from which an interrupted run goes on.
 
-    patience: epochs without a better validation after which the run ends (Reality, section 4); 0: it never ends early.
     A run that is killed and started again has the log of one that was not (on one machine with the same libraries).
+
+    Args:
+        recipe: the recipe.
+        data: the training samples.
+        folder: where the checkpoint and the log are kept.
+        place: the device and the processes.
+        restart: forget checkpoint and log of an interrupted run.
+        progress: show a progress bar.
+        trackers: receive each epoch's record.
+        patience: end after this many epochs without a better validation (Reality, section 4); 0: never end early.
+        sampler: draws the batches by the labels of `data` (default: the recipe's).
+
+    Raises:
+        TrainingError: if another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
+        RecipeError: if the parts of the recipe do not fit.
     """
     processes = place.processes
     with ExitStack() as stack:
@@ -75,19 +91,20 @@ def train(
                 for name in (CHECKPOINT, LOG):
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
-        return _train(recipe, data, folder, place, progress and processes.first, trackers, patience)
+        sampler = create_sampler(recipe, data.labels) if sampler is None else sampler
+        return _fit(recipe, data, sampler, folder, place, progress and processes.first, trackers, patience)
 
 
-def _train(
+def _fit(
     recipe: Recipe,
     data: Samples,
+    sampler: Sampler,
     folder: Path,
     place: Place,
     progress: bool,
     trackers: tuple[Tracker, ...],
     patience: int,
 ) -> Trained:
-    sampler = create_sampler(recipe, data.labels)
     steps = steps_per_epoch(recipe, data)
     updates = math.ceil(steps / recipe.optimizer.accumulate)
     run = Run(recipe, data, updates, place, getattr(sampler, "memory", None))
@@ -106,9 +123,8 @@ def _train(
             if place.processes.first:
                 _keep(run, folder)
     best_epoch = run.best["epoch"] if run.best else None
-    return Trained(
-        run.final(), log.records, best_epoch, sum(r["seconds"] for r in log.records), resumed_at, run.precision
-    )
+    seconds = sum(record["seconds"] for record in log.records)
+    return Trained(run.final(), log.records, best_epoch, seconds, resumed_at, run.precision, folder / CHECKPOINT)
 
 
 def _is_exhausted(run: Run, patience: int) -> bool:

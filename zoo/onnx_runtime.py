@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -100,7 +99,7 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
             ort.preload_dlls()
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = threads()
+    options.intra_op_num_threads = processor.threads()
     # Threads that wait for work by spinning take the cores from those that decode images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _saturates():
@@ -126,12 +125,6 @@ def _lacking() -> str:
         "a library that it needs is missing, or the driver is too old for it, as ONNX Runtime says above; "
         "pip install 'onnxruntime-gpu[cuda,cudnn]' brings those of CUDA"
     )
-
-
-def threads() -> int:
-    """As many as there are cores, or as OMP_NUM_THREADS allows, by which processes that share a machine share it."""
-    cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
 
 
 def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str, Any]]]:

@@ -1,7 +1,8 @@
-"""What this machine's processor can do."""
+"""The processor of this machine: its instruction sets and cores."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -13,3 +14,9 @@ def flags() -> frozenset[str] | None:
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:  # no Linux
         return None
+
+
+def threads() -> int:
+    """Return how many threads a process may use: the cores, or fewer where OMP_NUM_THREADS says so."""
+    cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores

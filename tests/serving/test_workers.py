@@ -24,7 +24,7 @@ from PIL import Image
 from serving import supervisor
 from tests.serving import toys
 from tests.serving.running import Running, run, serving, stopped
-from zoo.onnx_runtime import threads
+from zoo.processor import threads
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
 

@@ -22,7 +22,7 @@ from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
 from training.frozen.extract import Model, extract
 from training.frozen.views import Views
-from training.loop import train
+from training.loop import fit
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
@@ -114,7 +114,7 @@ def _run(name: str) -> None:
 
 
 def _trained(name: str, folder: Path, device: torch.device) -> list[torch.Tensor]:
-    trained = train(RECIPES_BY_CASE[name], toys.noise(120), folder, Place(device), progress=False)
+    trained = fit(RECIPES_BY_CASE[name], toys.noise(120), folder, Place(device), progress=False)
     return list(trained.network.cpu().state_dict().values())
 
 

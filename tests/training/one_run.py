@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.training.toys import CPU, noise, recipe
-from training.loop import train
+from training.loop import fit
 from training.recipe import Augmentation, Batch, Schedule
 
 EPOCHS = 12
@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
         batch=Batch(24, "spc", 2),
         schedule=Schedule(EPOCHS, 8, "one-cycle", average=0.5),
     )
-    train(how, noise(), folder, CPU, progress=False)
+    fit(how, noise(), folder, CPU, progress=False)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from PIL import Image
 
 import zoo
 from tests.training.toys import recipe
-from training import api
+from training import api, loop
+from training.processes import Processes
 from training.recipe import Data, Ensemble, Recipe, Schedule
 from zoo.cli.main import main
 from zoo.datasets.dataset import Dataset
@@ -66,10 +67,38 @@ def test_only_the_first_process_measures(pictures: Path, own_zoo: Path, monkeypa
     outcome = api.train(on_folder(), pictures, progress=False, evaluate=False)
     assert (outcome.evaluation, outcome.not_evaluated) == (None, None)
     monkeypatch.setattr(api, "_train_model", lambda *_: outcome)
-    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(api, "connect", lambda device: (Processes(1, 2), device))
     assert api.train(on_folder(), pictures, progress=False) is outcome
-    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(api, "connect", lambda device: (Processes(0, 2), device))
     assert api.train(on_folder(), pictures, progress=False).evaluation is not None
+
+
+def test_the_sampler_is_built_once_and_before_images_are_decoded(
+    pictures: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    create, prepare = api.create_sampler, api.training_data.prepare
+
+    def created(*arguments: object) -> object:
+        steps.append("sampler")
+        return create(*arguments)
+
+    monkeypatch.setattr(api, "create_sampler", created)
+    monkeypatch.setattr(loop, "create_sampler", created)
+    monkeypatch.setattr(api.training_data, "prepare", lambda *arguments: steps.append("data") or prepare(*arguments))
+    api.train(on_folder(), pictures, progress=False, evaluate=False)
+    assert steps == ["sampler", "data"]
+
+
+def test_members_of_an_ensemble_share_decoded_images(
+    pictures: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Recipe] = []
+    prepare = api.training_data.prepare
+    monkeypatch.setattr(api.training_data, "prepare", lambda *args: decoded.append(args[0]) or prepare(*args))
+    members = tuple(on_folder(name=f"pair.{seed}", seed=seed) for seed in range(2))
+    assert api.train(Ensemble("pair", "pair", members), pictures, progress=False, evaluate=False).epochs == 2
+    assert decoded == [members[0]]
 
 
 def test_images_of_the_caller_have_no_test_split(own_zoo: Path) -> None:

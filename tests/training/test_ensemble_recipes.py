@@ -17,7 +17,7 @@ from training.recipe import Ensemble, Schedule
 def test_members_are_trained_once_and_joined(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = [np.full((16, 16, 3), 40 * i, np.uint8) for i in range(4)]
     data = dataclasses.replace(noise(), golden=images)
-    monkeypatch.setattr(api.training_data, "load", lambda *_: data)
+    monkeypatch.setattr(api.training_data, "prepare", lambda *_: data)
     members = tuple(recipe(name=f"pair.{seed}", seed=seed, schedule=Schedule(1, 1)) for seed in range(2))
     ensemble = Ensemble("pair", "pair", members)
     first = api.train(ensemble, progress=False, evaluate=False)

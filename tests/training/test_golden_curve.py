@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.toys import CPU, noise, recipe
-from training.loop import train
+from training.loop import fit
 from training.recipe import Objective, Optimizer, Schedule
 
 GOLDEN = Path(__file__).with_name("golden_curve.json")
@@ -25,7 +25,7 @@ def test_the_curve_is_the_golden_one_and_repeats(name: str, tmp_path: Path) -> N
     how = recipe(objective=RUNS[name], optimizer=Optimizer("sgd", 0.05, momentum=0.9), schedule=Schedule(3, 4))
     curves = []
     for again in "ab":
-        log = train(how, noise(), tmp_path / again, CPU, progress=False).log
+        log = fit(how, noise(), tmp_path / again, CPU, progress=False).log
         curves.append([record["loss"] for record in log])
     assert curves[0] == curves[1]
     assert curves[0] == pytest.approx(json.loads(GOLDEN.read_text())[name], rel=2e-3)

@@ -25,7 +25,7 @@ from training import api, state
 from training import data as training_data
 from training.data import held_out_classes
 from training.log import Log
-from training.loop import exclusive, train
+from training.loop import exclusive, fit
 from training.optimizers import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
@@ -81,13 +81,13 @@ def curve(log: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
 
 def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     recipe = toy(schedule=Schedule(5, 10, "one-cycle", average=0.5))
-    first = train(recipe, small_glyphs, tmp_path / "a", CPU, progress=False)
-    again = train(recipe, small_glyphs, tmp_path / "b", CPU, progress=False)
+    first = fit(recipe, small_glyphs, tmp_path / "a", CPU, progress=False)
+    again = fit(recipe, small_glyphs, tmp_path / "b", CPU, progress=False)
     assert curve(first.log) == curve(again.log)
     assert first.log[-1]["loss"] < first.log[0]["loss"]
     for a, b in zip(first.network.parameters(), again.network.parameters(), strict=True):
         assert torch.equal(a, b)
-    other = train(dataclasses.replace(recipe, seed=1), small_glyphs, tmp_path / "c", CPU, progress=False)
+    other = fit(dataclasses.replace(recipe, seed=1), small_glyphs, tmp_path / "c", CPU, progress=False)
     assert curve(other.log) != curve(first.log)
 
 
@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, small_glyphs: training_data.TrainingData, monkeypatch: pytest.MonkeyPatch, batch: Batch
 ) -> None:
     recipe = toy(batch=batch)
-    whole = train(recipe, small_glyphs, tmp_path / "whole", CPU, progress=False)
+    whole = fit(recipe, small_glyphs, tmp_path / "whole", CPU, progress=False)
     saved = state.save
 
     def stop_after_two(value: dict[str, Any], path: Path) -> None:
@@ -106,9 +106,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 
     monkeypatch.setattr(state, "save", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
+        fit(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
-    rest = train(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
+    rest = fit(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 2
     assert curve(rest.log) == curve(whole.log)
     assert rest.best_epoch == whole.best_epoch
@@ -200,7 +200,7 @@ def test_other_images_are_another_run(small_glyphs: training_data.TrainingData) 
 
 def test_two_processes_do_not_train_one_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     with exclusive(tmp_path), pytest.raises(TrainingError, match="another process"):
-        train(toy(), small_glyphs, tmp_path, CPU, progress=False)
+        fit(toy(), small_glyphs, tmp_path, CPU, progress=False)
 
 
 def test_the_log_of_a_run_that_goes_on_keeps_the_epochs_before_it(tmp_path: Path) -> None:
@@ -213,13 +213,13 @@ def test_the_log_of_a_run_that_goes_on_keeps_the_epochs_before_it(tmp_path: Path
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     recipe = dataclasses.replace(toy(), optimizer=dataclasses.replace(toy().optimizer, lr=1e30))
     with pytest.raises(TrainingError, match=r"epoch 1, step \d+ .*Lower optimizer\.lr"):
-        train(recipe, small_glyphs, tmp_path, CPU, progress=False)
+        fit(recipe, small_glyphs, tmp_path, CPU, progress=False)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
     (tmp_path / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
     with pytest.raises(TrainingError, match=r"checkpoint\.safetensors cannot be read .*--restart"):
-        train(toy(), small_glyphs, tmp_path, CPU, progress=False)
+        fit(toy(), small_glyphs, tmp_path, CPU, progress=False)
 
 
 def test_state_round_trip(tmp_path: Path) -> None:

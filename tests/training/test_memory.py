@@ -10,7 +10,7 @@ import torch
 
 from training import state
 from training.data import TrainingData
-from training.loop import CHECKPOINT, train
+from training.loop import CHECKPOINT, fit
 from training.memory import embed_features, observe
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
@@ -46,7 +46,7 @@ def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
 
 def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> None:
     data = noise()
-    train(recipe(), data, tmp_path, CPU, progress=False)
+    fit(recipe(), data, tmp_path, CPU, progress=False)
     saved = state.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
     run = Run(recipe(), data, 4, CPU)

@@ -63,7 +63,7 @@ def test_members_that_differ_are_named_by_number() -> None:
 
 def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squares = dataclasses.replace(noise(side=36), golden=[np.full((32, 32, 3), 9, np.uint8)])
-    monkeypatch.setattr(api.training_data, "load", lambda *_: squares)
+    monkeypatch.setattr(api.training_data, "prepare", lambda *_: squares)
     quick = ("schedule.epochs=1", "schedule.steps=1", "batch.size=8")
     settings = [part for setting in quick for part in ("--set", setting)]
     assert (

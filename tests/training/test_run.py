@@ -21,7 +21,7 @@ from torch import Tensor
 from tests.training.toys import CPU, SMALL, noise, recipe
 from training import api, state
 from training.log import Log
-from training.loop import CHECKPOINT, train
+from training.loop import CHECKPOINT, fit
 from training.prefetch import prefetch
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
 from training.run import Place, Run
@@ -59,7 +59,7 @@ def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> 
         optimizer=Optimizer("sgd", 0.1, 0.0, 0.1, accumulate=2),
         schedule=Schedule(1, 3),  # the third batch makes an update by itself
     )
-    trained = train(how, noise(), tmp_path, CPU, progress=False).network
+    trained = fit(how, noise(), tmp_path, CPU, progress=False).network
     run = Run(how, noise(), 3, CPU)
     batches = list(create_sampler(how, noise().labels).epoch(0, 3))
     for group in (batches[:2], batches[2:]):
@@ -109,7 +109,7 @@ def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None
         r"Lower optimizer\.lr; no epoch ended, so there is no checkpoint\.$"
     )
     with pytest.raises(TrainingError, match=says):
-        train(how, noise(), tmp_path, CPU, progress=False)
+        fit(how, noise(), tmp_path, CPU, progress=False)
     assert not (tmp_path / "checkpoint.safetensors").exists()
     kept = load_file(tmp_path / "bad-batch-0.safetensors")
     assert kept["images"].shape == (8, 3, 16, 16)
@@ -132,11 +132,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(state, "save", second_finds_no_room)
     with pytest.raises(TrainingError, match=r"checkpoint of epoch 2 cannot be written .*That of the epoch before is"):
-        train(how, noise(), tmp_path, CPU, progress=False)
+        fit(how, noise(), tmp_path, CPU, progress=False)
     monkeypatch.undo()
     assert state.load(tmp_path / CHECKPOINT)["epoch"] == 1
     assert not list(tmp_path.glob(".*"))
-    assert train(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
+    assert fit(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
 
 
 def test_on_a_full_disk_log_and_batch_are_told_of_in_words(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_on_a_full_disk_log_and_batch_are_told_of_in_words(tmp_path: Path) -> No
         with pytest.raises(TrainingError, match=r"line of epoch 2 cannot be written .*give the same command"):
             log.write({"epoch": 2, "loss": 0.5})
         with pytest.raises(TrainingError, match=r"the loss became .*batch could not be written .*noise/0"):
-            train(recipe(optimizer=Optimizer("sgd", 1e30)), noise(), tmp_path, CPU, progress=False)
+            fit(recipe(optimizer=Optimizer("sgd", 1e30)), noise(), tmp_path, CPU, progress=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, small)
     assert Log(tmp_path / "log.jsonl", keep=1).records == []  # the run began afresh
@@ -204,7 +204,7 @@ def test_weights_and_biases_is_told_where_it_is_installed(tmp_path: Path, monkey
 
 def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
     trackers = create_trackers(["tensorboard"], recipe(), tmp_path)
-    train(recipe(), noise(), tmp_path, CPU, progress=False, trackers=trackers)
+    fit(recipe(), noise(), tmp_path, CPU, progress=False, trackers=trackers)
     for tracker in trackers:
         tracker.close()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -254,8 +254,8 @@ def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, mon
 def test_samplers_by_embeddings_refuse_what_they_cannot_know(tmp_path: Path) -> None:
     headless = recipe(heads=(), batch=Batch(8, "ddm", 2, {"pool": 20}))
     with pytest.raises(RecipeError, match="the recipe needs a head"):
-        train(headless, noise(), tmp_path / "a", CPU, progress=False)
+        fit(headless, noise(), tmp_path / "a", CPU, progress=False)
     objective = Objective("margin", "distance-weighted", method="mic", method_args={"groups": 6})
     groups = recipe(objective=objective, heads=(Head("class", 8),), batch=Batch(8, "ddm", 2, {"pool": 20}))
     with pytest.raises(RecipeError, match=r"Set batch\.sampler to spc"):
-        train(groups, noise(), tmp_path / "b", CPU, progress=False)
+        fit(groups, noise(), tmp_path / "b", CPU, progress=False)

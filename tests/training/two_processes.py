@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer as TorchOptimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.training.toys import SMALL, noise, recipe
-from training.loop import train
+from training.loop import fit
 from training.processes import connect
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.run import Place, Run
@@ -112,14 +112,14 @@ def main(out: Path) -> None:
     processes, device = connect(torch.device("cpu"))
     place = Place(device, processes)
     found = gradients(place)
-    trained = train(shared("plain"), noise(), out / "run", place, progress=False)
+    trained = fit(shared("plain"), noise(), out / "run", place, progress=False)
     for kind in KINDS:
-        train(shared(kind), noise(61), out / kind, place, progress=False)
+        fit(shared(kind), noise(61), out / kind, place, progress=False)
     for kind in BY_GRADIENT:
         # Two epochs of two steps: of both tasks, before and after pre-training, and with a memory that has filled.
         how = dataclasses.replace(shared(kind), schedule=Schedule(2, 2))
         with kept(kind, found):
-            train(how, noise(61), out / f"gradients of {kind}", place, progress=False)
+            fit(how, noise(61), out / f"gradients of {kind}", place, progress=False)
     if processes.first:
         save_file(found, out / "gradients.safetensors")
         weights = {name: weight.contiguous() for name, weight in trained.network.state_dict().items()}

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from training.data import TrainingData
 from training.failures import check_directions
-from training.loop import CHECKPOINT, Trained, train
+from training.loop import CHECKPOINT, Trained, fit
 from training.recipe import Recipe
 from training.run import embed
 from training.studies.folds import folds, without
@@ -65,7 +66,7 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
-        rows.append(embed(trained.network.to(work.place.device), recipe, pixels, work.place.device))
+        rows.append(embed(trained.network.to(work.device), recipe, pixels, work.device))
         check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
 
     kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
@@ -124,14 +125,14 @@ def _fold(
     if use is None and name in results:
         return results[name]
     place = folder / f"fold-{number}"
-    data = work.data(recipe)
+    data, _ = work.setup.prepare(recipe)
+    assert isinstance(data, TrainingData)  # spaces have no recipes on cached features
     digest = _same(data.digest, folder.parent, results)
     split = work.splits.dataset(recipe.data.dataset, "train")
     pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), how.folds)[number]
-    trained = train(
-        recipe, without(data, held_out, split.labels, pixels), place, work.place, progress=False, patience=how.patience
-    )
+    parts = without(data, held_out, split.labels, pixels)
+    trained = fit(recipe, parts, place, work.setup.place, progress=False, patience=how.patience)
     assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
     record = trained.log[trained.best_epoch - 1]
     scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from training.recipe import Recipe
+from training.data import image_key
 from training.studies.plan import Run
 from zoo.errors import TrainingError
 
@@ -16,18 +16,13 @@ Known = dict[tuple[Any, ...], tuple[str, str]]
 """Likewise, with the title of a run that found them."""
 
 
-def trained_on(recipe: Recipe) -> tuple[Any, ...]:
-    """What a recipe reads to train on: recipes for which it is the same read the same images of a data set."""
-    return recipe.data, recipe.preprocessing, recipe.seed if recipe.data.validation else None
-
-
 def images_of(run: Run, result: Mapping[str, Any]) -> Images:
     """What a run trained on and what it was measured on, as its result has it; older results have less."""
     trained = zip(run.recipes, result.get("data", ()), strict=False)
     measured = result.get("measured", {}).items()
     first = run.recipes[0]
     return {
-        **{trained_on(recipe): digest for recipe, digest in trained},
+        **{image_key(recipe): digest for recipe, digest in trained},
         **{(first.data.dataset, split, first.preprocessing): digest for split, digest in measured},
     }
 

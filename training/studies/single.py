@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
-from training import data as training_data
-from training.data import TrainingData
-from training.loop import CHECKPOINT, Trained, train
+from training.api import TrainingSetup, train_network
+from training.data import image_key
+from training.frozen.data import Samples
+from training.loop import CHECKPOINT, Trained
 from training.output import provenance
 from training.recipe import Recipe
 from training.run import Place
 from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, Plan, Run
-from training.studies.same_images import Images, images_of, known_images, learn, trained_on
+from training.studies.same_images import Images, images_of, known_images, learn
 from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
 from zoo.files import write_json
@@ -30,22 +31,19 @@ from zoo.files import write_json
 
 @dataclass
 class Workplace:
-    """Where runs are trained, and the data that they share: decoded once for runs that want the same of it.
+    """The training setup and the measured splits that the runs of a study share.
 
     made_with: versions, commit and hardware.
     """
 
-    place: Place
+    setup: TrainingSetup
     splits: Splits
-    loaded: dict[Any, TrainingData] = field(default_factory=dict)
     made_with: dict[str, Any] = field(default_factory=provenance)
 
-    def data(self, recipe: Recipe) -> TrainingData:
-        """The training data of the recipe; those of the last recipe are kept."""
-        key = trained_on(recipe)
-        if key not in self.loaded:
-            self.loaded = {key: training_data.load(recipe, self.splits.root)}
-        return self.loaded[key]
+    @property
+    def device(self) -> torch.device:
+        """Return the device that trains and embeds."""
+        return self.setup.place.device
 
     def check(self, recipes: Iterable[Recipe]) -> None:
         """Raise `DatasetError` now, where it would end every run, for a split of their data sets that cannot be had."""
@@ -55,7 +53,7 @@ class Workplace:
 
 
 def workplace(device: torch.device, root: str | Path | None) -> Workplace:
-    return Workplace(Place(device), Splits(root))
+    return Workplace(TrainingSetup(Place(device), root), Splits(root))
 
 
 @contextmanager
@@ -93,14 +91,15 @@ def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
 def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     trained, digests = [], []
     for recipe in run.recipes:
-        data = work.data(recipe)
-        digests.append(data.digest)
-        _check_images(run, plan, {trained_on(recipe): data.digest})
-        # Of other images it would be another run: it must not go on from this one's checkpoint.
-        scratch = run.folder / f"{recipe.digest}-{data.digest}"
-        trained.append(train(recipe, data, scratch, work.place, progress=False))
+
+        def check(samples: Samples, key: tuple[Any, ...] = image_key(recipe)) -> None:
+            _check_images(run, plan, {key: samples.digest})
+
+        network, samples = train_network(recipe, work.setup, run.folder, check=check)
+        trained.append(network)
+        digests.append(samples.digest)
     networks = [each.network for each in trained]
-    rows = embed(networks, run.recipes, plan.study, work.splits, work.place.device)
+    rows = embed(networks, run.recipes, plan.study, work.splits, work.device)
     first = run.recipes[0]
     return {
         "arm": run.arm.label,
@@ -116,7 +115,7 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
         "dataset": first.data.dataset,
         "evaluations": measure(rows, plan.study, work.splits, first.data.dataset),
         "training": [_facts(each) for each in trained],
-        "device": str(work.place.device),
+        "device": str(work.device),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **work.made_with,
     }

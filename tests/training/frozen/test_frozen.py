@@ -19,7 +19,7 @@ from training.frozen.extract import Model, extract
 from training.frozen.recipe import on_features
 from training.frozen.trunk import CachedTrunk, draw_views
 from training.frozen.views import USUAL, Views, usual_views
-from training.loop import train
+from training.loop import fit
 from training.recipe import Augmentation, Recipe
 from training.resolving import resolve
 from training.run import Run
@@ -105,7 +105,7 @@ def test_heads_learn_and_give_an_ordinary_model(
 
 def test_a_run_repeats_and_learns(made: tuple[Card, Path, Path], tmp_path: Path) -> None:
     recipe = frozen("margin-conv4-glyphs", made, "schedule.epochs=2", "schedule.steps=20", "optimizer.lr=0.01")
-    logs = [train(recipe, load(recipe), tmp_path / again, CPU, progress=False).log for again in "ab"]
+    logs = [fit(recipe, load(recipe), tmp_path / again, CPU, progress=False).log for again in "ab"]
     assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
     assert logs[0][-1]["loss"] < logs[0][0]["loss"]
 
@@ -114,7 +114,7 @@ def test_an_interrupted_run_goes_on(
     made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = frozen("diva-conv4-glyphs", made)
-    whole = train(recipe, load(recipe), tmp_path / "whole", CPU, progress=False)
+    whole = fit(recipe, load(recipe), tmp_path / "whole", CPU, progress=False)
     save = state.save
 
     def saves_once(value: dict[str, object], path: Path) -> None:
@@ -124,9 +124,9 @@ def test_an_interrupted_run_goes_on(
 
     monkeypatch.setattr(state, "save", saves_once)
     with pytest.raises(KeyboardInterrupt):
-        train(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+        fit(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
-    rest = train(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+    rest = fit(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 1
     assert [r["loss"] for r in rest.log] == [r["loss"] for r in whole.log]
     for a, b in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
@@ -170,7 +170,7 @@ def test_methods_that_need_images_say_so(
 ) -> None:
     recipe = frozen(name, made, *settings)
     with pytest.raises(RecipeError, match=says):
-        train(recipe, load(recipe), tmp_path, CPU, progress=False)
+        fit(recipe, load(recipe), tmp_path, CPU, progress=False)
 
 
 def test_a_second_view_is_another_one() -> None:

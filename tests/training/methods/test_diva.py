@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from tests.training.methods.batches import method, minibatch, trunk
 from tests.training.toys import CPU, noise, recipe
 from training import state
-from training.loop import train
+from training.loop import fit
 from training.methods.diva import DiVA
 from training.methods.method import Rates
 from training.recipe import Batch, Objective, Schedule
@@ -293,7 +293,7 @@ def test_the_loop_trains_all_tasks_and_an_interrupted_run_goes_on(
         objective=Objective("margin", "distance-weighted", method="diva", method_args={"auxiliary": SMALL}),
         schedule=Schedule(3, 2),
     )
-    whole = train(toy, noise(), tmp_path / "whole", CPU, progress=False)
+    whole = fit(toy, noise(), tmp_path / "whole", CPU, progress=False)
     assert all(set(record["terms"]) == {*names, "decorrelation"} for record in whole.log)
     saved = state.save
 
@@ -304,9 +304,9 @@ def test_the_loop_trains_all_tasks_and_an_interrupted_run_goes_on(
 
     monkeypatch.setattr(state, "save", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
-        train(toy, noise(), tmp_path / "cut", CPU, progress=False)
+        fit(toy, noise(), tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
-    rest = train(toy, noise(), tmp_path / "cut", CPU, progress=False)
+    rest = fit(toy, noise(), tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 2
     assert [record["terms"] for record in rest.log] == [record["terms"] for record in whole.log]
     for mine, theirs in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):

@@ -18,7 +18,7 @@ from PIL import Image
 import training.loop
 from tests.raising import raises
 from tests.training.studies import toys
-from training import state
+from training import api, state
 from training.studies import measuring, single, table
 from training.studies.plan import FAILURE, Plan, chosen, read_plan, write_plan
 from training.studies.results_file import RESULTS
@@ -75,8 +75,8 @@ def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_ou
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    load = single.training_data.load
-    monkeypatch.setattr(single.training_data, "load", lambda *args: loaded.append(args) or load(*args))
+    prepare = api.training_data.prepare
+    monkeypatch.setattr(api.training_data, "prepare", lambda *args: loaded.append(args) or prepare(*args))
     go(toys.plan(data), tmp_path / "study")
     assert len(loaded) == 1
 
@@ -163,14 +163,14 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = toys.plan(data)
-    train = single.train
+    train = single.train_network
 
     def one_fails(recipe: object, *args: object, **kwargs: object) -> object:
         if recipe.method == "contrastive" and recipe.seed == 0:
             raise TrainingError("the loss became nan")
         return train(recipe, *args, **kwargs)
 
-    monkeypatch.setattr(single, "train", one_fails)
+    monkeypatch.setattr(single, "train_network", one_fails)
     lines: list[str] = []
     tally = go(plan, tmp_path, lines)
     assert len(tally.done) == 3
@@ -178,7 +178,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(
     assert "contrastive, seed 0: failed: the loss became nan" in lines
     failure = tally.failed[0][0].folder / FAILURE
     assert json.loads(failure.read_text())["error"] == "TrainingError"
-    monkeypatch.setattr(single, "train", train)
+    monkeypatch.setattr(single, "train_network", train)
     assert len(go(plan, tmp_path).done) == 1
     assert not failure.exists()
 
@@ -191,14 +191,14 @@ def test_test_images_are_not_read_before_training_has_ended(
     monkeypatch.setattr(
         measuring.datasets, "load", lambda name, split, root: opened.append(split) or load(name, split, root)
     )
-    train = single.train
+    train = single.train_network
 
     def watched(*args: object, **kwargs: object) -> object:
         trained = train(*args, **kwargs)
         assert "test" not in opened
         return trained
 
-    monkeypatch.setattr(single, "train", watched)
+    monkeypatch.setattr(single, "train_network", watched)
     plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
     first = plan.runs(tmp_path)[:1]
     assert len(run_all(plan, first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1

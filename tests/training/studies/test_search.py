@@ -17,7 +17,7 @@ from tests.training.studies.test_arms import data_of
 from tests.training.toys import CPU, noise, recipe
 from tests.zoo.test_report import Reader
 from training.failures import check_directions
-from training.loop import train
+from training.loop import fit
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
@@ -71,11 +71,11 @@ def test_a_model_never_sees_the_classes_of_its_fold() -> None:
 def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
     data = without(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
     long = recipe(schedule=Schedule(40, 1))
-    trained = train(long, data, tmp_path, CPU, progress=False, patience=2)
+    trained = fit(long, data, tmp_path, CPU, progress=False, patience=2)
     scores = [record["validation_map_at_r"] for record in trained.log]
     assert trained.best_epoch == 1 + int(np.argmax(scores))
     assert len(scores) == trained.best_epoch + 2 < 40
-    again = train(long, data, tmp_path, CPU, progress=False, patience=2)
+    again = fit(long, data, tmp_path, CPU, progress=False, patience=2)
     assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
 
 
@@ -128,7 +128,7 @@ def test_a_killed_search_goes_on_and_is_reported(
 ) -> None:
     folder, trained = tmp_path / "search", []
     begin(small, folder)
-    train = crossval.train
+    train = crossval.fit
 
     def killed(*args: object, **kwargs: object) -> object:
         trained.append(args)
@@ -136,7 +136,7 @@ def test_a_killed_search_goes_on_and_is_reported(
             raise KeyboardInterrupt
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(crossval, "train", killed)
+    monkeypatch.setattr(crossval, "fit", killed)
     lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         go(small, folder, lines)
@@ -278,7 +278,7 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = dataclasses.replace(small, losses=("ntxent",), reruns=1)
-    train = crossval.train
+    train = crossval.fit
     calls = []
 
     def first_breaks(*args: object, **kwargs: object) -> object:
@@ -287,7 +287,7 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
             raise DivergedError("the loss became nan")
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(crossval, "train", first_breaks)
+    monkeypatch.setattr(crossval, "fit", first_breaks)
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert "trial 1 of 2: failed: the loss became nan" in lines[0]
@@ -310,16 +310,16 @@ def test_what_is_not_the_fault_of_the_values_ends_no_trial(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full: the command fails, and goes on with the same trial once there is room."""
-    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), crossval.train
+    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), crossval.fit
 
     def full(*args: object, **kwargs: object) -> object:
         raise TrainingError("the checkpoint cannot be written")
 
-    monkeypatch.setattr(crossval, "train", full)
+    monkeypatch.setattr(crossval, "fit", full)
     with pytest.raises(TrainingError, match="cannot be written"):
         go(one, tmp_path, [])
     assert report_of(one, tmp_path)[0]["trials"] == {"running": 1}
-    monkeypatch.setattr(crossval, "train", train)
+    monkeypatch.setattr(crossval, "fit", train)
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert report_of(one, tmp_path)[0]["trials"] == {"complete": 1}
