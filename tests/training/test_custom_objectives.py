@@ -94,7 +94,7 @@ def test_the_card_the_list_and_the_page_name_what_was_trained(
     own_zoo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     squares = dataclasses.replace(noise(side=36), golden=[np.full((32, 32, 3), 9, np.uint8)])
-    monkeypatch.setattr(api.training_data, "load", lambda *_: squares)
+    monkeypatch.setattr(api.training_data, "prepare", lambda *_: squares)
     quick = ("schedule.epochs=1", "schedule.steps=1", "batch.size=8", *MS)
     settings = [part for setting in quick for part in ("--set", setting)]
     assert main(["train", "margin-conv4-glyphs", *settings, "--as", "mine", "--quiet", "--no-eval"]) == 0
