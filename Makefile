@@ -1,5 +1,5 @@
-# Two commands do all the set-up: `make demo` (the main job, end to end) and `make test`.
-# PYTHON: the interpreter to build the virtual environment with. EXTRAS: see pyproject.toml.
+# `make demo` and `make test` do all the setup themselves.
+# PYTHON is the interpreter that builds the virtual environment. pyproject.toml defines the EXTRAS.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,12 +8,12 @@ SERVE ?= 1
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Tests start the package in some hundred processes; none of them should compile it anew.
+# Tests start the package in hundreds of processes. Let them share compiled files.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-help: ## what can be made
+help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
@@ -27,33 +27,34 @@ $(READY)-slow: $(READY)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
 	@touch $@
 
-setup: $(READY) ## a virtual environment in .venv with everything locked by constraints.txt
+setup: $(READY) ## build a virtual environment in .venv with the versions of constraints.txt
 
-demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0: end after the table)
+demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0 ends after the table)
 	$(BIN)/python demo.py --serve $(SERVE)
 
-check: $(READY) ## lint, format, types
+check: $(READY) ## check style, format, types and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose_lint.py
 	$(BIN)/mypy
 
-test: check ## check, then all tests, one process more than cores
+test: check ## run check, then all tests
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
-slow: $(READY)-slow ## tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
+slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-bench: $(READY) ## speed and memory beside the peers, as ratios
+bench: $(READY) ## compare speed and memory with other libraries, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
-proof: $(READY) ## the service's long proofs, some 25 minutes (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
+proof: $(READY) ## run the service's long proofs, about 25 minutes (PART=crash|load|fuzz; PROOF_OUT=folder for the figures)
 	$(BIN)/python -m tests.proof $(PART) $(if $(PROOF_OUT),--out $(PROOF_OUT))
 
-lock: $(READY) ## renew constraints.txt from pyproject.toml
+lock: $(READY) ## update constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
 	  --extra cpu --extra train --extra export --extra serve --extra ray --extra dev pyproject.toml --output-file constraints.txt
 
-clean: ## remove what the targets above made
+clean: ## remove everything that these targets made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: help setup demo check test slow bench proof lock clean

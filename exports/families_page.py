@@ -12,8 +12,8 @@ MEBI = 2**20
 FLOORS = ", ".join(f"{name} {floor}" for name, floor in EXPORT_FLOORS.items())
 
 SATURATION = """\
-On x86 without VNNI plain ONNX Runtime adds pairs of 8-bit products in 16 bits, which overflow: whoever opens an int8
-graph there without this package sets `session.x64quantprecision` to 1, as it does, and gets what was measured."""
+On x86 without VNNI, plain ONNX Runtime adds pairs of 8-bit products in 16 bits, which overflow. This package sets
+`session.x64quantprecision` to 1; do the same if you open an int8 graph without it, and you get what was measured."""
 
 
 def page(table: Mapping[str, Any]) -> str:
@@ -30,23 +30,30 @@ def page(table: Mapping[str, Any]) -> str:
     lines = [
         "# Exported architectures",
         "",
+        "```sh",
+        "zoo export margin-conv4-glyphs      # proves the export of your own model",
+        "```",
+        "",
         f"Made by `{table['command']}`, {min(row['date'] for row in rows)} to {max(row['date'] for row in rows)}, on "
         f"{machines}; {versions}.",
         "",
         f"{len(rows)} architectures, among them {sum(row['recipe'] for row in rows)} that recipes name and members of "
         f"{len(families)} further families of timm that exported in fp32. Weights are random, parameters that timm "
-        "starts at nearly zero drawn anew so that no branch is silent, and batch norm's statistics are those of the "
+        "starts at nearly zero drawn again so that every branch contributes, and batch norm's statistics are those of the "
         "calibration images.",
         "",
-        "fp32, fp16 and int8: the least cosine between torch's and the graph's embedding of one image, over golden "
-        "images with noise (fp32, fp16) or with images held out (int8), in batches of 1, 2, 7 and 32. A variant below "
-        f"its floor ({FLOORS}) is not written. With random "
-        "weights the embeddings of different images lie close together, which flatters a cosine: centred is the mean "
-        "cosine of int8 after the mean embedding was taken away. Random networks may also magnify every small change: "
-        "noise is the least cosine between torch's own embeddings of an image held out and of the same image with each "
-        "of its values changed by at most 1 of 255. torch is the same of torch's embeddings of the noise in single and "
-        "in double precision: where that is no nearer than fp32, it is the network that magnifies rounding, not the "
-        "graph that departs from it.",
+        "| column | meaning |",
+        "|---|---|",
+        "| fp32, fp16, int8 | the least cosine between torch's and the graph's embedding of one image, in batches of 1, 2, "
+        "7 and 32; on golden images and on noise (fp32, fp16) or held-out images (int8) |",
+        "| centred | the mean cosine of int8 after subtracting the mean embedding: with random weights the embeddings of "
+        "different images are close together, which flatters a cosine |",
+        "| noise | the least cosine between torch's own embeddings of a held-out image and of the same image with each "
+        "value changed by at most 1 of 255: random networks may magnify small changes |",
+        "| torch | the least cosine between torch's embeddings of the noise in single and in double precision: if this is "
+        "no better than fp32, the network magnifies rounding, and the graph is not at fault |",
+        "",
+        f"A variant below its floor ({FLOORS}) is not written.",
         "",
         "What fp16 and int8 cost trained models in R@1 and MAP@R: [precision-cost.md](precision-cost.md).",
         "",

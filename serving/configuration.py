@@ -67,33 +67,29 @@ class Configuration:
     `concurrency`, `rate` and `burst` hold for the service as a whole: each of its workers takes its `share`.
     """
 
-    workers: int = _number(
-        1, 1, "processes; each has its part, at least 1, of the cores, concurrency, rate and burst", 256
-    )
+    workers: int = _number(1, 1, "processes; they share cores, concurrency, rate and burst equally", 256)
     max_bytes: int = _number(20 * 2**20, 1024, "bytes of one image")
     max_pixels: int = _number(24_000_000, 1, "pixels of one image")
     max_k: int = _number(1000, 1, "results of one search")
     max_images: int = _number(32, 1, "images of one request")
-    max_body: int = _number(32 * 2**20, 1024, "bytes of one request; a form may have 64 KiB beside")
-    concurrency: int = _number(128, 1, "requests under way at once that have to be worked on; more get 429")
+    max_body: int = _number(32 * 2**20, 1024, "bytes of one request; a form may have 64 KiB more")
+    concurrency: int = _number(128, 1, "requests that are processed at once; more get 429")
     queue_seconds: float = _number(
-        0.75, 0.01, "seconds that an image may have to wait for a core; what would wait longer, behind over 8, gets 429"
+        0.75, 0.01, "seconds that an image may wait for a core; longer waits, behind more than 8 images, get 429"
     )
     rate: float = _number(
-        0.0, 0, "requests a second of one client (its key where it is a right one, else its address); 0: any number"
+        0.0, 0, "requests per second of one client (known by its valid key, otherwise by its address); 0: no limit"
     )
-    burst: int = _number(20, 1, "requests of one client at once after a pause, where there is a rate")
-    body_seconds: float = _number(30.0, 0.1, "seconds within which a request must be all here")
+    burst: int = _number(20, 1, "requests of one client at once after a pause, if there is a rate")
+    body_seconds: float = _number(30.0, 0.1, "seconds within which a whole request must arrive")
     answer_seconds: float = _number(
-        60.0, 0.1, "seconds after which a request that has no answer yet gets 504; POST /evaluate may take longer"
+        60.0, 0.1, "seconds after which an unanswered request gets 504; POST /evaluate may take longer"
     )
     hang_seconds: float = _number(
-        30.0, 0.1, "seconds without an answer to /livez after which one of several workers is killed and started anew"
+        30.0, 0.1, "seconds without an answer to /livez after which one of several workers is killed and started again"
     )
-    drain_seconds: float = _number(
-        10.0, 0, "seconds for requests under way once the service is told to stop; what is not done then gets 503"
-    )
-    log_requests: int = _number(0, 0, "1: a line of JSON a request on stderr")
+    drain_seconds: float = _number(10.0, 0, "seconds to finish open requests after a stop signal; the others get 503")
+    log_requests: int = _number(0, 0, "1: one line of JSON per request on stderr")
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Configuration:

@@ -67,7 +67,7 @@ ASKED = list(asked())
 
 def test_there_are_commands() -> None:
     assert len(ASKED) > 100
-    assert {"README.md", "publishing.md", "train", "serve", "gallery rebuild"} <= {name for name, _ in ASKED}
+    assert {"README.md", "publish.md", "train", "serve", "gallery rebuild"} <= {name for name, _ in ASKED}
 
 
 @pytest.mark.parametrize(("where", "words"), ASKED, ids=[" ".join(["zoo", *words]) for _, words in ASKED])

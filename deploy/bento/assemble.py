@@ -1,4 +1,4 @@
-"""Put together what `bentoml build` makes a Bento of: python deploy/bento/assemble.py GALLERY OUT [--model MODEL]."""
+"""Source folder for `bentoml build`: python deploy/bento/assemble.py GALLERY OUT [--model MODEL]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def assemble(gallery: Path, out: Path, model: str | None = None) -> None:
-    """The recipe, a copy of the gallery and its model's folder, in the new folder `out`. Raises `ZooError`."""
+    """Write the recipe, a copy of the gallery and its model's folder into the new folder `out`. Raises `ZooError`."""
     if out.exists():
         raise GalleryError(f"{out} exists; choose a new folder.")
     with Gallery.open(gallery) as opened:
@@ -26,7 +26,7 @@ def assemble(gallery: Path, out: Path, model: str | None = None) -> None:
         for name in ("bentofile.yaml", "service.py"):
             shutil.copyfile(HERE / name, parcel / name)
         backup(gallery, parcel / "gallery")
-        # Without torch's weights, which the service does not read, it would be no whole model folder.
+        # The service does not read torch's weights, but without them the model folder is incomplete.
         shutil.copytree(folder, parcel / "model")
 
 

@@ -1,4 +1,4 @@
-"""The service over the gallery and the model that lie beside this file, unless the environment names others."""
+"""BentoML service for the gallery and the model in this folder, unless the environment names others."""
 
 from __future__ import annotations
 

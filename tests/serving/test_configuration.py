@@ -65,7 +65,7 @@ def test_every_setting_says_what_it_is():
 
 
 def test_the_page_of_the_docs_has_the_table():
-    text = (ROOT / "docs" / "serving.md").read_text()
+    text = (ROOT / "docs" / "serve.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `--")]
     told = [
         f"| `--{one.name.replace('_', '-')}` | `{PREFIX}{one.name.upper()}` | {one.default} | {one.metadata['help']} |"

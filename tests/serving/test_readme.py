@@ -1,4 +1,4 @@
-"""Every curl line of the README and of docs/serving.md, run by curl as it stands there, against a real service."""
+"""Every curl line of the README and of docs/serve.md, run by curl as it stands there, against a real service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def curl_lines(document: str) -> list[str]:
     return [block or inline for block, inline in lines]
 
 
-LINES = [line for document in ("README.md", "docs/serving.md") for line in curl_lines(document)]
+LINES = [line for document in ("README.md", "docs/serve.md") for line in curl_lines(document)]
 FILES = {name for line in LINES for name in re.findall(r"@([\w./-]+)", line)}
 
 

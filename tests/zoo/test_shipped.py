@@ -78,8 +78,8 @@ def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path
         card.description
     )
     assert len(card.description) > 150
-    readme = (SHIPPED.parent.parent / "README.md").read_text(encoding="utf-8")
-    assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in readme
+    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in page
 
 
 @pytest.fixture(scope="module")

@@ -184,6 +184,6 @@ COMMAND = Command(
 
 Every step is a command of `zoo` in a process of its own, whose output goes to a log. What is done is kept in
 state.json: the same command goes on where it stopped, tries again what failed, and leaves alone what is done. The exit
-status is 1 when a model failed. docs/publishing.md tells the whole of it.""",
+status is 1 when a model failed. docs/publish.md tells the whole of it.""",
     resumes=always,
 )

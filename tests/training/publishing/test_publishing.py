@@ -288,7 +288,7 @@ def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zo
 
 
 def test_the_page_says_what_the_plan_of_all_papers_says(capsys: pytest.CaptureFixture[str]) -> None:
-    page = " ".join((Path(__file__).parents[3] / "docs" / "publishing.md").read_text().split())
+    page = " ".join((Path(__file__).parents[3] / "docs" / "publish.md").read_text().split())
     assert main(["publish-all", "--dry-run", "--throughput", "1000", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     total = plan["total"]
