@@ -1,7 +1,7 @@
 """The runs and tables of docs/frozen-features.md: heads on a frozen trunk against training end to end, by seeds.
 
     python docs/frozen_features.py --seeds 0 1 2         train and measure what frozen-features.json has not yet
-    python docs/frozen_features.py --write               the page's tables anew, from frozen-features.json
+    python docs/frozen_features.py --write               the page's tables again, from frozen-features.json
 
 Models go to the local zoo (ZOO_HOME); the images of CIFAR-100 are looked for in ZOO_DATA.
 """
@@ -60,7 +60,7 @@ PARTS = {
 
 
 def command(arm: str, seed: int) -> list[str]:
-    """What `zoo` is called with for one arm of one seed."""
+    """Return the arguments of `zoo` for one arm of one seed."""
     if arm == "features":
         views = ("--views", "4", "--batch-size", "128", "--seed", str(seed))
         return ["features", f"softmax-{seed}", "--dataset", "cifar100", *views, "-o", _file(seed), "--quiet"]
@@ -76,7 +76,7 @@ def _file(seed: int) -> str:
 
 
 def cpu_seconds(arguments: Sequence[str]) -> float:
-    """Of one call of `zoo`, imports included."""
+    """Return the CPU seconds of one call of `zoo`, including imports."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-m", "zoo.cli.main", *arguments], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -124,7 +124,7 @@ def run(seed: int, arms: Sequence[str], known: dict[str, Any], file: Path) -> No
 
 
 def scores_table(runs: Mapping[str, Any]) -> str:
-    """A line an arm: means and standard deviations over seeds, CPU seconds."""
+    """Return one row per arm: means and standard deviations over seeds, CPU seconds."""
     lines = [("", "seeds", *METRICS.values(), "CPU seconds, all in all", "of it the last step")]
     for arm, name in NAMES.items():
         seeds = measured(runs, arm)
@@ -180,7 +180,7 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def page(text: str, runs: Mapping[str, Any]) -> str:
-    """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    """Return the page with new tables between `<!-- name -->` and `<!-- end -->`."""
     return markdown.with_parts(text, {"scores": scores_table(runs), "differences": differences_table(runs)})
 
 

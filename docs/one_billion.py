@@ -2,9 +2,9 @@
 
     python docs/one_billion.py                                     the tables
     python docs/one_billion.py --price 2 --queries 200             for another price an hour and another load
-    python docs/one_billion.py --write                             the page's tables anew
+    python docs/one_billion.py --write                             the page's tables again
 
-What lies beyond what was measured is carried on by the growth between the two largest sizes measured.
+Figures beyond the measured sizes are extrapolated by the growth between the two largest measured sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ centroids and the rows of a list, of which there are 4 sqrt(n); a graph's path g
 
 @dataclass(frozen=True)
 class Plan:
-    """What is assumed; all else is measured.
+    """Assumptions of the plan; everything else is measured.
 
     shard: vectors that one gallery holds. queries: a second, at all hours, each a new image. used: the part of a
     machine's memory and of its cores that is planned with. copies: of every shard, for when a machine fails.
@@ -98,7 +98,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Searching:
-    """What one kind needs for the plan. cores: busy with queries; machines: by what needs more of them."""
+    """Needs of one kind of index. cores: busy with queries; machines: for memory or cores, whichever needs more."""
 
     kind: str
     bytes_each: float
@@ -135,7 +135,7 @@ def memory_table(units: Units, plan: Plan) -> str:
         (NAMES[one.kind], f"{one.bytes_each:,.0f}", _size(plan.images * one.bytes_each), f"{one.by_memory:,}")
         for one in kinds(units, plan)
     ]
-    return _table(("index", "bytes a vector", f"{plan.images:,} vectors", "machines to hold it once"), rows)
+    return _table(("index", "bytes per vector", f"{plan.images:,} vectors", "machines to hold it once"), rows)
 
 
 def search_table(units: Units, plan: Plan) -> str:
@@ -155,11 +155,11 @@ def search_table(units: Units, plan: Plan) -> str:
     ]
     measured = f"{max(units.sizes('flat')):,}"
     head = ("index", "recall", f"ms at {measured}", "growth", f"ms at {plan.shard:,}", "cores busy", "machines")
-    return _table((*head, "disk reads a second, a machine", "a month"), rows)
+    return _table((*head, "disk reads per second and machine", "cost per month"), rows)
 
 
 def work_table(units: Units, plan: Plan) -> str:
-    """What is done once, and the least number of machines that do it in time."""
+    """Return the table of one-time work, with the least number of machines that do it in time."""
     tasks = {
         "read, decode, thumbnail": units["decode"],
         "embed": units["network"],
@@ -170,7 +170,7 @@ def work_table(units: Units, plan: Plan) -> str:
         hours = plan.images * seconds / 3600 / plan.cores
         machines = math.ceil(hours / (24 * plan.days))
         rows.append((name, f"{1000 * seconds:.3g}", f"{hours:,.0f}", f"{machines:,}", _money(hours, plan)))
-    head = ("work", "core-ms an image", "machine-hours", f"machines for {plan.days:g} days", "cost")
+    head = ("work", "core-ms per image", "machine-hours", f"machines for {plan.days:g} days", "cost")
     return _table(head, rows)
 
 
@@ -184,23 +184,23 @@ def storage_table(units: Units, plan: Plan) -> str:
     rows = [(name, f"{value:,.0f}", _size(plan.images * value)) for name, value in parts.items()]
     kept = sum(list(parts.values())[1:])
     rows.append(("a gallery without originals", f"{kept:,.0f}", _size(plan.images * kept)))
-    rows.append((f"of it one shard of {plan.shard:,}", "", _size(plan.shard * kept)))
+    rows.append((f"one shard of it, of {plan.shard:,}", "", _size(plan.shard * kept)))
     a_second = plan.images * units["image"] / (plan.days * 24 * 3600)
-    rows.append((f"originals read in {plan.days:g} days, a second", "", _size(a_second)))
-    return _table(("what", "bytes an image", "all"), rows)
+    rows.append((f"originals read in {plan.days:g} days, per second", "", _size(a_second)))
+    return _table(("what", "bytes per image", "all"), rows)
 
 
 def query_table(units: Units, plan: Plan) -> str:
-    """What a query costs before it is searched, and how sure an answer is that comes from all shards."""
+    """Return the table of the cost of a query before the search, and of the reliability of an answer from all shards."""
     seconds = units["decode"] + units["network"]
     cores = plan.queries * seconds
     rows = [
         ("decode and embed a query", f"{1000 * seconds:,.1f} core-ms"),
         *((f"search all shards, {NAMES[one.kind]}", _all_shards(one, plan)) for one in kinds(units, plan)[2:]),
-        (f"cores busy embedding at {plan.queries:g} queries a second", f"{cores:,.1f}"),
+        (f"cores busy embedding at {plan.queries:g} queries per second", f"{cores:,.1f}"),
         ("machines that embed", f"{plan.copies * math.ceil(cores / (plan.cores * plan.used) / plan.copies):,}"),
         ("shards that every query asks", f"{plan.shards:,}"),
-        ("answers merged, rows a query", f"{plan.shards * plan.k:,}"),
+        ("answers merged, rows per query", f"{plan.shards * plan.k:,}"),
         ("queries with a slow shard, if each shard is slow 1 time in 100", f"{1 - 0.99**plan.shards:.0%}"),
     ]
     return _table(("", ""), rows)
@@ -248,7 +248,7 @@ TABLES: dict[str, Callable[[Units, Plan], str]] = {
 
 
 def page(text: str, units: Units, plan: Plan) -> str:
-    """The page with its tables, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    """Return the page with new tables between `<!-- name -->` and `<!-- end -->`."""
     return markdown.with_parts(text, {name: table(units, plan) for name, table in TABLES.items()})
 
 

@@ -1,15 +1,15 @@
-// Adding images, with a write key: in requests that the service takes, and what became of each image.
+// Adding images with a write key, in requests of accepted size; shows the outcome of each image.
 
 import { ask } from "./api.js";
 import { $, complain, counted, element, tell } from "./dom.js";
 import { known } from "./limits.js";
 import { presentItems } from "./results.js";
 
-const AT_ONCE = 4; // images a request, so that progress is seen
-// Statuses that may be because of an image. What any other one says, as of the key, would be said of all the images.
+const AT_ONCE = 4; // images per request; few, so that progress is visible
+// Statuses that an image may cause. Any other status, for example because of the key, concerns all images.
 const OF_IMAGES = new Set([400, 408, 409, 413, 415, 422, 500, 504]);
 
-/** Add the files, group by group. Throws what concerns all of them; what became of the others is shown even so. */
+/** Add the files, group by group. Throws an error that concerns all of them, but still shows the outcome so far. */
 async function add(files, label) {
   const done = { items: [], fresh: 0, refused: [], differing: [] };
   let left = grouped(files);
@@ -19,7 +19,7 @@ async function add(files, label) {
       const [group, ...others] = left;
       const answer = await send(group, label);
       if (answer) keep(done, answer, group);
-      // A group that is refused is sent again one by one: each image gets a reason of its own, and good ones are added.
+      // Send a refused group again one by one: each image gets its own reason, and good ones are added.
       left = answer ? others : [...group.map((file) => [file]), ...others];
     }
   } finally {
@@ -27,7 +27,7 @@ async function add(files, label) {
   }
 }
 
-/** The files in groups of a request each; one that is larger than a request may be is alone. */
+/** Group the files, one group per request; a file that is larger than a request may be is alone. */
 function grouped(files) {
   const { max_images, max_body } = known();
   const most = Math.min(AT_ONCE, max_images);
@@ -42,7 +42,7 @@ function grouped(files) {
   return groups;
 }
 
-/** The service's answer, with what it refuses image by image; null where it refuses a group of several as a whole. */
+/** Return the service's answer with its refusals per image; null if it refuses a group of several as a whole. */
 async function send(files, label) {
   const body = new FormData();
   for (const file of files) body.append("image", file, file.name);
@@ -65,19 +65,19 @@ function keep(done, answer, group) {
   done.differing.push(...answer.differing.map((one) => told(one, group[one.number])));
 }
 
-/** Of an image that is there already, with another label than it was to be given. */
+/** Describe an existing image whose label differs from the new one. */
 function told({ id, label, updated }, file) {
   const had = label ? `with label ${label}` : "without a label";
-  return `${file.name}: already there as item ${id} ${had}; ${updated ? "it has this one now" : "it stays as it is"}`;
+  return `${file.name}: exists as item ${id} ${had}; ${updated ? "it has the new label now" : "it was not changed"}`;
 }
 
 function show({ items, fresh, refused, differing }, left) {
   const there = items.length - fresh;
   const parts = [
     `${counted(fresh, "image")} added`,
-    there && `${there} there already`,
+    there && `${there} existed`,
     refused.length && `${refused.length} refused`,
-    left && `${left} to be sent again`,
+    left && `${left} not sent`,
   ];
   $("add-note").textContent = parts.filter(Boolean).join(", ");
   $("add-refused").replaceChildren(...refused.map((text) => element("li", "", text)));

@@ -1,37 +1,37 @@
-// Requests to the service, with the keys that it asks for, and its refusals in words.
+// Requests to the service, with keys, and its refusals as messages.
 
 import { held, request } from "./keys.js";
 
 const REASONS = {
   401: "A key is needed",
   403: "Not allowed",
-  404: "Not there",
+  404: "Not found",
   408: "Too slow",
   409: "Out of date",
   413: "Too large",
   415: "Not an image file",
   421: "Unknown host name",
-  422: "Not usable",
+  422: "Not valid",
   429: "Too busy",
   500: "The service failed",
   503: "Not ready",
 };
 
 export class Refusal extends Error {
-  /** refused: the images that POST /items takes none of, each with its reason, as it answers them. */
+  /** refused: the images that POST /items refused, each with its reason. */
   constructor(status, message, code, refused) {
     super(message);
     Object.assign(this, { status, code, refused });
   }
 }
 
-/** The JSON answer to a path below the page's own; `write`: with the write key. Throws a `Refusal`, or an AbortError where `signal` says so. */
+/** Return the JSON answer of a path relative to the page; `write` sends the write key. Throws a `Refusal`, or an AbortError after `signal`. */
 export async function ask(path, { write = false, ...options } = {}) {
   const kind = write ? "write" : "read";
   for (;;) {
     const key = kind === "read" ? held("read") || held("write") : held("write");
     const answer = await send(path, options, key);
-    const body = await answer.json().catch(() => null); // what is no JSON is a refusal without a reason
+    const body = await answer.json().catch(() => null); // an answer that is not JSON is a refusal without a reason
     options.signal?.throwIfAborted();
     if (answer.ok && body !== null) return body;
     const refusal = refused(answer, body);

@@ -1,4 +1,4 @@
-// The search page: what the modules tell one another comes together here.
+// The search page. This module connects the events of the others.
 
 import "./add.js";
 import { ask } from "./api.js";
@@ -29,7 +29,7 @@ addEventListener("popstate", () => go(remembered(), false));
 $("k").addEventListener("change", () => present(current()));
 $("clear").addEventListener("click", () => go(null));
 $("shuffle").addEventListener("click", () => present(null));
-// Not followed as a link: that would be a step in the history, where only queries are.
+// Do not follow the link: that would add a step to the history, which holds only queries.
 $("skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("results-title").focus();
@@ -45,7 +45,7 @@ async function loadFacts() {
     setCalibrated((await ask("/stats")).calibration !== null);
     await loadCollections();
   } catch (error) {
-    $("facts").textContent = ""; // the grid says what is wrong
+    $("facts").textContent = ""; // the grid shows the error
   }
 }
 

@@ -1,8 +1,8 @@
-// An item of the gallery as a card: its picture, its label, how alike it is.
+// A card for an item of the gallery: its picture, label and similarity.
 
 import { button, element, percent, tell } from "./dom.js";
 
-const TINY = 64; // pictures up to this many pixels wide are shown with crisp pixels
+const TINY = 64; // pictures of at most this many pixels are enlarged without smoothing
 
 export function show(image, source) {
   const frame = image.parentElement;
@@ -10,7 +10,7 @@ export function show(image, source) {
     frame.classList.remove("unshown");
     image.classList.toggle("tiny", image.naturalWidth <= TINY && image.naturalHeight <= TINY);
   };
-  image.onerror = () => frame.classList.add("unshown"); // the server reads formats that browsers do not
+  image.onerror = () => frame.classList.add("unshown"); // the server reads more formats than browsers
   image.src = source;
 }
 
@@ -21,7 +21,7 @@ export function card(item) {
     words.append(likeness(item));
     spoken += `, similarity ${item.similarity.toFixed(3)}`;
   }
-  if (typeof item.p_same === "number") spoken += `, of the same class with ${percent(item.p_same)}`;
+  if (typeof item.p_same === "number") spoken += `, ${percent(item.p_same)} likely the same class`;
   const made = button("card", "", () => tell("ask", { id: item.id }));
   made.dataset.id = item.id;
   made.title = item.source;
@@ -32,7 +32,7 @@ export function card(item) {
   return place;
 }
 
-/** What a write key allows. */
+/** Make a button for an action that needs a write key. */
 function tool(name, text, item) {
   const made = button(`tool ${name}`, text, () => tell(text.toLowerCase(), item));
   made.setAttribute("aria-label", `${text} ${item.label || item.source}, item ${item.id}`);
@@ -49,11 +49,11 @@ function marking(item) {
   });
   const made = element("div", "marking", ...choices);
   made.setAttribute("role", "group");
-  made.setAttribute("aria-label", "Is it of the query's class?");
+  made.setAttribute("aria-label", "Does it have the query's class?");
   return made;
 }
 
-/** A label; of one with folders in it, as Greek/alpha, the last part stands out. */
+/** Show a label; for one with folders, such as Greek/alpha, emphasise the last part. */
 export function named(label) {
   if (!label) return element("span", "label none", "no label");
   const parts = label.split("/");
@@ -77,6 +77,6 @@ function likeness({ similarity, p_same: chance }) {
   const row = element("div", "likeness", element("span", "track", fill), element("span", "", similarity.toFixed(3)));
   if (typeof chance !== "number") return row;
   const said = element("div", "chance", `${percent(chance)} same class`);
-  said.title = "The probability that it is of the query's class (p_same)";
+  said.title = "The probability that it has the query's class (p_same)";
   return element("div", "both", row, said);
 }

@@ -1,11 +1,11 @@
-// The collections of a service that has several: links from each one's page to the others'.
+// Links between the pages of a service's collections.
 
 import { ask } from "./api.js";
 import { $, element } from "./dom.js";
 
 const NAMED = /\/collections\/([^/]+)\/$/.exec(location.pathname);
 
-/** Those that may be read with the key that is held; nothing where the service has one gallery. */
+/** Show the collections that the key may read; show nothing if the service has one gallery. */
 export async function loadCollections() {
   if (!NAMED) return;
   document.title = `${NAMED[1]}: image search`;

@@ -1,13 +1,13 @@
-// A region of the query image to search by: dragged, or typed as per cents.
+// The region of the query image to search with: dragged, or typed in percent.
 
 import { $, element, tell } from "./dom.js";
 
 const SIDES = ["left", "top", "right", "bottom"];
-const LEAST = 0.02; // of a side: less than that is a click, not a region
+const LEAST = 0.02; // of a side; a smaller drag is a click
 let query = null;
-let start = null; // where the drag began, as fractions
+let start = null; // start of the drag, as fractions of the sides
 
-/** Offer to crop the query; an item's picture is here as a thumbnail alone. */
+/** Offer to crop the query. An item cannot be cropped, because the page has only its thumbnail. */
 export function offer(next) {
   query = next;
   $("crop-open").hidden = !query?.file;
@@ -44,7 +44,7 @@ function outline() {
   [part.left, part.top] = [`${100 * left}%`, `${100 * top}%`];
   [part.width, part.height] = [`${100 * Math.max(0, right - left)}%`, `${100 * Math.max(0, bottom - top)}%`];
   const right_way = left < right && top < bottom;
-  $("crop-right").setCustomValidity(left < right ? "" : "The right side must be right of the left one.");
+  $("crop-right").setCustomValidity(left < right ? "" : "The right side must be to the right of the left side.");
   $("crop-bottom").setCustomValidity(top < bottom ? "" : "The bottom must be below the top.");
   $("crop-box").hidden = !right_way;
 }

@@ -1,4 +1,4 @@
-// p_same over the similarity, as a picture.
+// A figure of p_same over the similarity.
 
 import { drawn, percent } from "./dom.js";
 
@@ -7,7 +7,7 @@ const HIGH = 220;
 const EDGE = { left: 48, right: 20, top: 12, bottom: 40 };
 const STEPS = 120;
 
-/** The logistic curve of a calibration {slope, offset}, with the similarity from which on "same" is likelier. */
+/** Draw the logistic curve of a calibration {slope, offset}, with a dot where "same" becomes the likelier answer. */
 export function curve({ slope, offset }) {
   const half = -offset / slope;
   const low = Math.min(0, Math.floor(10 * (half - 4 / slope)) / 10) < -0.05 ? -1 : 0;

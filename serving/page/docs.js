@@ -9,7 +9,7 @@ function element(tag, className, ...content) {
   return made;
 }
 
-/** A table that is scrolled sideways where it is too wide, also by keyboard. */
+/** Make a table that scrolls sideways if it is too wide, also by keyboard. */
 function table(name, rows) {
   const body = rows.map(([first, ...rest]) =>
     element("tr", "", element("td", "", element("code", "", first)), ...rest.map((text) => element("td", "", text))));
@@ -52,7 +52,7 @@ function operation(path, method, what, schemas) {
 }
 
 const { info, servers, paths, components } = await (await fetch("./openapi.json")).json();
-const below = servers?.[0].url || ""; // what the paths of one collection begin with
+const below = servers?.[0].url || ""; // the prefix of a collection's paths
 $("description").textContent = info.description;
 const search = paths["/search"] || paths["/collections/{collection}/search"];
 const most = search.post.parameters.find(({ name }) => name === "k").schema.maximum;

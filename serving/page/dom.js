@@ -1,4 +1,4 @@
-// Elements and the page's own events. Text is only ever set as text: a label is never read as HTML.
+// Elements and the page's own events. Text is always set as text, so a label is never read as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -23,7 +23,7 @@ export function drawn(tag, attributes, ...content) {
   return made;
 }
 
-/** Tell the other modules: "ask" {id} or {file}, "filtered", "keys", "changed", "found" [ids],
+/** Send an event to the other modules: "ask" {id} or {file}, "filtered", "keys", "changed", "found" [ids],
  * "edit" and "delete" item, "edited", "mark" {item, verdict}. */
 export function tell(name, detail) {
   dispatchEvent(new CustomEvent(`zoo-${name}`, { detail }));

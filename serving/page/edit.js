@@ -1,4 +1,4 @@
-// Giving an item another label and deleting it, with a write key, and whether one is held.
+// Changing an item's label and deleting it, with a write key.
 
 import { ask } from "./api.js";
 import { card } from "./cards.js";
@@ -24,7 +24,7 @@ async function edit(item) {
     old?.replaceWith(changed);
     changed.querySelector(".tool.edit").focus();
     complain("");
-    $("note").textContent = kept ? `Item ${item.id} has the label ${kept} now` : `Item ${item.id} has no label now`;
+    $("note").textContent = kept ? `Item ${item.id} now has the label ${kept}` : `Item ${item.id} now has no label`;
     tell("changed");
     tell("edited");
   } catch (error) {
@@ -32,7 +32,7 @@ async function edit(item) {
   }
 }
 
-/** The label that the user has typed for an item; null where none was. */
+/** Ask for a label of an item; null if the user cancels. */
 function asked(item) {
   const dialog = $("edit");
   $("edit-title").textContent = `Label of item ${item.id}, ${item.source}`;
@@ -49,7 +49,7 @@ async function remove(item) {
   try {
     await ask(`/items/${item.id}`, { method: "DELETE", write: true });
   } catch (error) {
-    if (error.status !== 404) return complain(error.message); // what is gone already is gone
+    if (error.status !== 404) return complain(error.message); // 404: somebody else deleted it
   }
   complain("");
   const place = document.querySelector(`.card[data-id="${item.id}"]`)?.parentElement;
@@ -71,11 +71,11 @@ function confirmed(question) {
 listen("delete", remove);
 listen("edit", edit);
 listen("keys", showRights);
-$("write-key").addEventListener("click", () => request("write", "It is kept in this tab only, until you close it."));
+$("write-key").addEventListener("click", () => request("write", "This tab keeps it until you close the tab."));
 $("write-forget").addEventListener("click", () => forget("write"));
 $("forget").addEventListener("click", () => {
   forget("write");
   forget("read");
-  location.assign(location.pathname); // nothing that was read with the key stays on the page
+  location.assign(location.pathname); // clear everything that was read with the key
 });
 showRights();

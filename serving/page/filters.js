@@ -1,17 +1,17 @@
-// Which of the nearest are wanted: of which labels, how sure, in which order.
+// Filters of the results: labels, least similarity, and order.
 
 import { ask } from "./api.js";
 import { $, button, counted, element, listen, tell } from "./dom.js";
 import { chosenValues, clearMetadata, where } from "./metadata.js";
 
-const OFFERED = 12; // labels that are shown to be clicked; the others are found by typing
+const OFFERED = 12; // labels shown as buttons; users type the others
 const chosen = new Set();
 let known = [];
 let calibrated = false;
 
 export const chosenLabels = () => [...chosen];
 
-/** Write the filters into the parameters of a search; whether one had to be left out, as texts have no p_same. */
+/** Write the filters into a search's parameters. Return true if one was left out because texts have no p_same. */
 export function fill(parameters, byText = false) {
   for (const label of chosen) parameters.append("label", label);
   if (where()) parameters.set("where", where());
@@ -28,10 +28,10 @@ export function isFiltering() {
   return chosen.size > 0 || chosenValues() > 0 || Boolean($("least").value);
 }
 
-/** Whether similarities can be said as probabilities; without a calibration they are cut as they are. */
+/** Choose the unit of the threshold: a probability if the gallery is calibrated, otherwise the similarity. */
 export function setCalibrated(can) {
   calibrated = can;
-  $("least-label").textContent = can ? "At least so likely the same class, in %" : "At least this similarity";
+  $("least-label").textContent = can ? "Least probability of the same class, in %" : "Least similarity";
   Object.assign($("least"), can ? { min: 0, max: 100, step: 1 } : { min: -1, max: 1, step: 0.01 });
 }
 
@@ -88,7 +88,7 @@ $("label-form").addEventListener("submit", (event) => {
   typed();
 });
 $("label").addEventListener("input", (event) => {
-  // Picked from the list, not typed: typing "a" must not choose the label "a" of "ab".
+  // Only a label picked from the list: while typing "ab", "a" must not choose the label "a".
   const picked = !event.inputType || event.inputType === "insertReplacementText";
   if (picked && known.some(({ label }) => label === $("label").value)) typed();
 });

@@ -1,16 +1,16 @@
-// The keys that the user has typed: held until the tab is closed, and never shown again.
+// The keys that the user typed. The tab keeps them until it is closed, and never shows them.
 
 import { $, tell } from "./dom.js";
 
-const PLACE = location.pathname; // the collections of a service have keys of their own
+const PLACE = location.pathname; // each collection of a service has its own keys
 const OF = PLACE === "/" ? "" : ` ${PLACE}`;
 const NAMES = { read: `zoo-read-key${OF}`, write: `zoo-write-key${OF}` };
 const TITLES = { read: "This gallery needs a read key", write: "Changes need a write key" };
-let pending = null; // {kind, done} of the dialog that is open
+let pending = null; // {kind, done} of the open dialog
 
 export const held = (kind) => sessionStorage.getItem(NAMES[kind]);
 
-/** Ask for a key; whether one was given. Several askers of one kind share the dialog. */
+/** Ask for a key; return whether one was given. Requests of one kind share the dialog. */
 export async function request(kind, reason) {
   while (pending && pending.kind !== kind) await pending.done;
   pending ||= { kind, done: dialog(kind, reason).finally(() => (pending = null)) };
@@ -43,12 +43,12 @@ function dialog(kind, reason) {
 
 function keep(kind, key) {
   sessionStorage.setItem(NAMES[kind], key);
-  // Pictures are asked for by the browser itself, which sends no header of ours.
+  // The browser requests pictures itself, without our headers, so the key is also a cookie.
   if (kind === "read") document.cookie = `zoo-key=${quoted(key)}; SameSite=Strict; path=${PLACE}`;
   tell("keys");
 }
 
-/** A cookie's value may not hold every character that a key may: RFC 6265 section 4.1.1, with octal escapes. */
+/** Escape the characters that a cookie's value cannot hold (RFC 6265, section 4.1.1) as octal numbers. */
 function quoted(key) {
   const octal = (letter) => `\\${letter.charCodeAt(0).toString(8).padStart(3, "0")}`;
   return /^[\w.~-]+$/.test(key) ? key : `"${key.replace(/[^\w.~-]/g, octal)}"`;

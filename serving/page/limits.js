@@ -1,15 +1,15 @@
-// What the service takes: bytes of an image, images and bytes of a request, results of a search.
+// The service's limits: bytes per image, images and bytes per request, results per search.
 
 import { ask } from "./api.js";
 import { $, element } from "./dom.js";
 
 const UNKNOWN = { max_bytes: Infinity, max_images: Infinity, max_body: Infinity, max_k: Infinity };
-let limits = null; // once the service has told them
+let limits = null; // null until the service reported them
 
-/** The limits, so far as they are known now. */
+/** Return the limits, or infinite ones if they are unknown yet. */
 export const known = () => limits || UNKNOWN;
 
-/** What GET /model says; its limits are kept. */
+/** Return the answer of GET /model, and remember its limits. */
 export async function askModel() {
   const model = await ask("/model");
   limits = { ...UNKNOWN, ...model.limits };
@@ -17,12 +17,12 @@ export async function askModel() {
   return model;
 }
 
-/** Wait until the limits are known: an address with a query is searched by as soon as the page is there. */
+/** Wait until the limits are known. An address with a query starts a search as soon as the page is loaded. */
 export async function learned() {
   if (!limits) await askModel();
 }
 
-/** Offer no more results than a search may have; a larger number is offered as the most that there may be. */
+/** Limit the offered numbers of results to the maximum of a search. */
 function offerCounts(most) {
   const counts = [...$("k").options].map(({ value }) => Number(value));
   if (Math.max(...counts) <= most) return;

@@ -1,4 +1,4 @@
-// The map of the gallery: pan, zoom, and search from the points.
+// The map of the gallery: pan, zoom, and search from its points.
 
 import { ask } from "./api.js";
 import { $, complain, counted, listen, percent, tell } from "./dom.js";
@@ -12,11 +12,11 @@ const view = new View();
 const fingers = new Map();
 let points = [];
 let places = [];
-let hues = new Map(); // the place of a label among all labels
-let here = -1; // the point that is pointed at
+let hues = new Map(); // from a label to its position among all labels
+let here = -1; // the selected point
 let found = new Set(); // ids of the results
 let asked = null; // the id of the query
-let moved = 0; // pixels since a finger or the button went down
+let moved = 0; // pixels since a finger or the button was pressed
 
 async function load() {
   $("map-status").textContent = "Drawing…";
@@ -27,7 +27,7 @@ async function load() {
     hues = new Map([...new Set(given.map(({ label }) => label))].sort().map((label, order) => [label, order]));
     here = -1;
     const shown = given.length < total ? `${given.length.toLocaleString()} of ${counted(total, "image")}` : counted(total, "image");
-    $("map-status").textContent = `${shown}; near one another where they look alike to the model. This plane holds ` +
+    $("map-status").textContent = `${shown}; images that the model finds alike are near each other. This plane shows ` +
       `${percent(explained[0] + explained[1])} of the variance.`;
     draw();
   } catch (error) {
@@ -70,7 +70,7 @@ function ring(pen, [x, y], radius, ink, width) {
   pen.stroke();
 }
 
-/** One colour a label, far apart where labels are few; colour is never all that tells labels apart. */
+/** Return the colour of a label. Few labels get very different colours; the name of the label is always available too. */
 function colour(label) {
   if (label === null) return "hsl(220 6% 55%)";
   const order = hues.get(label);
@@ -97,7 +97,7 @@ function tip() {
 function pointAt(next, aloud = false) {
   if (next === here) return;
   here = next;
-  if (aloud && here >= 0) $("map-status").textContent = `${points[here].label ?? "no label"}, item ${points[here].id}. Enter searches from it.`;
+  if (aloud && here >= 0) $("map-status").textContent = `${points[here].label ?? "no label"}, item ${points[here].id}. Press Enter to search from it.`;
   draw();
 }
 
@@ -136,13 +136,13 @@ canvas.addEventListener("pointerup", (event) => {
   if (!tapped) return;
   const before = here;
   pointAt(nearest(places, pixel(event), REACH[event.pointerType] || REACH.mouse), true);
-  // A finger cannot hover: its first tap shows the picture, the second searches.
+  // A finger cannot hover, so its first tap shows the picture and the second one searches.
   if (event.pointerType !== "touch" || here === before) search();
 });
 canvas.addEventListener("pointercancel", (event) => fingers.delete(event.pointerId));
 canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && pointAt(-1));
 canvas.addEventListener("wheel", (event) => {
-  if (!event.ctrlKey && document.activeElement !== canvas) return; // the page is scrolled past the map
+  if (!event.ctrlKey && document.activeElement !== canvas) return; // let the page scroll
   event.preventDefault();
   view.zoomAt(Math.exp(-event.deltaY / 300), pixel(event));
   draw();

@@ -1,19 +1,19 @@
-// Results marked right, of the query's class, or wrong: with a write key, and not where a text was searched by.
+// Marks of results as right (of the query's class) or wrong. They need a write key and a query that is not a text.
 
 import { ask } from "./api.js";
 import { $, button, complain, listen } from "./dom.js";
 import { held } from "./keys.js";
 import { current } from "./query.js";
 
-const sent = new WeakMap(); // of a query with a file: from each crop to what POST /feedback takes of it
-let marks = new Map(); // of the query that is shown: from a result's id to its mark
+const sent = new WeakMap(); // from a query with a file to a map from each crop to its form for POST /feedback
+let marks = new Map(); // from a result's id to its mark, for the current query
 
 const may = () => Boolean(held("write") && (current()?.id || current()?.file));
 
 const cropOf = (query) => query.crop?.join(",") ?? "";
 const known = (query) => query.id || sent.get(query)?.get(cropOf(query));
 
-/** The query as a mark names it; an image that was sent is embedded once more for it. */
+/** Return the query in the form that a mark needs. A sent image is embedded once more. */
 async function named(query) {
   if (known(query)) return known(query);
   const crop = cropOf(query);
@@ -26,7 +26,7 @@ async function named(query) {
   return said;
 }
 
-/** The marks that the query has already; of an image that was sent they are known once one of its results is marked. */
+/** Load the query's marks. Those of a sent image are known only after one of its results was marked. */
 async function load() {
   const query = current();
   marks = new Map();
@@ -48,7 +48,7 @@ async function put(query, item, verdict) {
   return ask("/feedback", { method: "POST", body, headers: { "Content-Type": "application/json" }, write: true });
 }
 
-/** Give a result this verdict; null takes its mark back. */
+/** Mark a result with this verdict; null removes its mark. */
 async function give(item, verdict) {
   const query = current();
   const before = marks.get(item.id);
@@ -56,7 +56,7 @@ async function give(item, verdict) {
     if (verdict) {
       const mark = await put(query, item.id, verdict).catch((error) => {
         if (error.status !== 409 || !sent.delete(query)) throw error;
-        return put(query, item.id, verdict); // the gallery has another model since the image was embedded
+        return put(query, item.id, verdict); // the gallery's model changed after the image was embedded
       });
       if (query === current()) marks.set(item.id, mark);
     } else if (before) {
@@ -74,11 +74,11 @@ async function give(item, verdict) {
 function say(item, verdict, before) {
   const name = item.label || item.source;
   const undo = button("quiet", "Undo", () => {
-    find(item.id, before || verdict)?.focus(); // the button that is pressed goes away
+    find(item.id, before || verdict)?.focus(); // the pressed button disappears
     give(item, before);
   });
   undo.setAttribute("aria-label", `Undo the mark of ${name}`);
-  $("note").replaceChildren(verdict ? `Marked ${name}, item ${item.id}, ${verdict}. ` : `${name}, item ${item.id}, is not marked now. `, undo);
+  $("note").replaceChildren(verdict ? `Marked ${name}, item ${item.id}, ${verdict}. ` : `${name}, item ${item.id}, is no longer marked. `, undo);
 }
 
 const find = (id, verdict) => $("grid").querySelector(`.mark[data-item="${id}"][data-verdict="${verdict}"]`);

@@ -1,15 +1,15 @@
-// Filtering by what the items' metadata say: values of one key are alternatives, keys must all be met.
+// Filters on metadata. Values of one key are alternatives; an item must meet all keys.
 
 import { ask } from "./api.js";
 import { $, button, complain, counted, element, listen, tell } from "./dom.js";
 
-const OFFERED = 12; // values that are shown to be clicked; the others are found by typing
-const chosen = new Map(); // "key: value" as it is shown, to {key, values}
-let known = null; // [{key, value, items}], once they were asked for
+const OFFERED = 12; // values shown as buttons; users type the others
+const chosen = new Map(); // from the shown text "key: value" to {key, values}
+let known = null; // [{key, value, items}], null until they are loaded
 
 const named = (key, value) => `${key}: ${value}`;
 
-/** The parameter `where` of a search; null where nothing is chosen. */
+/** Return the parameter `where` of a search; null if nothing is chosen. */
 export function where() {
   if (!chosen.size) return null;
   const wanted = {};
@@ -46,7 +46,7 @@ function toggle(key, text) {
   tell("filtered");
 }
 
-/** The values that a text may stand for: 1908 is a number in some galleries and a text in others. */
+/** Return the values that a text may mean: 1908 is a number in some galleries and a text in others. */
 function meant(key, text) {
   const found = (known || []).filter((one) => one.key === key && `${one.value}` === text).map(({ value }) => value);
   if (found.length) return found;

@@ -5,8 +5,8 @@ import { curve } from "./curve.js";
 import { $, complain, counted, element, listen, percent } from "./dom.js";
 import { reliability } from "./reliability.js";
 
-const SHOWN = 5; // marks that contradict labels
-const KEPT = "What was promised and what was so, in tenths of p_same, on classes that it was not fitted to.";
+const SHOWN = 5; // number of marks that contradict labels
+const KEPT = "Predicted and observed share of the same class, in tenths of p_same, on classes outside the fit.";
 const NAMES = { recall_at_1: "R@1", map_at_r: "MAP@R" };
 
 async function load() {
@@ -24,7 +24,7 @@ async function load() {
 }
 
 function facts(model, { items, labels, index }) {
-  const unmeasured = index.kind === "milvus" ? "searched there" : "exact";
+  const unmeasured = index.kind === "milvus" ? "searched by Milvus" : "exact";
   const place = index.device === "cpu" ? "" : ` on disk, exact on ${index.device}`;
   const recall = index.recall === null ? unmeasured : `finds ${percent(index.recall)} of the ${index.k} nearest`;
   const rows = {
@@ -42,20 +42,20 @@ function facts(model, { items, labels, index }) {
 function evaluate(evaluation, calibration) {
   $("steps").hidden = !evaluation?.steps.length;
   $("steps-body").replaceChildren(...(evaluation?.steps || []).map(step));
-  $("model-note").textContent = evaluation ? measured(evaluation) : "The labelled items were not measured yet.";
+  $("model-note").textContent = evaluation ? measured(evaluation) : "The labelled items have not been measured yet.";
   const fitted = calibration ? [curve(calibration), element("figcaption", "", explained(calibration))] : [];
-  const reason = evaluation?.not_calibrated || "Similarities are not calibrated yet; measuring does that too.";
+  const reason = evaluation?.not_calibrated || "Similarities are not calibrated yet. Measuring calibrates them too.";
   const bins = evaluation?.reliability || [];
   const kept = bins.length ? [reliability(bins), element("figcaption", "", KEPT)] : [];
   $("calibration").replaceChildren(...(fitted.length ? fitted : [element("figcaption", "", reason)]), ...kept);
 }
 
-/** Live counts; where marks contradict labels they are named as of now, too. */
+/** Show the current counts of marks, and the marks that contradict labels. */
 function tellMarks({ right, wrong }, judged) {
   const total = right + wrong;
   const against = judged?.contradict_labels || 0;
   const said = total ? `${counted(total, "result")} marked, ${percent(right / total)} of them right.` : "";
-  $("marks-note").textContent = said + (against ? ` ${counted(against, "mark")} against the labels:` : "");
+  $("marks-note").textContent = said + (against ? ` ${counted(against, "mark contradicts", "marks contradict")} the labels:` : "");
   const first = (judged?.contradictions || []).slice(0, SHOWN).map(({ query, result, verdict }) =>
     element("li", "", `item ${query.id} (${query.label}) and item ${result.id} (${result.label}): ${verdict}`));
   $("contradictions").replaceChildren(...first);
@@ -81,11 +81,11 @@ function step({ step: name, queries, metrics, intervals }) {
 }
 
 function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {
-  const without = unmeasured ? ` How far it is off on other classes was ${unmeasured}.` : "";
-  const off = typeof error === "number" ? ` On classes that it was not fitted to it is off by ${percent(error)} on average.` : without;
+  const without = unmeasured ? ` Its error on other classes was ${unmeasured}.` : "";
+  const off = typeof error === "number" ? ` On classes outside the fit its average error is ${percent(error)}.` : without;
   const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item)`] : [];
   const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
-  return `How likely a result is of the query's class, fitted to ${sources}.${off}`;
+  return `The probability that a result has the query's class, fitted to ${sources}.${off}`;
 }
 
 $("measure").addEventListener("click", async () => {

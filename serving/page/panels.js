@@ -1,4 +1,4 @@
-// The panels above the search: one is open at a time.
+// The panels above the search. Only one is open at a time.
 
 import { tell } from "./dom.js";
 

@@ -1,16 +1,16 @@
-// What is searched by, and the browser's history of it.
+// The query, and its entries in the browser's history.
 
 import { ask } from "./api.js";
 import { show } from "./cards.js";
 import { $, bytes, complain, tell } from "./dom.js";
 import { known } from "./limits.js";
 
-const files = new Map(); // the queries with a file, by url: the browser's history cannot hold a file
+const files = new Map(); // queries with a file, by URL, because the browser's history cannot hold a file
 let query = null; // {file, url, crop}, {id} or {text}
 
 export const current = () => query;
 
-/** Show a query (or the gallery, for null) and remember it in the browser's history. */
+/** Show a query, or the gallery for null, and add it to the browser's history. */
 export function go(next, remember = true) {
   query = next;
   complain("");
@@ -20,7 +20,7 @@ export function go(next, remember = true) {
   tell("query", query);
 }
 
-/** The query that the browser's history is at; a file is forgotten once the page was left. */
+/** Return the query of the current history entry. A file is lost when the user leaves the page. */
 export function remembered() {
   const said = new URLSearchParams(location.search);
   const { url, id, text } = history.state || { id: Number(said.get("id")), text: said.get("text") };

@@ -1,4 +1,4 @@
-// The grid: the neighbours of the query, or items of the gallery.
+// The grid of results: neighbours of the query, or items of the gallery.
 
 import { ask } from "./api.js";
 import { card } from "./cards.js";
@@ -8,11 +8,11 @@ import { learned } from "./limits.js";
 import { where } from "./metadata.js";
 
 const SAMPLE = 24;
-let running = null; // the AbortController of the request under way
+let running = null; // the AbortController of the current request
 let more = null; // fetches the next page
-let uncalibrated = false; // whether the results that are shown have no p_same
+let uncalibrated = false; // whether the shown results lack p_same
 
-/** Search by the query ({file, crop}, {id} or {text}); null shows the gallery. */
+/** Search with the query ({file, crop}, {id} or {text}); null shows the gallery. */
 export function present(query) {
   return fetching(async (get) => {
     if (query) await search(query, get, 0);
@@ -21,7 +21,7 @@ export function present(query) {
   });
 }
 
-/** Show items that are at hand. */
+/** Show the given items. */
 export function presentItems(title, note, items) {
   running?.abort();
   put(items, 0, null);
@@ -58,17 +58,17 @@ async function search(query, get, offset) {
   put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
   const many = offset + results.length;
   uncalibrated = many > 0 && !query.text && (offset ? uncalibrated : results[0].p_same === null);
-  const found = many || !isFiltering() ? `${counted(many, "image")}, best first` : "No image passes the filters";
+  const found = many || !isFiltering() ? `${counted(many, "image")}, best first` : "No image matches the filters";
   const notes = [
-    uncalibrated && "Similarities are not calibrated: see Model",
-    unsure && "How likely the same class is not said of texts, and does not cut",
-    parameters.has("rerank") && `In the order of ${order}`,
-    said.truncated && "The text is longer than the model reads: its end was left out",
+    uncalibrated && "Similarities are not calibrated (see Model)",
+    unsure && "The least probability was ignored, because texts have no p_same",
+    parameters.has("rerank") && `Ordered by ${order}`,
+    said.truncated && "The text is too long for the model; its end was left out",
   ].filter(Boolean);
   heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${notes.map((one) => `. ${one}`).join("")}`);
 }
 
-/** What goes into the request's body. */
+/** Return the body of the request. */
 function sent({ file, text }) {
   if (text) return { body: JSON.stringify({ text }), headers: { "Content-Type": "application/json" } };
   const body = file && new FormData();
@@ -76,7 +76,7 @@ function sent({ file, text }) {
   return { body };
 }
 
-/** Run `work` with a `get` that is broken off when something else is asked for. */
+/** Run `work` with a `get` that is cancelled by the next request. */
 async function fetching(work) {
   running?.abort();
   const mine = (running = new AbortController());
@@ -89,7 +89,7 @@ async function fetching(work) {
   try {
     await work(get);
   } catch (error) {
-    if (mine.signal.aborted) return; // a newer request has taken over
+    if (mine.signal.aborted) return; // a newer request replaced this one
     complain(error.message);
     heading("Nothing found", "");
     put([], 0, null);

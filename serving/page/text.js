@@ -1,8 +1,8 @@
-// A search by words, where the model has a tower for texts.
+// The form for text queries. It is shown if the model has a text tower.
 
 import { $, listen, tell } from "./dom.js";
 
-/** text: what GET /model says of it, null where it reads none. */
+/** text: the text tower in GET /model, or null. */
 export function offerText(text) {
   $("text-form").hidden = !text;
 }

@@ -1,4 +1,4 @@
-// Which part of the map is seen: places on the map, -1 to 1 both ways, to pixels and back.
+// The visible part of the map. It converts positions on the map, -1 to 1 on both axes, to pixels and back.
 
 const CLOSEST = 400;
 
@@ -17,13 +17,13 @@ export class View {
     Object.assign(this, { x: 0, y: 0, zoom: 1 });
   }
 
-  /** How far the points lie from the middle, so that all are seen: the largest |x| and |y|. */
+  /** Fit the view to the points: store the largest |x| and |y|. */
   fit(points) {
     const farthest = (axis) => Math.max(1e-3, ...points.map((point) => Math.abs(point[axis])));
     this.extent = [farthest("x"), farthest("y")];
   }
 
-  /** Pixels a unit of the map; the same both ways, so that distances can be compared. */
+  /** Return pixels per unit of the map; equal on both axes, so that distances can be compared. */
   get unit() {
     return 0.45 * Math.min(this.width / this.extent[0], this.height / this.extent[1]) * this.zoom;
   }
@@ -38,7 +38,7 @@ export class View {
     this.stay();
   }
 
-  /** Zoom by `factor`; what is at the pixel stays there. */
+  /** Zoom by `factor` around a pixel. */
   zoomAt(factor, [px, py] = [this.width / 2, this.height / 2]) {
     const before = 1 / this.unit;
     this.zoom = Math.min(CLOSEST, Math.max(1, this.zoom * factor));
@@ -48,7 +48,7 @@ export class View {
     this.stay();
   }
 
-  /** Move as little as shows the point well inside. */
+  /** Pan as little as necessary to show the point inside the view. */
   reveal(point) {
     const [px, py] = this.place(point);
     const edge = 24;
@@ -62,7 +62,7 @@ export class View {
   }
 }
 
-/** The index of the place nearest to a pixel, within `reach` pixels; -1 for none. */
+/** Return the index of the place nearest to a pixel, within `reach` pixels, or -1. */
 export function nearest(places, [px, py], reach = Infinity) {
   let best = -1;
   let least = reach ** 2;
@@ -73,7 +73,7 @@ export function nearest(places, [px, py], reach = Infinity) {
   return best;
 }
 
-/** The place that comes next in a direction, [1, 0] being right and [0, 1] down; -1 for none. */
+/** Return the next place in a direction ([1, 0] is right, [0, 1] is down), or -1. */
 export function neighbour(places, from, [right, down]) {
   const [px, py] = places[from];
   let best = -1;

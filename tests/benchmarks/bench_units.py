@@ -87,9 +87,9 @@ def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: fl
     size = 4 * dim if frozen.approximate is None else _bytes(frozen.approximate) / n
     key = f"{name} at {n}"
     return {
-        f"{key}: bytes": figure(size, "bytes a vector", of),
-        f"{key}: build": figure(building.seconds / n, "core-seconds a vector", of),
-        f"{key}: search": figure(_search(Index(dim, frozen), sample), "core-seconds a query", of),
+        f"{key}: bytes": figure(size, "bytes per vector", of),
+        f"{key}: build": figure(building.seconds / n, "core-seconds per vector", of),
+        f"{key}: search": figure(_search(Index(dim, frozen), sample), "core-seconds per query", of),
         f"{key}: recall": figure(one.recall, "of the 10 nearest", of),
     }
 
@@ -115,10 +115,10 @@ def image_figures(model: str, images: int, batch: int) -> Figures:
     pixels = np.stack([one[0] for one in made])
     network = f"{embedder.card.backbone}, {embedder.preprocessing.crop} pixels, fp32, batch {batch}"
     return {
-        "decode": figure(decoding.seconds / images, "core-seconds an image", f"{of} read, hashed, decoded, thumbnail"),
-        "network": figure(_network(embedder.embed_pixels, pixels, batch), "core-seconds an image", network),
-        "image": figure(size, "bytes an image", of),
-        "thumbnail": figure(np.mean([len(one[1].data) for one in made]), "bytes an image", f"at most {SIDE} pixels"),
+        "decode": figure(decoding.seconds / images, "core-seconds per image", f"{of} read, hashed, decoded, thumbnail"),
+        "network": figure(_network(embedder.embed_pixels, pixels, batch), "core-seconds per image", network),
+        "image": figure(size, "bytes per image", of),
+        "thumbnail": figure(np.mean([len(one[1].data) for one in made]), "bytes per image", f"at most {SIDE} pixels"),
     }
 
 
@@ -141,8 +141,8 @@ def store_figures(rows: int, dim: int) -> Figures:
         size = (path / "gallery.sqlite").stat().st_size / rows
     of = f"{rows:,} items, {dim} numbers"
     return {
-        "row": figure(size - kept, "bytes an item", f"{of}, without thumbnail and embedding"),
-        "write": figure(writing.seconds / rows, "core-seconds an item", f"{of}, in transactions of 10,000"),
+        "row": figure(size - kept, "bytes per item", f"{of}, without thumbnail and embedding"),
+        "write": figure(writing.seconds / rows, "core-seconds per item", f"{of}, in transactions of 10,000"),
     }
 
 

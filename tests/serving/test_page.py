@@ -202,7 +202,7 @@ def test_a_search_that_is_overtaken_says_nothing(page: Page) -> None:
 
 def test_another_sample_clears_the_complaint(page: Page) -> None:
     page.dispatch_event("body", "drop", {"dataTransfer": page.evaluate_handle("() => new DataTransfer()")})
-    expect(page.get_by_role("alert")).to_contain_text("That is no file")
+    expect(page.get_by_role("alert")).to_contain_text("That is not a file")
     page.locator("#shuffle").click()
     expect(page.get_by_role("alert")).to_be_hidden()
     expect(page.locator(".card")).to_have_count(24)

@@ -93,7 +93,7 @@ def test_results_say_how_likely_they_are_of_the_class(page: Page) -> None:
     page.locator(".card").first.click()
     expect(page.locator(".chance")).to_have_count(23)
     expect(page.locator(".chance").first).to_have_text(re.compile(r"^(over )?\d+ % same class$"))
-    expect(page.locator(".card").first).to_have_attribute("aria-label", re.compile("of the same class with"))
+    expect(page.locator(".card").first).to_have_attribute("aria-label", re.compile("likely the same class"))
     expect(page.locator("#note")).not_to_contain_text("not calibrated")
     page.locator("#filters summary").click()
     page.locator("#least").fill("50")
@@ -162,7 +162,7 @@ def test_the_model_is_shown_and_measured(page: Page) -> None:
         (403, {}, "Not allowed: said by the service"),
         (413, {}, "Too large: said by the service"),
         (415, {}, "Not an image file: said by the service"),
-        (422, {}, "Not usable: said by the service"),
+        (422, {}, "Not valid: said by the service"),
         (429, {"Retry-After": "3"}, "Too busy: said by the service. Wait 3 s, then try again."),
         (500, {}, "The service failed: said by the service"),
     ],

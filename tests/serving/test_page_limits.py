@@ -151,11 +151,11 @@ def test_a_refusal_that_concerns_all_says_what_was_added_before(
     page.route("**/items", refuse_second)
     files = [noise(SMALL, f"{number}.png") for number in range(9)]
     assert send(page, files) == [201, status]
-    expect(page.locator("#add-note")).to_have_text("4 images added, 5 to be sent again")
+    expect(page.locator("#add-note")).to_have_text("4 images added, 5 not sent")
     expect(page.get_by_role("alert")).to_have_text(said)
     expect(page.locator(".card")).to_have_count(4)
     page.locator("#add-submit").click()  # they are still chosen
-    expect(page.locator("#add-note")).to_have_text("5 images added, 4 there already")
+    expect(page.locator("#add-note")).to_have_text("5 images added, 4 existed")
 
 
 def test_no_more_results_are_asked_for_than_the_service_gives(browser: Browser, service: Running) -> None:

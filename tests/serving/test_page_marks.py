@@ -108,7 +108,7 @@ def test_results_are_marked_with_the_keyboard_and_marks_undone(page: Page, http:
     assert kept(http) == [(7, 10, "right")]
     right.click()  # what is pressed once more is let go
     expect(right).to_have_attribute("aria-pressed", "false")
-    expect(page.locator("#note")).to_contain_text("is not marked now")
+    expect(page.locator("#note")).to_contain_text("is no longer marked")
     assert kept(http) == []
     page.get_by_role("button", name="Undo the mark of blue checks").click()
     expect(right).to_have_attribute("aria-pressed", "true")
@@ -134,7 +134,7 @@ def test_results_of_an_image_that_was_sent_are_marked(page: Page, http: httpx.Cl
     page.get_by_role("button", name="Crop").click()
     page.locator("#crop-right").fill("50")
     with page.expect_response("**/search?*"):
-        page.get_by_role("button", name="Search by this region").click()
+        page.get_by_role("button", name="Search with this region").click()
     expect(page.locator('.mark[aria-pressed="true"]')).to_have_count(0)
     mark(page, 8, "wrong").click()
     expect(mark(page, 8, "wrong")).to_have_attribute("aria-pressed", "true")
@@ -192,7 +192,7 @@ def test_a_label_is_edited(page: Page, http: httpx.Client) -> None:
     page.locator("#edit-label").fill(label)
     page.keyboard.press("Enter")
     expect(page.locator('.card[data-id="11"] .label')).to_have_text("b>")  # the last part of a path of labels
-    expect(page.locator("#note")).to_contain_text(f"Item 11 has the label {label} now")
+    expect(page.locator("#note")).to_contain_text(f"Item 11 now has the label {label}")
     assert http.get("/items/11").json()["label"] == label
     assert page.locator('.card[data-id="11"] .likeness').inner_text() == likeness
     expect(page.locator('li:has(.card[data-id="11"]) .tool.edit')).to_be_focused()
@@ -227,7 +227,7 @@ def test_results_are_filtered_by_metadata(page: Page) -> None:
     page.locator("#values .chip", has_text="colour: red").click()
     with page.expect_request(re.compile("search.*where=")):
         page.locator(".card").first.click()
-    expect(page.locator("#note")).to_contain_text("No image passes the filters")
+    expect(page.locator("#note")).to_contain_text("No image matches the filters")
 
 
 OUTSIDE = """all => all.filter((one) => {
@@ -245,7 +245,9 @@ def test_measuring_shows_what_was_promised_and_what_was_so(page: Page, http: htt
     page.get_by_role("button", name="Measure now").click()
     picture = page.locator("#calibration svg").last
     expect(page.locator("#calibration svg")).to_have_count(2)
-    expect(page.locator("#marks-note")).to_have_text("3 results marked, 33 % of them right. 1 mark against the labels:")
+    expect(page.locator("#marks-note")).to_have_text(
+        "3 results marked, 33 % of them right. 1 mark contradicts the labels:"
+    )
     expect(page.locator("#contradictions li")).to_have_text("item 7 (blue checks) and item 9 (blue checks): wrong")
     expect(page.locator("#calibration figcaption").first).to_contain_text("3 marked results")
     bins = http.get("/evaluate").json()["reliability"]
@@ -268,13 +270,13 @@ def test_an_image_that_is_there_under_another_label_is_said(page: Page, http: ht
     with (tmp_path / "known.png").open("rb") as file:
         item = http.post("/items", files={"image": file}, data={"label": "old"}).json()["items"][0]["id"]
     page.get_by_role("button", name="Add", exact=True).click()
-    for update, said, label in ((False, "it stays as it is", "old"), (True, "it has this one now", "new")):
+    for update, said, label in ((False, "it was not changed", "old"), (True, "it has the new label now", "new")):
         page.locator("#add-files").set_input_files(tmp_path / "known.png")
         page.locator("#add-label").fill("new")
         page.locator("#add-update").set_checked(update)
         page.locator("#add-submit").click()
         expect(page.locator("#add-differing li")).to_have_text(
-            f"known.png: already there as item {item} with label old; {said}"
+            f"known.png: exists as item {item} with label old; {said}"
         )
         assert http.get(f"/items/{item}").json()["label"] == label
     http.delete(f"/items/{item}")

@@ -41,7 +41,7 @@ def nearest(server: Running, text: str) -> list[int]:
 
 
 def test_words_find_images_and_stay_in_the_address(page: Page, text_server: Running) -> None:
-    field = page.get_by_role("searchbox", name="Or say what you look for")
+    field = page.get_by_role("searchbox", name="Or describe what you are looking for")
     field.fill("a red chair")
     field.press("Enter")
     assert found(page) == nearest(text_server, "a red chair")
@@ -65,7 +65,7 @@ def test_words_find_images_and_stay_in_the_address(page: Page, text_server: Runn
 
 
 def test_a_text_too_long_is_said_and_an_empty_one_not_sent(page: Page) -> None:
-    field = page.get_by_role("searchbox", name="Or say what you look for")
+    field = page.get_by_role("searchbox", name="Or describe what you are looking for")
     field.fill("   ")
     field.press("Enter")
     expect(page.get_by_role("heading", name="From the gallery")).to_be_visible()
@@ -75,7 +75,7 @@ def test_a_text_too_long_is_said_and_an_empty_one_not_sent(page: Page) -> None:
 
 
 def test_it_is_no_obstacle_to_anybody(page: Page) -> None:
-    page.get_by_role("searchbox", name="Or say what you look for").fill("a red chair")
+    page.get_by_role("searchbox", name="Or describe what you are looking for").fill("a red chair")
     page.keyboard.press("Enter")
     found(page)
     assert complaints(page) == []

@@ -100,12 +100,12 @@ def test_a_region_is_searched_by(page: Page, tmp_path: Path, by: str) -> None:
         page.mouse.up()
         assert float(page.locator("#crop-left").input_value()) == pytest.approx(50, abs=1)
     with page.expect_request(re.compile("/search")) as asked:
-        page.get_by_role("button", name="Search by this region").click()
+        page.get_by_role("button", name="Search with this region").click()
     assert "crop=0.5" in asked.value.url or "crop=0.49" in asked.value.url
     expect(page.locator("#crop-note")).to_contain_text(re.compile("Region: (49|50|51) to (99|100) % across"))
     expect(page.locator(".card .label").first).to_have_text("green disc")
     page.locator("#crop-left").fill("100")
-    page.get_by_role("button", name="Search by this region").click()
+    page.get_by_role("button", name="Search with this region").click()
     assert not page.locator("#crop-right").evaluate("field => field.checkValidity()")
     page.get_by_role("button", name="Whole image").click()
     expect(page.locator("#crop-note")).to_be_empty()
