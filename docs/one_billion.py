@@ -191,7 +191,7 @@ def storage_table(units: Units, plan: Plan) -> str:
 
 
 def query_table(units: Units, plan: Plan) -> str:
-    """Return the table of the cost of a query before the search, and of the reliability of an answer from all shards."""
+    """Return the table of a query's cost before the search, and of the reliability of an answer from all shards."""
     seconds = units["decode"] + units["network"]
     cores = plan.queries * seconds
     rows = [

@@ -39,19 +39,19 @@ def page(table: Mapping[str, Any]) -> str:
         "",
         f"{len(rows)} architectures, among them {sum(row['recipe'] for row in rows)} that recipes name and members of "
         f"{len(families)} further families of timm that exported in fp32. Weights are random, parameters that timm "
-        "starts at nearly zero drawn again so that every branch contributes, and batch norm's statistics are those of the "
-        "calibration images.",
+        "starts at nearly zero drawn again so that every branch contributes, and batch norm's statistics are those of "
+        "the calibration images.",
         "",
         "| column | meaning |",
         "|---|---|",
-        "| fp32, fp16, int8 | the least cosine between torch's and the graph's embedding of one image, in batches of 1, 2, "
-        "7 and 32; on golden images and on noise (fp32, fp16) or held-out images (int8) |",
-        "| centred | the mean cosine of int8 after subtracting the mean embedding: with random weights the embeddings of "
-        "different images are close together, which flatters a cosine |",
+        "| fp32, fp16, int8 | the least cosine between torch's and the graph's embedding of one image, in batches of "
+        "1, 2, 7 and 32; on golden images and on noise (fp32, fp16) or held-out images (int8) |",
+        "| centred | the mean cosine of int8 after subtracting the mean embedding: with random weights the "
+        "embeddings of different images are close together, which flatters a cosine |",
         "| noise | the least cosine between torch's own embeddings of a held-out image and of the same image with each "
         "value changed by at most 1 of 255: random networks may magnify small changes |",
-        "| torch | the least cosine between torch's embeddings of the noise in single and in double precision: if this is "
-        "no better than fp32, the network magnifies rounding, and the graph is not at fault |",
+        "| torch | the least cosine between torch's embeddings of the noise in single and in double precision: if this "
+        "is no better than fp32, the network magnifies rounding, and the graph is not at fault |",
         "",
         f"A variant below its floor ({FLOORS}) is not written.",
         "",
