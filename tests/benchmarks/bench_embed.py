@@ -84,7 +84,8 @@ def resnet50(folder: Path) -> None:
 def export_command(folder: Path, precisions: Sequence[str], calibration: Path | None = None) -> list[str]:
     """The arguments of `zoo` that export the model; its weights are random, so that no cost is asked for."""
     images = [] if calibration is None else ["--calibration", str(calibration)]
-    return ["export", str(folder), "--precision", *precisions, "--force", "--no-cost", *images]
+    chosen = [word for precision in precisions for word in ("--precision", precision)]
+    return ["export", str(folder), *chosen, "--force", "--no-cost", *images]
 
 
 def export_all(folder: Path, precisions: Sequence[str], calibration: Path | None = None) -> None:

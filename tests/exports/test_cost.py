@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from exports import command
 from exports.cost import Baseline, baseline
 from exports.images import sample
 from exports.parity import measure
 from tests.exports.toys import write_pictures
 from tests.models import CARD
+from zoo.cli.export import parity_lines
 from zoo.datasets.dataset import Dataset
 from zoo.errors import ExportError, UsageError
 from zoo.evaluation import per_query
@@ -174,11 +174,11 @@ def test_the_command_says_both_intervals_with_their_verdicts() -> None:
     row = {"difference": -0.001, "interval": [-0.0032, 0.0012], "within_target": False, "over_queries": over_queries}
     known = measure(np.ones((1, 1)), lambda _: np.ones((1, 1)), np.zeros((1, 2, 2, 3), np.uint8), "int8")
     cost = {"dataset": "cifar100", "target": 0.002, "recall_at_1": row}
-    told = command._line(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost))
+    told = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost)))
     assert told.splitlines()[1:] == [
         "  recall_at_1: -0.10 points against fp32; target undecided over classes (95 % -0.32 to +0.12), met over "
         "queries (95 % -0.19 to -0.01)",
         "  on cifar100; the target is a loss of at most 0.2 points",
     ]
-    some = command._line(Path("model_int8.onnx"), dataclasses.replace(known, cost={**cost, "unreadable": 2}))
+    some = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost={**cost, "unreadable": 2})))
     assert some.endswith("  on cifar100, 2 unreadable left out; the target is a loss of at most 0.2 points")

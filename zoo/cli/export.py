@@ -1,0 +1,213 @@
+"""`zoo export` and `zoo text-tower`: ONNX graphs of a model's images and texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zoo.cli.options import Json, Model
+from zoo.console import note, print_json, printable
+
+if TYPE_CHECKING:
+    from exports.export import Exporter
+    from exports.parity import Parity
+
+app = typer.Typer()
+
+# zoo export
+
+
+@app.command(
+    "export",
+    epilog="""\
+  zoo export margin-conv4-omniglot                     writes onnx/model.onnx into the model's folder
+  zoo export margin-conv4-glyphs --precision all       fp32, fp16 and int8, and what the last two cost
+  zoo export ./my-model --precision fp16 --precision int8
+  zoo export ./my-model --precision int8 --calibration ./pictures
+  zoo export ./my-model --precision int8 --calibration birds.csv
+  zoo export ./my-model --resize                       also onnx/model_resize.onnx: images uint8 [n, h, w, c]
+  zoo export ./my-model --json""",
+)
+def export(
+    model: Model,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(metavar="P", help="fp32 (default), fp16, int8, or all; repeatable"),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="int8: calibrate on this data set's training images, or on those of a folder or a table (CSV with the "
+            "column image; if it has a column split, on those to train on)",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of the data sets (default: ZOO_DATA)")
+    ] = None,
+    resize: Annotated[
+        bool, typer.Option("--resize", help="also write graphs that take images of any height and width")
+    ] = False,
+    no_cost: Annotated[
+        bool, typer.Option("--no-cost", help="do not measure what fp16 and int8 cost in retrieval")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="also write a variant that departs too far from torch")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """export a model to ONNX and prove it equal to the torch model"""
+    from exports.copies import place_of
+    from exports.export import Exporter
+    from exports.precisions import check_precision
+    from zoo.onnx_runtime import FILES
+    from zoo.registry import find
+
+    chosen = list(dict.fromkeys(precision or ["fp32"]))
+    precisions = list(FILES) if chosen == ["all"] else chosen
+    for name in precisions:
+        check_precision(name)
+    source = find(model)
+    folder = place_of(source, precisions, model)
+    own = (folder / "card.json").exists()
+    exporter = Exporter(folder if own else source, calibration, data, force, not no_cost, into=folder)
+    return _export(exporter, folder, precisions, resize, as_json)
+
+
+def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize: bool, as_json: bool) -> int:
+    """Export each precision, print how it compares with torch, and return the exit status."""
+    from zoo.errors import ZooError
+    from zoo.onnx_runtime import FILES, RESIZING
+
+    done: dict[str, Parity] = {}
+    resized: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
+    status = 0
+    dropped: list[str] = []
+    for precision in precisions:
+        try:
+            done[precision] = exporter.export(precision)
+            dropped += [] if resize else exporter.dropped
+            if resize:
+                resized[precision] = exporter.export_resizing(precision)
+        except ZooError as error:
+            failed[precision] = str(error)
+            status = max(status, error.exit_code)
+            print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
+            continue
+        if not as_json:
+            print("\n".join(parity_lines(folder / FILES[precision], done[precision])))
+        if not as_json and resize:
+            print(_resizing_line(folder / RESIZING[precision], resized[precision]))
+    for remark in exporter.notes:
+        note(remark)
+    if as_json:
+        parity = {precision: proof.to_json() for precision, proof in done.items()}
+        print_json({"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed})
+    elif dropped:
+        print(f"removed, because made of the graph before: {', '.join(dropped)}; to write it again: --resize")
+    return status
+
+
+def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
+    """Yield how a graph compares with torch: its embeddings and, if measured, its cost in retrieval."""
+    from zoo.parity import COST_METRICS
+
+    yield (
+        f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {parity.images} images "
+        f"(floor {parity.floor}), largest difference {parity.max_difference:.1e}"
+    )
+    if parity.forced:
+        yield "  below its floor, and written because of --force"
+    if "quantised" in parity.details:
+        yield f"  int8: {parity.details['quantised']}; calibrated on {parity.details['calibrated_on']}"
+    cost = parity.cost or {}
+    if "not_measured" in cost:
+        yield f"  its cost in retrieval was not measured: {cost['not_measured']}"
+    for name in COST_METRICS:
+        if name in cost:
+            yield f"  {name}: {_change(cost[name])}"
+    if "target" in cost:
+        left_out = f", {cost['unreadable']} unreadable left out" if cost.get("unreadable") else ""
+        yield f"  on {cost['dataset']}{left_out}; the target is a loss of at most {100 * cost['target']:.1f} points"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    """Return the difference from fp32, and its interval and verdict over classes and over queries."""
+    from zoo.parity import verdict
+
+    over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
+    return (
+        f"{100 * row['difference']:+.2f} points against fp32; target {verdict(over_classes)} over classes "
+        f"({_points(over_classes)}), {verdict(over_queries)} over queries ({_points(over_queries)})"
+    )
+
+
+def _points(interval: Sequence[float]) -> str:
+    low, high = (100 * bound for bound in interval)
+    return f"95 % {low:+.2f} to {high:+.2f}"
+
+
+def _resizing_line(graph: Path, row: Mapping[str, Any]) -> str:
+    return (
+        f"{graph}: takes images of any size; pixels at most {row['max_pixel_difference']} of 255 from Pillow's, "
+        f"{row['mean_pixel_difference']:.3f} on average, cosine at least {row['min_cosine_to_pillow']:.5f}"
+    )
+
+
+# zoo text-tower
+
+
+@app.command(
+    "text-tower",
+    epilog="""\
+  zoo baseline siglip2-b16 --as photos
+  hf download onnx-community/siglip2-base-patch16-224-ONNX onnx/text_model.onnx tokenizer.json --local-dir text
+  zoo text-tower photos --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json --lowercase
+
+  zoo baseline clip-b32 --as photos --joint       CLIP's own projection into the space of its texts
+  hf download Xenova/clip-vit-base-patch32 onnx/text_model.onnx tokenizer.json --local-dir text
+  zoo text-tower photos --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json \\
+      --length 77 --padding '<|endoftext|>'
+
+  zoo export photos && zoo index photos pictures/ --out gallery/ && zoo search gallery/ --text "a red chair"
+
+If a text tower is published for a public backbone, zoo info NAME names it. The texts' graph must belong to the same
+model as the images': that both give vectors of the same length is checked; that they mean the same cannot be.""",
+)
+def text_tower(
+    model: Model,
+    graph: Annotated[Path, typer.Option(metavar="ONNX", help="graph from tokens to embeddings")],
+    tokenizer: Annotated[Path, typer.Option(metavar="JSON", help="its tokenizer.json")],
+    length: Annotated[
+        int | None, typer.Option(metavar="N", help="tokens of a text (default: from tokenizer.json)")
+    ] = None,
+    padding: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="token, or its id, that pads a text (default: likewise)")
+    ] = None,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="put texts into small letters first, as for SigLIP 2")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option(metavar="NAME", help="output of the graph, if several could be the embedding")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """give a model a text tower, so that texts find its images"""
+    from exports.copies import writable
+    from exports.text import attach
+    from zoo.registry import find
+    from zoo.text import GRAPH
+
+    folder = writable(find(model), ["text"], model)
+    card = attach(folder, graph, tokenizer, length, padding, lowercase, output)
+    if as_json:
+        print_json({"folder": str(folder), "card": card.to_json()})
+    elif card.text is not None:
+        print(
+            f"{folder / GRAPH}: texts of up to {card.text.length} tokens to {card.dim} numbers, as {card.name}'s images"
+        )
