@@ -92,7 +92,7 @@ def in_fresh_process(code: str) -> str:
         "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.commands, serving.service, serving.app, serving.client",
-        "training.command, training.toy.command, zoo.cli.export",
+        "training.command, zoo.cli.export",
         "training.frozen.command, training.finetuning.command, training.publishing.command, zoo.features",
         "training.distilling.command, training.distilling.pictures",
     ],

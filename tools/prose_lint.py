@@ -119,8 +119,8 @@ def faults(piece: Text) -> Iterator[tuple[int, str]]:
     for pattern, advice in PATTERNS:
         for match in pattern.finditer(re.sub(r"\s", " ", piece.text)):
             yield piece.line + piece.text.count("\n", 0, match.start()), f'"{match[0].strip()}": write {advice}'
-    if piece.docstring and (match := OPENER.match(piece.text)):
-        yield piece.line, f'"{match[0]} ...": begin with a verb, or with the noun that is defined'
+    if piece.docstring and (opener := OPENER.match(piece.text)):
+        yield piece.line, f'"{opener[0]} ...": begin with a verb, or with the noun that is defined'
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:

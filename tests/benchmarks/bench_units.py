@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_units.py --part index --rows 100000 1000000
     python tests/benchmarks/bench_units.py --part images --model MODEL      any exported model, as a ResNet-50
-    python docs/one_billion.py --write                                      the page anew
+    python tools/one_billion.py --write                                      the page anew
 
 Times are of the processor, of one thread, so that other work on the machine disturbs them less than it does a
 clock; the load average is kept beside them. Every figure names its run: command, date, hardware, versions. Of kinds of

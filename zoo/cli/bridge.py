@@ -14,7 +14,6 @@ COMMANDS = {
     "finetune": "training.finetuning.command:COMMAND",
     "distill": "training.distilling.command:COMMAND",
     "publish-all": "training.publishing.command:COMMAND",
-    "toy": "training.toy.command:COMMAND",
     "index": "serving.commands:INDEX",
     "search": "serving.search_command:SEARCH",
     "serve": "serving.commands:SERVE",

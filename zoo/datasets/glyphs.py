@@ -2,7 +2,7 @@
 
 A class is a character, an instance one picture of it: font face x rotation x scale x place x colours x background x
 noise, all kept as factors. Whole scripts are held out: test = Greek, Armenian, Georgian, Lao and Hebrew. The
-characters are frozen in glyphs.json (chosen by `zoo.datasets.glyphs_alphabet`), so that neither split holds two that
+characters are frozen in glyphs.json (chosen by `tools/glyphs_alphabet.py`), so that neither split holds two that
 look alike and no test character looks like one of training.
 """
 

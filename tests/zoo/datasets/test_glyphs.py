@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from PIL import features
 
-from zoo.datasets import glyphs, glyphs_alphabet, glyphs_fonts, load
+from tools import glyphs_alphabet
+from tools.glyphs_alphabet import THRESHOLD, Candidate
+from zoo.datasets import glyphs, glyphs_fonts, load
 from zoo.datasets.dataset import Dataset
-from zoo.datasets.glyphs_alphabet import THRESHOLD, Candidate
 from zoo.datasets.glyphs_fonts import FACES
 from zoo.datasets.glyphs_render import COLOURS, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, coverage
 from zoo.errors import DatasetError, MissingDependencyError

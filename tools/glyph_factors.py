@@ -1,4 +1,4 @@
-"""What each head of a model knows of the factors of glyphs: python -m training.factors MODEL [MODEL ...] [--json]
+"""Scores of what each head of a model knows of the factors of glyphs: python tools/glyph_factors.py MODEL... [--json]
 
 Of models named NAME-seed0, NAME-seed1 and so on also means and paired differences with 95 % intervals.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import torch
 from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
-from training.factor_seeds import lines
 from training.studies.factors import factor_metrics
+from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
+from zoo.comparison.runs import SEEDED
 from zoo.console import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
@@ -27,6 +29,9 @@ from zoo.evaluation.factors import across_classes, predictability
 from zoo.network import PixelNetwork, load_network
 from zoo.preprocessing import batches
 from zoo.registry import find
+
+Figures = Mapping[tuple[str, str], Seeds]
+"""By head and figure."""
 
 
 def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
@@ -84,9 +89,52 @@ def measure(folder: Path) -> dict[str, Any]:
     return {"model": folder.name, "heads": report, "chance": chance}
 
 
+def by_model(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Figures]:
+    """The figures of reports of `measure`, by model without its seed; of models with a seed alone."""
+    found: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for report in reports:
+        if match := SEEDED.fullmatch(report["model"]):
+            figures = found.setdefault(match["name"], {})
+            for head, values in report["heads"].items():
+                for name, value in values.items():
+                    figures.setdefault((head, name), {})[int(match["seed"])] = value
+    return found
+
+
+def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Of each model of several seeds: every head's figures, less those of the first head, and less those of the first
+    model's same head; means with 95 % Student-t intervals, differences paired by seed."""
+    models = by_model(reports)
+    reference = next(iter(models), "")
+    for model, figures in models.items():
+        first = next(iter(figures))[0]
+        yield f"{model}, {max(len(seeds) for seeds in figures.values())} seeds"
+        yield from _lines(figures, "")
+        yield f"{model}: less its head {first!r}"
+        yield from _lines(_less(figures, {key: figures.get((first, key[1]), {}) for key in figures}), "+", but=first)
+        if model != reference:
+            yield f"{model} less {reference}"
+            yield from _lines(_less(figures, models[reference]), "+")
+
+
+def _less(figures: Figures, others: Figures) -> dict[tuple[str, str], Summary]:
+    found = {key: paired(seeds, others.get(key, {})) for key, seeds in figures.items()}
+    return {key: difference for key, difference in found.items() if difference is not None}
+
+
+def _lines(figures: Mapping[tuple[str, str], Seeds | Summary], sign: str, but: str = "") -> Iterator[str]:
+    for (head, name), values in figures.items():
+        if head != but:
+            found = values if isinstance(values, Summary) else summary(list(values.values()))
+            bounds = (
+                "" if found.interval is None else f" ({found.interval[0]:{sign}.3f} to {found.interval[1]:{sign}.3f})"
+            )
+            yield f"  {head:15s} {name:32s} {found.mean:{sign}.3f}{bounds}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m training.factors", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python tools/glyph_factors.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="names or folders of models with several heads")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

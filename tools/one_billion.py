@@ -1,8 +1,8 @@
 """The arithmetic of docs/one-billion.md: from measured unit figures (units.json) to machines, hours and money.
 
-    python docs/one_billion.py                                     the tables
-    python docs/one_billion.py --price 2 --queries 200             for another price an hour and another load
-    python docs/one_billion.py --write                             the page's tables again
+    python tools/one_billion.py                                     the tables
+    python tools/one_billion.py --price 2 --queries 200             for another price an hour and another load
+    python tools/one_billion.py --write                             the page's tables again
 
 Figures beyond the measured sizes are extrapolated by the growth between the two largest measured sizes.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from zoo import markdown
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parent.parent / "docs"
 GIB, HOURS_A_MONTH = 2**30, 730
 NAMES = {
     "flat": "flat, float32",
@@ -63,7 +63,7 @@ class Plan:
 class Units:
     """The figures of units.json."""
 
-    def __init__(self, path: Path = HERE / "units.json") -> None:
+    def __init__(self, path: Path = DOCS / "units.json") -> None:
         known = json.loads(path.read_text(encoding="utf-8"))
         self.runs, self.figures = known["runs"], known["figures"]
 
@@ -271,7 +271,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=kind, help=f"default {getattr(Plan, name)}")
     parser.add_argument("--write", action="store_true", help="put the tables into one-billion.md")
     args = vars(parser.parse_args())
-    file, units, write = HERE / "one-billion.md", Units(), args.pop("write")
+    file, units, write = DOCS / "one-billion.md", Units(), args.pop("write")
     plan = replace(Plan(), **{name: value for name, value in args.items() if value is not None})
     if write:
         file.write_text(page(file.read_text(encoding="utf-8"), units, plan), encoding="utf-8")

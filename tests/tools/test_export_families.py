@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exports.families import RECIPES as MEMBERS
-from exports.families_page import page
+from tools.export_families import RECIPES as MEMBERS
+from tools.export_families import page
 from training.recipe import Ensemble
 from training.recipes import RECIPES
 
@@ -25,7 +25,7 @@ def test_the_page() -> None:
     }
     bad = {**ROW, "architecture": "beta_net", "variants": {}, "failures": {"torch": "no such size"}}
     table = {
-        "command": "python -m exports.families",
+        "command": "python tools/export_families.py",
         "versions": {"torch": "9.9"},
         "rows": [good, bad],
         "pending": ["gamma_net"],

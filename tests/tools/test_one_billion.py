@@ -8,12 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from tests.documents import DOCS, script
+from tools import one_billion
+from tools.one_billion import DOCS
 
 
 @pytest.fixture(scope="module")
 def plans() -> ModuleType:
-    return script("one_billion")
+    return one_billion
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def units(plans: ModuleType, tmp_path: Path) -> object:
 
 def test_the_page_has_the_tables_of_its_unit_figures(plans: ModuleType) -> None:
     text = (DOCS / "one-billion.md").read_text(encoding="utf-8")
-    assert plans.page(text, plans.Units(), plans.Plan()) == text, "run: python docs/one_billion.py --write"
+    assert plans.page(text, plans.Units(), plans.Plan()) == text, "run: python tools/one_billion.py --write"
     assert all(f"<!-- {name} -->" in text for name in plans.TABLES)
 
 

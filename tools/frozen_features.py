@@ -1,7 +1,7 @@
 """The runs and tables of docs/frozen-features.md: heads on a frozen trunk against training end to end, by seeds.
 
-    python docs/frozen_features.py --seeds 0 1 2         train and measure what frozen-features.json has not yet
-    python docs/frozen_features.py --write               the page's tables again, from frozen-features.json
+    python tools/frozen_features.py --seeds 0 1 2         train and measure what frozen-features.json has not yet
+    python tools/frozen_features.py --write               the page's tables again, from frozen-features.json
 
 Models go to the local zoo (ZOO_HOME); the images of CIFAR-100 are looked for in ZOO_DATA.
 """
@@ -25,7 +25,7 @@ from zoo import markdown
 from zoo.comparison.compare import interval_over_seeds
 from zoo.evaluation.intervals import bootstrap_intervals
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parent.parent / "docs"
 METRICS = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
 NARROW = ("--set", "backbone.args.widths=[16,32,64,128]")
 """A trunk small enough for long runs on one core."""
@@ -152,7 +152,9 @@ def _spread(runs: Mapping[str, Any], arm: str, metric: str) -> str:
 
 def differences_table(runs: Mapping[str, Any]) -> str:
     """In points: each pair's mean difference, its interval over seeds, and that over classes."""
-    lines = [("difference, in points", "seeds", "metric", "mean", "95 % over seeds", "95 % over classes", "by seed")]
+    lines: list[tuple[str, ...]] = [
+        ("difference, in points", "seeds", "metric", "mean", "95 % over seeds", "95 % over classes", "by seed")
+    ]
     for first, second in COMPARED:
         seeds = measured(runs, first, second)
         for metric, title in METRICS.items():
@@ -195,14 +197,14 @@ def main() -> None:
         default=arms,
         help=f"in this order (default: {' '.join(arms)})",
     )
-    parser.add_argument("--json", type=Path, default=HERE / "frozen-features.json", help="what is known; added to")
+    parser.add_argument("--json", type=Path, default=DOCS / "frozen-features.json", help="what is known; added to")
     parser.add_argument("--write", action="store_true", help="put the tables into frozen-features.md")
     args = parser.parse_args()
     known = json.loads(args.json.read_text(encoding="utf-8")) if args.json.is_file() else {"runs": {}}
     for seed in args.seeds:
         run(seed, args.arms, known, args.json)
     if args.write:
-        file = HERE / "frozen-features.md"
+        file = DOCS / "frozen-features.md"
         file.write_text(page(file.read_text(encoding="utf-8"), known["runs"]), encoding="utf-8")
     else:
         print(scores_table(known["runs"]), differences_table(known["runs"]), sep="\n\n")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from argparse import ArgumentParser
 from itertools import combinations, permutations
 from pathlib import Path
 
@@ -11,13 +10,27 @@ import pytest
 import torch
 from PIL import Image
 
+from examples import toy_embeddings
+from examples.toy_embeddings import (
+    FORMS,
+    LABELS,
+    NEGATIVE_MARGIN,
+    Setting,
+    Split,
+    ToyNet,
+    draw_lines,
+    every_triplet,
+    line_distances,
+    main,
+    measure,
+    miner_of,
+    settings_of,
+    train,
+    unrolled,
+)
 from training.miners.rho import Rho
-from training.toy.command import COMMAND
-from training.toy.lines import FORMS, LABELS, NEGATIVE_MARGIN, Split, ToyNet, draw_lines, every_triplet, miner_of, train
-from training.toy.picture import unrolled
-from training.toy.study import Setting, line_distances, measure, settings_of
 from training.tuples import Pairs, to_pairs
-from zoo.errors import RecipeError, UsageError
+from zoo.errors import RecipeError
 
 Y = torch.tensor([0, 1, 0, 2, 1, 0, 2])
 
@@ -169,16 +182,10 @@ def test_the_settings():
         settings_of([1.5])
 
 
-def run(*arguments: str) -> int | None:
-    parser = ArgumentParser()
-    COMMAND.configure(parser)
-    return COMMAND.run(parser.parse_args(["--quiet", *arguments]))
-
-
 def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
     picture, figures = tmp_path / "new" / "toy.png", tmp_path / "toy.json"
     arguments = ["--seeds", "2", "--steps", "3", "--probability", "0.4", "--json", str(figures)]
-    assert run("--out", str(picture), *arguments) == 0
+    main(["--quiet", "--out", str(picture), *arguments])
     with Image.open(picture) as image:
         assert image.format == "PNG"
         assert len(np.unique(np.asarray(image.convert("L")))) > 20
@@ -201,18 +208,20 @@ def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "value"),
     [
-        (["--seeds", "1"], UsageError, "at least 2"),
-        (["--steps", "0"], UsageError, "at least 1"),
-        (["--probability", "0.1", "1.2"], RecipeError, "1.2"),
-        (["--probability", "nan"], RecipeError, "nan"),
-        (["--out", "toy.bmp"], UsageError, ".png"),
-        (["--json", "."], UsageError, "is a folder"),
+        (["--seeds", "1"], "--seeds 1"),
+        (["--steps", "0"], "--steps 0"),
+        (["--probability", "0.1", "1.2"], "1.2"),
+        (["--probability", "nan"], "nan"),
+        (["--out", "toy.bmp"], "toy.bmp"),
+        (["--json", "."], ". is a folder"),
     ],
 )
-def test_wrong_values_are_refused_before_anything_is_trained(monkeypatch, tmp_path, arguments, error, says):
-    monkeypatch.setattr("training.toy.study.run", lambda *_, **__: pytest.fail("trained"))
+def test_wrong_values_are_refused_before_anything_is_trained(monkeypatch, tmp_path, capsys, arguments, value):
+    monkeypatch.setattr(toy_embeddings, "run_all", lambda *_, **__: pytest.fail("trained"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=says):
-        run("--out", "toy.png", *arguments)
+    with pytest.raises(SystemExit) as ended:
+        main(["--quiet", "--out", "toy.png", *arguments])
+    assert ended.value.code == 2
+    assert value in capsys.readouterr().err

@@ -1,27 +1,43 @@
-"""What fp16 and int8 cost trained models: `python -m exports.cost_page MODEL...` writes docs/precision-cost.*.
+"""Tables of what fp16 and int8 cost trained models, in docs/precision-cost.md and .json.
 
-The figures are those that `zoo export MODEL --precision all` wrote into each model's folder; nothing is measured here.
+    python tools/precision_cost.py MODEL...            one row per model, from what `zoo export --precision all` wrote
+    python tools/precision_cost.py --pool MODEL...     measure models of one recipe (one per seed) and average them
+    python tools/precision_cost.py                     the page again, from the kept figures
+
+The queries of one model are too few to know a loss of R@1 to within 0.2 points: int8 answers some of a hundred
+differently, nearly as many for the better as for the worse. The mean over models has less of that chance.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from exports.families import DOCS, hardware
+import numpy as np
+
+from tools.export_families import DOCS, hardware
 from zoo import markdown
 from zoo.cards import read_card
+from zoo.comparison.compare import interval_over_seeds
+from zoo.datasets import load as load_dataset
 from zoo.errors import UsageError, ZooError
+from zoo.evaluation.metrics import PerQuery
 from zoo.files import read_json, write_bytes, write_json
+from zoo.loading import load
 from zoo.onnx_runtime import FILES
 from zoo.parity import COST_METRICS, read_parity, verdict
+from zoo.precision_cost import precision_cost, retrieval
 from zoo.registry import find
 
 MEBI = 2**20
 FIGURES, PAGE = "precision-cost.json", "precision-cost.md"
+PRECISIONS = ("fp16", "int8")
 
 
 def row(folder: Path) -> dict[str, Any]:
@@ -29,7 +45,10 @@ def row(folder: Path) -> dict[str, Any]:
     card, parity = read_card(folder), read_parity(folder)
     costs = {name: entry["cost"] for name, entry in parity.items() if "recall_at_1" in (entry.get("cost") or {})}
     if not costs:
-        raise UsageError(f"{folder} holds no cost of a precision. Measure it: zoo export {folder} --precision all")
+        raise UsageError(
+            f"{folder} holds no cost of a precision. Measure it: zoo export {folder} --precision all",
+            code="no-precision-cost",
+        )
     recipe = read_json(folder / "recipe.json")["recipe"]
     return {
         "model": card.name,
@@ -129,19 +148,82 @@ def write_page(docs: Path, known: Mapping[str, Any]) -> None:
     write_bytes(shown, text.encode())
 
 
+def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
+    """What each precision changes on average of the models, judged as one model's changes are (`zoo.precision_cost`).
+
+    Raises `UsageError` unless there are several, of one architecture and data set and of a seed each.
+    """
+    cards, recipes = [read_card(folder) for folder in folders], [_recipe(folder) for folder in folders]
+    seeds = [int(recipe.pop("seed")) for recipe in recipes]
+    if len(set(seeds)) < max(2, len(seeds)) or any(recipe != recipes[0] for recipe in recipes):
+        raise UsageError(
+            "--pool takes two or more models of one recipe, each trained with a seed of its own.", code="not-one-recipe"
+        )
+    dataset = load_dataset(cards[0].dataset, "test", data)
+    measured: dict[str, list[PerQuery]] = {}
+    for folder in folders:
+        for precision in ("fp32", *PRECISIONS):
+            print(f"{folder.name}, {precision}", file=sys.stderr)
+            model = load(folder, runtime="onnx", precision=precision)
+            measured.setdefault(precision, []).append(retrieval(dataset, model, progress=sys.stderr.isatty()))
+    fp32 = mean_of(measured["fp32"])
+    return {
+        "method": cards[0].method,
+        "dataset": dataset.name,
+        "architecture": cards[0].architecture,
+        "input": cards[0].preprocessing.crop,
+        "seeds": seeds,
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": hardware(),
+        "costs": {name: precision_cost(dataset, fp32, mean_of(measured[name]), name) for name in PRECISIONS},
+        "over_seeds": {name: _over_seeds(measured["fp32"], measured[name]) for name in PRECISIONS},
+    }
+
+
+def _kind(pool: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(pool[key]) for key in ("architecture", "method", "dataset", "input"))
+
+
+def mean_of(measured: Sequence[PerQuery]) -> PerQuery:
+    """Each query's mean over models that were measured on the same queries."""
+    first = measured[0]
+    values = {name: np.mean([each.values[name] for each in measured], axis=0) for name in first.values}
+    return replace(first, values=values)
+
+
+def _over_seeds(before: Sequence[PerQuery], after: Sequence[PerQuery]) -> dict[str, Any]:
+    """Each model's change of R@1, and the interval of the mean over further models of the recipe, on these images."""
+    pairs = zip(before, after, strict=True)
+    changes = [b.means()["recall_at_1"] - a.means()["recall_at_1"] for a, b in pairs]
+    return {"changes": changes, "interval": list(interval_over_seeds(changes))}
+
+
+def _recipe(folder: Path) -> dict[str, Any]:
+    recipe: dict[str, Any] = read_json(folder / "recipe.json")["recipe"]
+    return {key: value for key, value in recipe.items() if key != "name"}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m exports.cost_page", description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or folders; none: the page alone, anew")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where the two files are (default: docs)")
+    parser = argparse.ArgumentParser(
+        prog="python tools/precision_cost.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names or folders of exported models")
+    parser.add_argument("--pool", action="store_true", help="measure the models and keep their mean")
+    parser.add_argument("--data", metavar="DIR", help="the folder of the data set (with --pool)")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the two files (default: docs)")
     args = parser.parse_args(arguments)
     try:
         store = args.docs / FIGURES
         known = read_json(store) if store.is_file() or not args.models else {}
-        if args.models:
+        if args.pool:
+            new = pooled([find(name) for name in args.models], args.data)
+            others = [pool for pool in known.get("pools", ()) if _kind(pool) != _kind(new)]
+            known |= {"pools": sorted([*others, new], key=_kind)}
+        elif args.models:
             known |= {"hardware": hardware(), "rows": [row(find(name)) for name in args.models]}
         write_page(args.docs, known)
     except (ZooError, OSError) as error:
-        raise SystemExit(f"exports.cost_page: error: {error}") from None
+        raise SystemExit(f"precision_cost: error: {error}") from None
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.documents import DOCS, script
+from tools import frozen_features
+from tools.frozen_features import DOCS
 
 
 @pytest.fixture(scope="module")
 def frozen() -> ModuleType:
-    return script("frozen_features")
+    return frozen_features
 
 
 def arm(values: list[float], seconds: float) -> dict[str, object]:

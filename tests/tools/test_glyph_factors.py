@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from training.factor_seeds import by_model, lines
+from tools.glyph_factors import by_model, lines
 
 
 def report(model: str, first: float, second: float) -> dict[str, object]:

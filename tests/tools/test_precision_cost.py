@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from exports import cost_page
 from tests.models import CARD
+from tests.raising import raises
+from tools import precision_cost
+from tools.precision_cost import mean_of, pooled
 from zoo.errors import UsageError
+from zoo.evaluation.metrics import PerQuery
+from zoo.registry import find
 
 PAGE = "before\n<!-- costs -->\nold\n<!-- end -->\n<!-- models --><!-- end --> <!-- origin --> <!-- end -->\nafter\n"
 
@@ -38,7 +44,7 @@ def test_the_page_of_a_model(tmp_path: Path) -> None:
     cost = {"recall_at_1": recall, "map_at_r": older}
     folder = write_model(tmp_path / "model", cost)
     (tmp_path / "precision-cost.md").write_text(PAGE)
-    cost_page.main([str(folder), "--docs", str(tmp_path)])
+    precision_cost.main([str(folder), "--docs", str(tmp_path)])
     text = (tmp_path / "precision-cost.md").read_text()
     size = f"{CARD.architecture}, {CARD.preprocessing.crop} px"
     recall = "0.300 | -0.12 | -0.31 to +0.07, undecided | -0.19 to -0.05, met"
@@ -51,19 +57,54 @@ def test_the_page_of_a_model(tmp_path: Path) -> None:
     assert text.startswith("before\n<!-- costs -->\n| model |")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    cost_page.main(["--docs", str(tmp_path)])  # from what is kept
+    precision_cost.main(["--docs", str(tmp_path)])  # from what is kept
     assert (tmp_path / "precision-cost.md").read_text() == text
 
 
 def test_a_model_whose_costs_were_not_measured(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", {"not_measured": "there is a single class to test on"})
-    with pytest.raises(UsageError, match="holds no cost of a precision"):
-        cost_page.row(folder)
+    with raises(UsageError, "no-precision-cost"):
+        precision_cost.row(folder)
     with pytest.raises(SystemExit, match="zoo export"):
-        cost_page.main([str(folder), "--docs", str(tmp_path)])
+        precision_cost.main([str(folder), "--docs", str(tmp_path)])
 
 
 def test_the_documents_page_is_of_its_figures() -> None:
-    text = (cost_page.DOCS / "precision-cost.md").read_text(encoding="utf-8")
-    known = json.loads((cost_page.DOCS / "precision-cost.json").read_text(encoding="utf-8"))
-    assert cost_page.page(text, known) == text
+    text = (precision_cost.DOCS / "precision-cost.md").read_text(encoding="utf-8")
+    known = json.loads((precision_cost.DOCS / "precision-cost.json").read_text(encoding="utf-8"))
+    assert precision_cost.page(text, known) == text
+
+
+def measured(*recalls: float) -> PerQuery:
+    values = {name: np.array(recalls) for name in ("recall_at_1", "map_at_r")}
+    return PerQuery(values, np.arange(len(recalls)), np.array([0, 0, 1, 1]), 0)
+
+
+def test_each_query_has_the_mean_of_the_models() -> None:
+    both = mean_of([measured(1, 0, 0, 1), measured(1, 1, 0, 0)])
+    np.testing.assert_array_equal(both.values["recall_at_1"], [1, 0.5, 0, 0.5])
+    assert both.means()["map_at_r"] == 0.5
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    before = [measured(1, 1, 1, 1)] * 3
+    after = [measured(1, 1, 1, 0), measured(1, 1, 0, 0), measured(1, 1, 1, 1)]
+    found = precision_cost._over_seeds(before, after)
+    assert found["changes"] == [-0.25, -0.5, 0.0]
+    half = 4.302653 * 0.25 / 3**0.5  # the 97.5 % point of Student's t with two degrees of freedom
+    assert found["interval"] == pytest.approx([-0.25 - half, -0.25 + half], abs=1e-4)
+
+
+def model(folder: Path, seed: int, lr: float = 1e-3) -> Path:
+    shutil.copytree(find("margin-conv4-glyphs"), folder)
+    recipe = {"name": f"margin-{seed}", "seed": seed, "optimizer": {"lr": lr}}
+    (folder / "recipe.json").write_text(json.dumps({"recipe": recipe}))
+    return folder
+
+
+def test_only_models_of_one_recipe_and_different_seeds_are_pooled(tmp_path: Path) -> None:
+    one, again = model(tmp_path / "a", 1), model(tmp_path / "b", 1)
+    other = model(tmp_path / "c", 2, lr=1e-4)
+    for folders in ([one], [one, again], [one, other]):
+        with raises(UsageError, "not-one-recipe"):
+            pooled(folders)

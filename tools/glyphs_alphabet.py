@@ -1,4 +1,4 @@
-"""Which characters make up the data set `glyphs`: `python -m zoo.datasets.glyphs_alphabet` writes glyphs.json.
+"""Choice of the characters of the data set `glyphs`: `python tools/glyphs_alphabet.py` writes glyphs.json.
 
 Candidates are the letters and digits of each script that at least four faces have, without diacritics. Every face's
 glyph is brought to one position and size by its moments (centroid in the middle, root-mean-square radius fixed), so

@@ -1,0 +1,450 @@
+"""The toy of Revisiting as a picture: what rho-regularisation does to lines that are embedded on a circle.
+
+    python examples/toy_embeddings.py --out toy.png                        every form over 8 seeds, about a minute
+    python examples/toy_embeddings.py --out toy.png --seeds 16 --json toy.json
+    python examples/toy_embeddings.py --out toy.png --probability 0.4 --steps 1000
+
+Source: Roth et al. 2020, Revisiting, section 5.1, figures 6 and 11, appendix E. The four training lines are pieces of
+the diagonal y = x: x + y tells them apart, x - y says nothing. Of the four test lines two are vertical and two
+horizontal; x - y tells them apart, x + y does so in part. Coordinates, ReLUs and constants are those of the published
+script.
+
+Forms: no regularisation; an exchanged triplet becomes (a, p, p), as in the paper, or (a, a, p), as in the published
+miner; and, as in the published script of this figure, (a, p, p) with the positive term of the loss left out. That form
+is also run without exchange, which shows the effect of the missing term alone.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from tqdm.auto import tqdm
+
+from training.losses.contrastive import Contrastive
+from training.miners.rho import Rho
+from training.output import provenance
+from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+from zoo.console import print_table
+from zoo.errors import UsageError, ZooError
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.density import inter_class_distance, intra_class_distance
+from zoo.evaluation.structure import spectral_decay
+from zoo.files import atomic_path, write_json
+
+SAMPLES, PLACES = 15, 100
+"""Samples a line, drawn without replacement from so many even places along it."""
+
+TRAIN_LINES = tuple(((low, low), (high, high)) for low, high in ((0.1, 0.3), (0.35, 0.55), (0.6, 0.8), (0.85, 1.05)))
+TEST_LINES = (
+    ((0.2, 0.2), (0.2, 0.4)),
+    ((0.2, 0.55), (0.2, 0.85)),
+    ((0.4, 0.2), (0.6, 0.2)),
+    ((0.7, 0.2), (0.9, 0.2)),
+)
+"""Each line's ends, ((x, y), (x, y))."""
+
+LABELS = np.repeat(np.arange(4), SAMPLES)
+"""int64 [60]: the line of each row, in either split."""
+
+WIDTH, BATCH, RATE, STEPS, NEGATIVE_MARGIN = 30, 24, 0.03, 200, 0.1
+
+
+class Split(NamedTuple):
+    """Rows [60, 2] of the training and of the test lines; row i lies on line `LABELS[i]`."""
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to train. rho: with exchanges; published: of the published miner's form; positive_term: with the pull."""
+
+    rho: bool = True
+    published: bool = False
+    positive_term: bool = True
+
+
+FORMS = {
+    "none": Form(rho=False),
+    "paper": Form(),
+    "published-miner": Form(published=True),
+    "published-script": Form(positive_term=False),
+}
+"""none: plain contrastive loss. paper: exchanged triplets are (a, p, p). published-miner: they are (a, a, p).
+
+published-script: (a, p, p), and the loss has its negative term alone, as in the regularised run of the script that was
+published for the figure. With probability 0 that is a run without positive term and without exchange.
+"""
+
+
+class ToyNet(nn.Module):
+    """A perceptron with two hidden layers of 30 units; points [b, 2] to unit rows [b, 2]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(2, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2)
+        )
+
+    def forward(self, points: Tensor) -> Tensor:
+        return normalize(self.layers(points), dim=1)
+
+
+def draw_lines(seed: int) -> Split:
+    """The points of a seed, float32."""
+    rng = np.random.default_rng(seed)
+    train, test = (np.concatenate([_along(line, rng) for line in lines]) for lines in (TRAIN_LINES, TEST_LINES))
+    return Split(train, test)
+
+
+def _along(line: tuple[tuple[float, float], tuple[float, float]], rng: np.random.Generator) -> np.ndarray:
+    start, end = np.array(line)
+    places: np.ndarray = np.sort(rng.choice(PLACES, SAMPLES, replace=False)) / (PLACES - 1)
+    return (start + places[:, None] * (end - start)).astype(np.float32)
+
+
+def every_triplet(embeddings: Tensor, labels: Tensor) -> Triplets:
+    """All triplets of a batch, as in the published script; labels int64 [b]."""
+    both = positive_mask(labels)[:, :, None] & negative_mask(labels)[:, None, :]
+    return Triplets(*both.nonzero(as_tuple=True))
+
+
+def miner_of(form: Form, probability: float) -> Callable[[Tensor, Tensor], Triplets | Pairs]:
+    """What the loss of that form counts. Raises `RecipeError` for a probability outside 0..1."""
+    mine = Rho(probability, every_triplet, form.published) if form.rho else every_triplet
+    return mine if form.positive_term else lambda embeddings, labels: negatives_alone(mine(embeddings, labels))
+
+
+def negatives_alone(tuples: Triplets | Pairs) -> Pairs:
+    """Their negative pairs, and no positive ones."""
+    pairs = to_pairs(tuples)
+    none = pairs.anchors_n[:0]
+    return Pairs(none, none, pairs.anchors_n, pairs.negatives)
+
+
+def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Split:
+    """The embeddings of a seed's points after so many steps, float32 unit rows; 0 steps: by the untrained net.
+
+    A step is Adam's, on 24 of the 60 training points drawn without replacement, with all triplets among them. The seed
+    decides points, initial weights and batches, so that the forms differ in nothing else, and rho's exchanges. Torch's
+    global generator is left as it was.
+    """
+    lines, rng = draw_lines(seed), np.random.default_rng((seed, 1))
+    points, labels = torch.from_numpy(lines.train), torch.from_numpy(LABELS)
+    mine, loss = miner_of(form, probability), Contrastive(4, negative_margin=NEGATIVE_MARGIN)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = ToyNet()
+        optimiser = torch.optim.Adam(net.parameters(), RATE)
+        for _ in range(steps):
+            batch = torch.from_numpy(rng.choice(len(points), BATCH, replace=False))
+            embeddings = net(points[batch])
+            optimiser.zero_grad()
+            loss(embeddings, labels[batch], mine(embeddings, labels[batch])).backward()
+            optimiser.step()
+    with torch.no_grad():
+        return Split(net(points).numpy(), net(torch.from_numpy(lines.test)).numpy())
+
+
+PROBABILITIES = (0.001, 0.1, 0.4)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A form of `FORMS` and rho's probability; trained is False for the net as it was initialised."""
+
+    form: str
+    probability: float = 0.0
+    trained: bool = True
+
+    @property
+    def title(self) -> str:
+        if not self.trained:
+            return "untrained"
+        if self.form == "none":
+            return "no regularisation"
+        if not self.probability:
+            return "no positive term"
+        changed = {"paper": "(a, p, p)", "published-miner": "(a, a, p)", "published-script": "no pos. term, (a, p, p)"}
+        return f"{changed[self.form]}, p = {self.probability:g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One setting over the seeds 0, 1, ...: embeddings and measures of each."""
+
+    setting: Setting
+    embeddings: list[Split]
+    measures: list[dict[str, float]]
+
+    def mean(self, name: str) -> float:
+        return float(np.mean(self.values(name)))
+
+    def deviation(self, name: str) -> float:
+        """The seeds' standard deviation, as of a sample."""
+        return float(np.std(self.values(name), ddof=1))
+
+    def values(self, name: str) -> list[float]:
+        return [measured[name] for measured in self.measures]
+
+    def to_json(self) -> dict[str, Any]:
+        summary = {name: {"mean": self.mean(name), "sd": self.deviation(name)} for name in self.measures[0]}
+        return {**asdict(self.setting), "title": self.setting.title, "summary": summary, "seeds": self.measures}
+
+
+def settings_of(probabilities: Iterable[float]) -> list[Setting]:
+    """The three runs without exchange, then every regularised form at every probability above 0.
+
+    Raises `RecipeError` for a probability outside 0..1.
+    """
+    regularised = [name for name, form in FORMS.items() if form.rho]
+    found = [Setting(name, p) for name in regularised for p in dict.fromkeys(probabilities) if p]
+    for setting in found:
+        miner_of(FORMS[setting.form], setting.probability)  # refuses a wrong probability before anything is trained
+    return [Setting("none", trained=False), Setting("none"), Setting("published-script"), *found]
+
+
+def run_all(settings: Sequence[Setting], seeds: int, steps: int = STEPS, progress: bool = True) -> list[Outcome]:
+    """Train and measure every setting with the seeds 0 to seeds - 1."""
+    outcomes = []
+    with tqdm(total=len(settings) * seeds, unit="run", disable=not progress) as bar:
+        for setting in settings:
+            bar.set_description(setting.title)
+            embeddings = []
+            for seed in range(seeds):
+                embeddings.append(
+                    train(FORMS[setting.form], setting.probability, seed, steps if setting.trained else 0)
+                )
+                bar.update()
+            outcomes.append(Outcome(setting, embeddings, [measure(split) for split in embeddings]))
+    return outcomes
+
+
+def measure(embeddings: Split) -> dict[str, float]:
+    """Recall at 1, distances and their ratio for either split; the training embeddings' spectral decay."""
+    found = {}
+    for split, rows in zip(Split._fields, embeddings, strict=True):
+        between, within = line_distances(rows)
+        found[f"{split}_recall_at_1"] = retrieval_metrics(rows, LABELS, k=(1,))["recall_at_1"]
+        found[f"{split}_between_lines"], found[f"{split}_within_lines"] = between, within
+        # Closer than float32 can tell is not nearer: a line in one point has a large ratio, not an infinite one.
+        found[f"{split}_separation"] = between / max(within, float(np.finfo(np.float32).eps))
+    return {**found, "train_spectral_decay": spectral_decay(embeddings.train)}
+
+
+def line_distances(rows: np.ndarray) -> tuple[float, float]:
+    """Mean distance between the means of two lines, and mean distance of two samples of one line: rows [60, 2]."""
+    return inter_class_distance(rows, LABELS), intra_class_distance(rows, LABELS)
+
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+MARKERS = ("o", "s", "^", "D")
+"""Told apart by the colour-blind (Okabe & Ito 2008) and, by shape, in grey."""
+
+INK, FAINT = "#222222", "#BBBBBB"
+
+PANELS = {
+    "test_recall_at_1": "test lines: R@1",
+    "test_between_lines": "test lines: distance between means",
+    "test_separation": "test lines: between / within",
+    "train_spectral_decay": "training lines: spectral decay",
+}
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "svg.hashsalt": "toy",
+}
+
+
+def draw_picture(outcomes: Sequence[Outcome], path: Path, seed: int = 0) -> None:
+    """Write the picture, in the format that the path's suffix names; the circles show that seed."""
+    shown = chosen(outcomes)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(2.6 * (len(shown) + 1), 10.8), facecolor="white", layout="constrained")
+        halves: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1), hspace=0.03)
+        _draw_circles(halves[0], shown, seed)
+        _draw_measures(halves[1], outcomes)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=110)
+
+
+def chosen(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """For the circles: no regularisation, no positive term, and each regularised form at its largest probability."""
+    trained = [outcome for outcome in outcomes if outcome.setting.trained]
+    found = [outcome for outcome in trained if not outcome.setting.probability]
+    for name in FORMS:
+        exchanged = [o for o in trained if o.setting.form == name and o.setting.probability]
+        found += sorted(exchanged, key=lambda outcome: outcome.setting.probability)[-1:]
+    return found
+
+
+def _draw_circles(figure: SubFigure, shown: Sequence[Outcome], seed: int) -> None:
+    figure.suptitle(
+        "Four diagonal lines, trained with contrastive loss, and four lines never trained on, embedded on the circle\n"
+        f"(seed {seed}; training lines' mean on top; arcs outside: each line's extent; inside: the same, magnified)",
+        fontsize=11,
+    )
+    axes = figure.subplots(2, len(shown) + 1)
+    for row, (name, points) in enumerate(zip(Split._fields, draw_lines(seed), strict=True)):
+        _draw_data(axes[row, 0], points, name)
+    for column, outcome in enumerate(shown, start=1):
+        embeddings = outcome.embeddings[seed]
+        middle = np.arctan2(*embeddings.train.mean(axis=0)[::-1])
+        for row, rows in enumerate(embeddings):
+            _draw_circle(axes[row, column], unrolled(np.arctan2(rows[:, 1], rows[:, 0]) - middle))
+        axes[0, column].set_title(outcome.setting.title)
+
+
+def unrolled(angles: np.ndarray) -> np.ndarray:
+    """Angles in radians [n] with whole turns added so that the circle is cut in the widest gap between them."""
+    turned = np.mod(angles, 2 * np.pi)
+    ordered = np.sort(turned)
+    gaps = np.diff(ordered, append=ordered[0] + 2 * np.pi)
+    widest = int(gaps.argmax())
+    return turned - 2 * np.pi * (turned > ordered[widest])
+
+
+def _draw_data(axes: Axes, points: np.ndarray, split: str) -> None:
+    for line, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=True)):
+        x, y = points[line == LABELS].T
+        axes.plot(x, y, marker, color=colour, markersize=4, alpha=0.8, label=f"{line + 1}")
+    axes.set(xlim=(0, 1.15), ylim=(0, 1.15), aspect="equal", xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    axes.set_title({"train": "training lines", "test": "test lines"}[split])
+    axes.legend(loc="upper left" if split == "train" else "upper right", frameon=False, handletextpad=0.1)
+
+
+def _draw_circle(axes: Axes, angles: np.ndarray) -> None:
+    """Angles in radians [60], unrolled; 0 is on top and left is ahead."""
+    turn = np.linspace(0, 2 * np.pi, 200)
+    axes.plot(np.cos(turn), np.sin(turn), color=FAINT, linewidth=1, zorder=0)
+    centre, span = (angles.max() + angles.min()) / 2, np.ptp(angles)
+    for line, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=True)):
+        own = angles[line == LABELS]
+        style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "", "markeredgewidth": 0, "alpha": 0.7}
+        axes.plot(-np.sin(own), np.cos(own), markersize=5, **style)
+        magnified = (centre - own) * 1.3 / max(span, 1e-9)
+        axes.plot(magnified, np.full(len(own), 0.4 - 0.2 * line), markersize=4, **style)
+        extent, radius = np.linspace(own.min(), own.max(), 50), 1.13 + 0.1 * line
+        axes.plot(-radius * np.sin(extent), radius * np.cos(extent), color=colour, linewidth=3)
+    axes.text(0, -0.5, f"{np.degrees(span):.0f}° in all", ha="center", va="center", fontsize=8)
+    axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
+    axes.axis("off")
+
+
+def _draw_measures(figure: SubFigure, outcomes: Sequence[Outcome]) -> None:
+    seeds = len(outcomes[0].measures)
+    figure.suptitle(
+        f"{seeds} seeds (faint), their mean and standard deviation; orange: without the loss's positive term",
+        fontsize=11,
+    )
+    all_axes = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (name, title) in zip(all_axes, PANELS.items(), strict=True):
+        _draw_panel(axes, outcomes, name)
+        axes.set_title(title)
+    all_axes[0].set_yticks(range(len(outcomes)), [outcome.setting.title for outcome in outcomes])
+    all_axes[0].invert_yaxis()
+
+
+def _draw_panel(axes: Axes, outcomes: Sequence[Outcome], name: str) -> None:
+    for row, outcome in enumerate(outcomes):
+        colour = COLOURS[0] if FORMS[outcome.setting.form].positive_term else "#D55E00"
+        values, mean, deviation = outcome.values(name), outcome.mean(name), outcome.deviation(name)
+        axes.plot(values, [row] * len(values), "o", color=colour, markersize=4, alpha=0.25, markeredgewidth=0)
+        axes.errorbar(mean, row, xerr=deviation, fmt="o", color=colour, markersize=5, capsize=3, linewidth=1.5)
+        axes.text(0.99, row, f"{mean:.2f}", transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
+    largest = max(max(*o.values(name), o.mean(name) + o.deviation(name)) for o in outcomes)
+    axes.set_xlim(0, 1.16 * largest or 1)
+    axes.locator_params(axis="x", nbins=6)
+    axes.grid(axis="x", color="#EEEEEE")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+PICTURES = (".png", ".pdf", ".svg")
+
+COLUMNS = {
+    "train R@1": "train_recall_at_1",
+    "test R@1": "test_recall_at_1",
+    "test between": "test_between_lines",
+    "test within": "test_within_lines",
+    "test ratio": "test_separation",
+    "train rho": "train_spectral_decay",
+}
+
+
+def _check(args: Namespace) -> None:
+    """Before the training, so that its minutes are not lost. Raises `UsageError`, `OSError` for a folder."""
+    if args.seeds < 2:
+        raise UsageError(f"--seeds {args.seeds}: a standard deviation needs at least 2 seeds.")
+    if args.steps < 1:
+        raise UsageError(f"--steps {args.steps}: a run has at least 1 step.")
+    if args.out.suffix.lower() not in PICTURES:
+        raise UsageError(f"--out {args.out}: the picture's name ends in one of {', '.join(PICTURES)}.")
+    for file in filter(None, (args.out, args.json)):
+        if file.is_dir():
+            raise UsageError(f"{file} is a folder; name a file in it.")
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _record(args: Namespace, outcomes: list[Outcome]) -> dict[str, object]:
+    probabilities = " ".join(f"{p:g}" for p in args.probability)
+    how = f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --probability {probabilities} --json {args.json}"
+    return {
+        "command": f"python examples/toy_embeddings.py {how}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "steps": args.steps,
+        "settings": [outcome.to_json() for outcome in outcomes],
+        **provenance(),
+    }
+
+
+def _print_table(outcomes: list[Outcome], seeds: int) -> None:
+    rows = [
+        [outcome.setting.title, *(f"{outcome.mean(m):.3f} +- {outcome.deviation(m):.3f}" for m in COLUMNS.values())]
+        for outcome in outcomes
+    ]
+    print(f"mean and standard deviation over {seeds} seeds; between and within: distances of and in lines; rho: decay")
+    print_table(("form", *COLUMNS), rows, numbers=COLUMNS)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the picture: .png, .pdf or .svg")
+    parser.add_argument("--seeds", type=int, default=8, metavar="N", help="runs of each form, at least 2 (default: 8)")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"batches of a run (default: {STEPS})")
+    parser.add_argument(
+        "--probability", type=float, nargs="+", default=PROBABILITIES, metavar="P", help="how often to exchange"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every seed's figures to a JSON file as well")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    args = parser.parse_args(arguments)
+    try:
+        _check(args)
+        outcomes = run_all(settings_of(args.probability), args.seeds, args.steps, progress=not args.quiet)
+    except (ZooError, OSError) as error:
+        parser.error(str(error))
+    draw_picture(outcomes, args.out)
+    if args.json:
+        write_json(args.json, _record(args, outcomes))
+    _print_table(outcomes, args.seeds)
+    print(f"\nThe picture: {args.out}")
+
+
+if __name__ == "__main__":
+    main()

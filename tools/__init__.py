@@ -1,0 +1,1 @@
+"""Generators of documents and data; they are not part of the installed packages."""

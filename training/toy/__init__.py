@@ -1,1 +1,0 @@
-"""The toy of Revisiting: lines embedded on a circle, with and without rho-regularisation."""
