@@ -8,10 +8,10 @@ from pathlib import Path
 
 from zoo import paths
 from zoo.cards import read_card
+from zoo.contents import check_files
 from zoo.errors import UsageError
 from zoo.files import atomic_folder
 from zoo.hub.models import name_of
-from zoo.loading import check_files
 
 
 def place_of(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:

@@ -23,9 +23,9 @@ from exports.parity import Parity, Run, measure
 from exports.precisions import check_precision
 from zoo import onnx_runtime, paths, torch_runtime
 from zoo.cards import Card, read_card
+from zoo.contents import check_files
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
-from zoo.loading import check_files
 from zoo.parity import FILE as PARITY
 from zoo.parity import misplaced
 

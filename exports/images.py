@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from zoo.cards import Card, Preprocessing
+from zoo.cards import Card
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, WHOLE
@@ -21,7 +21,7 @@ from zoo.golden import read_golden
 from zoo.held_out import read_record, split_for
 from zoo.images import ImageLike
 from zoo.paths import expand
-from zoo.preprocessing import to_pixels
+from zoo.preprocessing import Preprocessing, to_pixels
 
 CALIBRATION = 128
 HELD_OUT = 61

@@ -23,11 +23,10 @@ from onnxscript.onnx_opset import opset20
 from onnxscript.onnx_types import UINT8
 
 from exports.parity import Run
-from zoo.cards import Preprocessing
 from zoo.errors import ExportError
 from zoo.floors import RESIZE_FLOOR
 from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
-from zoo.preprocessing import to_pixels
+from zoo.preprocessing import Preprocessing, to_pixels
 
 op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
 

@@ -12,9 +12,8 @@ from serving.gallery.gallery import model_at
 from zoo.cards import read_card
 from zoo.embedder import Embedder
 from zoo.errors import ModelNotFoundError, VariantNotFoundError
-from zoo.loading import load
+from zoo.loading import find, load
 from zoo.onnx_runtime import graph_file
-from zoo.registry import find
 
 logger = logging.getLogger(__name__)
 

@@ -28,9 +28,8 @@ from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import searched
 from zoo.evaluation.metrics import measure_hits
 from zoo.images import ImageLike
-from zoo.loading import load
+from zoo.loading import find, load
 from zoo.onnx_runtime import FILES
-from zoo.registry import find
 
 METRICS = ("recall_at_1", "map_at_r")
 """By which models are compared."""

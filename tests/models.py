@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.cards import Card, Head, Preprocessing
+from zoo.cards import Card, Head
 from zoo.files import sha256_of
 from zoo.golden import write_golden
+from zoo.preprocessing import Preprocessing
 
 CARD = Card(
     name="toy-conv4-noise",

@@ -90,9 +90,9 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     from zoo.cards import read_card
     from zoo.datasets import load as load_dataset
     from zoo.embedder import Embedder
+    from zoo.loading import find
     from zoo.network import Network, PixelNetwork, load_network
     from zoo.precision_cost import retrieval
-    from zoo.registry import find
 
     folder = find(name)
     card = read_card(folder)

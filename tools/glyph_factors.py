@@ -26,9 +26,9 @@ from zoo.console import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import across_classes, predictability
+from zoo.loading import find
 from zoo.network import PixelNetwork, load_network
 from zoo.preprocessing import batches
-from zoo.registry import find
 
 Figures = Mapping[tuple[str, str], Seeds]
 """By head and figure."""

@@ -29,11 +29,10 @@ from zoo.datasets import load as load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.files import read_json, write_bytes, write_json
-from zoo.loading import load
+from zoo.loading import find, load
 from zoo.onnx_runtime import FILES
 from zoo.parity import COST_METRICS, read_parity, verdict
 from zoo.precision_cost import precision_cost, retrieval
-from zoo.registry import find
 
 MEBI = 2**20
 FIGURES, PAGE = "precision-cost.json", "precision-cost.md"

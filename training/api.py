@@ -36,8 +36,8 @@ from zoo.cards import Card, read_card
 from zoo.datasets.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.held_out import split_for
+from zoo.loading import find
 from zoo.processor import threads
-from zoo.registry import find
 from zoo.results import Evaluation, add_result
 from zoo.torch_runtime import choose_device
 

@@ -76,7 +76,7 @@ def _on_features(recipe: Recipe | Ensemble, args: Namespace) -> Recipe:
     from training.frozen.recipe import on_features
     from zoo.cards import read_card
     from zoo.features import read_features
-    from zoo.registry import find
+    from zoo.loading import find
 
     features = read_features(args.features)
     model = args.model or features.about.model

@@ -13,12 +13,11 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from zoo import paths
-from zoo.cards import Preprocessing
 from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError, ImageError
 from zoo.files import atomic_folder, write_json
 from zoo.images import ImageLike, open_image
-from zoo.preprocessing import to_pixels
+from zoo.preprocessing import Preprocessing, to_pixels
 from zoo.reading import in_threads
 
 SKIP = ", or leave such images out with data.skip_unreadable=true"

@@ -12,10 +12,10 @@ from torch import nn
 from training.origin import UNKNOWN
 from training.output import provenance
 from zoo.cards import Card, read_card
+from zoo.contents import check_files
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
-from zoo.loading import check_files
 from zoo.network import Network, create_trunk, load_network, save_network
 from zoo.torch_runtime import open_model
 

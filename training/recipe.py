@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zoo.cards import NAME, Head, Preprocessing, refused_heads
+from zoo.cards import NAME, Head, refused_heads
 from zoo.errors import RecipeError
+from zoo.preprocessing import Preprocessing
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
@@ -114,7 +115,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A timm architecture (or one of `zoo.architectures`) with its arguments; `name` is short, as in model names.
+    """A timm architecture (or one of `zoo.models.backbones`) with its arguments; `name` is short, as in model names.
 
     pretrained: true for timm's weights from the Hub; or a model's name or folder, a safetensors file or org/name on
     the Hub.

@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zoo import cards, errors
-from zoo.architectures.on_import import register_beside_timm
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
 from zoo.loading import load
-from zoo.registry import info, list_models
+from zoo.models.backbones import register_with_timm
 
 if TYPE_CHECKING:
     from zoo import datasets as datasets
     from zoo import evaluation as evaluation
     from zoo.baselines.saving import baseline
+    from zoo.catalogue import info, list_models
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.publication import Publication
     from zoo.hub.publish import push
@@ -51,6 +51,8 @@ _AT_FIRST_USE = {
     "datasets": "",
     "evaluate": "zoo.evaluation",
     "evaluation": "",
+    "info": "zoo.catalogue",
+    "list_models": "zoo.catalogue",
     "push": "zoo.hub.publish",
 }
 """Where they are; "" for a module. Who embeds one image does not wait for them."""
@@ -63,4 +65,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(module), name) if module else import_module(f"zoo.{name}")
 
 
-register_beside_timm()
+register_with_timm()

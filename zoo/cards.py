@@ -13,6 +13,7 @@ from typing import Any
 
 from zoo.errors import CardError, nearest
 from zoo.files import read_json, write_json
+from zoo.preprocessing import Preprocessing
 
 SCHEMA = 3
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
@@ -24,7 +25,6 @@ NEEDS = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}
 """Schema -> the first dml-zoo that reads it. Every card says its own, so that an older one can name what to install:
 a new schema takes a new version of the package."""
 
-INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 KINDS = {
     "int": "a whole number, as 64",
     "str": 'a text in quotes, as "margin"',
@@ -42,56 +42,6 @@ HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 LARGEST_DIM = 65_536
 """Of an embedding. A card that says more would have memory asked for that no machine has."""
-
-LARGEST_STATISTIC, SMALLEST_STD = 1e4, 1e-4
-"""Of preprocessing, on the scale 0..1: what lies beyond is no statistic of pixels, and gives infinity or NaN."""
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How an image becomes the network's pixels: short side to `resize`, centre square of `crop`, `mode` L or RGB.
-
-    `mean` and `std` hold one value a channel on the scale 0..1; the network itself applies them, so that every
-    runtime takes plain uint8 pixels.
-    """
-
-    resize: int
-    crop: int
-    mode: str = "RGB"
-    interpolation: str = "bilinear"
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-
-    def __post_init__(self) -> None:
-        if self.mode not in ("L", "RGB"):
-            raise CardError(f"preprocessing.mode is {self.mode!r}; expected 'L' (grey) or 'RGB'.")
-        if not (len(self.mean) == len(self.std) == self.channels):
-            raise CardError(f"preprocessing.mean and .std need {self.channels} value(s) for mode {self.mode}.")
-        self._check_range("mean", "numbers", -LARGEST_STATISTIC)
-        self._check_range("std", "positive numbers", SMALLEST_STD)
-        if not 1 <= self.crop <= self.resize <= 4096:
-            raise CardError(f"preprocessing needs 1 <= crop <= resize <= 4096, not {self.crop} and {self.resize}.")
-        if self.interpolation not in INTERPOLATIONS:
-            raise CardError(
-                f"preprocessing.interpolation is {self.interpolation!r}; expected one of {', '.join(INTERPOLATIONS)}."
-            )
-
-    def _check_range(self, key: str, kind: str, least: float) -> None:
-        values: tuple[float, ...] = getattr(self, key)
-        if not all(least <= value <= LARGEST_STATISTIC for value in values):  # which NaN is not either
-            raise CardError(
-                f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {LARGEST_STATISTIC:g}, on "
-                "the scale 0 to 1 of the pixels."
-            )
-
-    @property
-    def channels(self) -> int:
-        return 1 if self.mode == "L" else 3
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(height, width, channels) of one preprocessed image."""
-        return self.crop, self.crop, self.channels
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from zoo import paths
-from zoo.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines
+from zoo.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
+from zoo.baselines import root as baselines_root
 from zoo.cards import Card, read_card
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
+from zoo.hub.models import in_cache, name_of
 from zoo.origins import Origin, read_origin
 from zoo.published import tables
+from zoo.registry import exists, here, looks_like_path, model_folders, model_text, recipes
 from zoo.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
@@ -189,3 +194,131 @@ def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
                 source = f"{table.paper.source}, {table.title}: {score.row}"
                 facts = {"dataset": score.dataset, "metric": score.metric, "value": score.value, "dim": score.dim}
                 yield {**facts, "source": source}
+
+
+def list_models(
+    method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
+) -> list[ModelInfo]:
+    """Return every known model, sorted by name: trained here, shipped, on the Hub, or a recipe without a model yet.
+
+    Filters are exact. Raises `UsageError`, with the nearest ones, for a value that no model has.
+    """
+    models = _models()
+    wanted = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
+    for fact, value in wanted.items():
+        known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
+        if value is None:
+            continue
+        check_text(fact, value)
+        if value not in known:
+            hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
+            raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list")
+    return [m for m in models if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
+
+
+def info(name: str) -> ModelInfo:
+    """Return what is known of a model, by name or path; of a timm model on the Hub after its first use here.
+
+    Raises `ModelNotFoundError` with the nearest names, `UsageError` for a value that cannot be a name.
+    """
+    name = model_text(name)
+    if (folder := here(name)) is not None:
+        return _described(folder)
+    if name in recipes():
+        return from_recipe(name, recipes()[name])
+    repository = repository_of(name)
+    for baseline in baselines().values():
+        if baseline.repository == repository:
+            return from_baseline(baseline)
+    advice = _advice(name, repository) if _is_of_the_hub(name) else ""
+    raise ModelNotFoundError(
+        f"there is no model {name!r} here.{architecture_hint(name) or name_hint(name, known_names())}{advice} "
+        "All names: zoo list"
+    )
+
+
+def _is_of_the_hub(name: str) -> bool:
+    return name.removeprefix("hf-hub:").count("/") == 1 and not looks_like_path(name)
+
+
+def _advice(name: str, repository: str | None) -> str:
+    """What to do about a name of the Hub of which nothing is on this machine."""
+    if repository is not None:
+        return f" Nothing of it is here; if timm has a model of that name on the Hub, zoo.load({name!r}) fetches it."
+    return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it, and then this is known."
+
+
+def known_names() -> list[str]:
+    """Return the names of all known models, sorted."""
+    return [model.name for model in _models()]
+
+
+def _models() -> list[ModelInfo]:
+    """Every known model by name; what has a folder here comes before what could be had."""
+    models = {name: from_recipe(name, row) for name, row in recipes().items()}
+    models |= {name: from_baseline(baseline) for name, baseline in baselines().items()}
+    for folder in model_folders():
+        try:
+            model = _described(folder)
+        except ModelFolderError:
+            continue  # a damaged folder must not hide the others; `damaged` names it
+        models[model.name] = model
+    return sorted(models.values(), key=lambda model: model.name)
+
+
+def damaged() -> dict[Path, str]:
+    """The model folders on this machine that cannot be listed, and what is wrong with each."""
+    found = {}
+    for folder in model_folders():
+        try:
+            _described(folder)
+        except ModelFolderError as error:
+            found[folder] = str(error)
+    return found
+
+
+def _described(folder: Path) -> ModelInfo:
+    copied_from = _copied_from(folder)
+    return from_folder(folder, copied_from or _status(folder), recipes(), name_of(folder), copied_from is not None)
+
+
+def _status(folder: Path) -> str:
+    if folder.parent.name == "snapshots":
+        return "hub"
+    return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
+
+
+def _copied_from(folder: Path) -> str | None:
+    """The status of the model that a folder of the local zoo is a copy of, as `zoo export` makes it; None of others."""
+    if not folder.is_relative_to(paths.local_models()):
+        return None
+    name = folder.relative_to(paths.local_models()).as_posix()
+    if "/" in name:  # org/name; what is trained has no such name
+        return "hub"
+    if _are_same(folder, paths.SHIPPED / name):
+        return "shipped"
+    # Models of `hub.organisation()` have bare names, as what is trained here has.
+    return "hub" if any(_are_same(folder, cached) for cached in in_cache() if name_of(cached) == name) else None
+
+
+def _are_same(folder: Path, other: Path) -> bool:
+    """Whether both hold the same model; False for a folder that holds none."""
+    try:
+        return exists(other / "card.json") and read_card(other).fingerprint == read_card(folder).fingerprint
+    except ModelFolderError:
+        return False
+
+
+def name_hint(name: str, known: list[str]) -> str:
+    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" for none."""
+    begun = [each for each in known if each.startswith(name.lower())] if name else []
+    if not begun:
+        return nearest(name, known) or nearest(name.lower(), known)
+    more = f" and {len(begun) - 5} more" if len(begun) > 5 else ""
+    return f" It is the beginning of {', '.join(begun[:5])}{more}."
+
+
+def architecture_hint(name: str) -> str:
+    """Return the public backbones of an architecture (timm's name) as a sentence; "" for none."""
+    found = [f"{each.name} ({each.repository})" for each in baselines().values() if each.backbone == name.lower()]
+    return f" Public backbones of that architecture: {', '.join(found)}." if found else ""

@@ -1,4 +1,4 @@
-"""Which files a model folder may hold, and where they may lie."""
+"""The files of a model folder: which ones it may hold, where they may be, and whether they are the card's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from zoo.cards import Card
 from zoo.errors import ModelFolderError
+from zoo.files import sha256_of
 
 KNOWN = (
     "card.json",
@@ -76,3 +77,30 @@ def check_inside(folder: Path, name: str) -> Path:
             "Put the file itself there."
         )
     return path
+
+
+def weight_files(card: Card) -> tuple[str, ...]:
+    """Return the files that the card's torch network is read from."""
+    return ("model.safetensors", "heads.safetensors") if card.heads else ("model.safetensors",)
+
+
+def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
+    """Raise `ModelFolderError` unless the card lists `files` (default: torch's weights) and their SHA-256 is its."""
+    for name in weight_files(card) if files is None else files:
+        path = check_inside(folder, name)
+        if not path.is_file():
+            raise ModelFolderError(
+                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal_in(folder)}"
+            )
+        if name not in card.files:
+            raise ModelFolderError(
+                f"{path} is not used, because the card of {card.name} does not list it and so cannot vouch for it. "
+                "Get the model folder anew from where it came from, or make the file again (zoo train, zoo export)."
+            )
+        if sha256_of(path) != card.files[name]:
+            exported = name.startswith("onnx/model")
+            again = f"Make it again with: zoo export {card.name}. Or get" if exported else "Get"
+            raise ModelFolderError(
+                f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). {again} the model "
+                "folder anew from where it came from; from the Hub with revision='main'."
+            )

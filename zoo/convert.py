@@ -15,12 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from zoo.architectures.published import PUBLISHED
-from zoo.cards import Preprocessing
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, write_json
 from zoo.network import build_trunk, check_architecture, timm_config, weights_of
-from zoo.pretrained import CONFIG, WEIGHTS, Weights
+from zoo.preprocessing import Preprocessing
+from zoo.pretrained import CONFIG, PUBLISHED, WEIGHTS, Weights
 
 
 def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from zoo.cards import Card, Preprocessing
+from zoo.cards import Card
 from zoo.errors import ImageError, ModelFolderError, UsageError
 from zoo.paths import is_folder
+from zoo.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from zoo.images import ImageLike

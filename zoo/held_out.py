@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from zoo.cards import Card
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
+from zoo.datasets.folder import digest_of
 from zoo.errors import DatasetError
 from zoo.files import read_object
 from zoo.reading import unreadable_images
@@ -89,12 +89,6 @@ def read_record(folder: Path) -> Record | None:
         return None
     images = sum(count for count in counts if isinstance(count, int))
     return Record(train, test, images, digest, _names(recipe.get("seen_by_base", recipe.get("seen_by_teacher"))))
-
-
-def digest_of(sources: Iterable[str]) -> str:
-    """The SHA-256 of images' sources, by which one sees that they are the same."""
-    text = "".join(f"{source}\n" for source in sources)
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()  # names of files may be any bytes
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
+from zoo import hub, paths
+from zoo.baselines import repository_of
 from zoo.cards import Card, read_card
 from zoo.config import check_config
-from zoo.contents import check_inside, refusal_in
+from zoo.contents import check_files, refusal_in
 from zoo.embedder import Embedder
-from zoo.errors import ModelFolderError, UsageError, check_text, missing, nearest
-from zoo.files import sha256_of
-from zoo.registry import find
+from zoo.errors import (
+    HubError,
+    HubUnreachableError,
+    ModelNotFoundError,
+    UsageError,
+    ZooError,
+    check_text,
+    missing,
+    nearest,
+)
+from zoo.registry import exists, local_folder, looks_like_path, model_text, recipes
 
 RUNTIMES = ("torch", "onnx")
 
@@ -51,33 +60,6 @@ def load(
     return Embedder(card, folder, runtime, precision, where, run)
 
 
-def weight_files(card: Card) -> tuple[str, ...]:
-    """The files that the card's torch network is read from."""
-    return ("model.safetensors", "heads.safetensors") if card.heads else ("model.safetensors",)
-
-
-def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
-    """Raise `ModelFolderError` unless the card lists `files` (default: torch's weights) and their SHA-256 is its."""
-    for name in weight_files(card) if files is None else files:
-        path = check_inside(folder, name)
-        if not path.is_file():
-            raise ModelFolderError(
-                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal_in(folder)}"
-            )
-        if name not in card.files:
-            raise ModelFolderError(
-                f"{path} is not used, because the card of {card.name} does not list it and so cannot vouch for it. "
-                "Get the model folder anew from where it came from, or make the file again (zoo train, zoo export)."
-            )
-        if sha256_of(path) != card.files[name]:
-            exported = name.startswith("onnx/model")
-            again = f"Make it again with: zoo export {card.name}. Or get" if exported else "Get"
-            raise ModelFolderError(
-                f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). {again} the model "
-                "folder anew from where it came from; from the Hub with revision='main'."
-            )
-
-
 def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
     try:
         from zoo.torch_runtime import open_model
@@ -92,7 +74,7 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
 
 def _read_pillow() -> None:
     """What turns images into pixels, and the usual formats, which Pillow reads at its first image otherwise."""
-    import_module("zoo.preprocessing")
+    import_module("zoo.images")
     import_module("PIL.Image").preinit()
 
 
@@ -109,3 +91,112 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
             return open_file(folder / name, card, device, precision)
         finally:
             checked.result()
+
+
+def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """Return the folder of a model: a path, the local zoo, the shipped checkpoints, the Hub's cache or the Hub.
+
+    It looks in this order. A public backbone (a short name of `zoo.baselines`, timm/ID, or another of timm's models on
+    the Hub) gets its folder on its first use, for which torch and timm must be installed. With `revision` only the Hub
+    is asked.
+
+    Raises `ModelNotFoundError` that says where it looked and what to run, `UsageError` for what no name can be.
+    """
+    name = model_text(name_or_path)
+    if revision is not None:
+        check_text("revision", revision)
+        _check_no_path(name_or_path, name)
+    if revision is None and (folder := local_folder(name)) is not None:
+        return folder
+    base, _, at = name.partition("@")
+    if looks_like_path(name) or (revision is None and _is_something_else(name)):
+        raise ModelNotFoundError(_no_model_at(name))
+    if (public := repository_of(base)) is not None:
+        return _baseline_folder(public, revision or at or None)
+    try:
+        return hub.snapshot(hub.repository(name), revision)
+    except hub.NoModelFolderError:
+        if not _is_timm(hub.repository(base), revision or at or None):
+            raise
+        return _baseline_folder(hub.repository(base), revision or at or None)
+    except (ModelNotFoundError, HubError) as error:
+        # A bare name may be a typing error; one with an organisation was meant for the Hub.
+        if "/" in name:
+            looked = f"there is no folder {name}, and " if revision is None else ""
+            raise type(error)(f"{looked}{error}{_nearest_model(name)}") from None
+        raise ModelNotFoundError(
+            _not_found(name, error) if revision is None else _not_at_hub(name, revision, error)
+        ) from None
+
+
+def _check_no_path(given: str | os.PathLike[str], name: str) -> None:
+    """Raise `UsageError` for the path of a model folder, which is asked for at a revision."""
+    if (isinstance(given, os.PathLike) or looks_like_path(name)) and exists(paths.expand(name) / "card.json"):
+        raise UsageError(
+            f"{name} is the path of a model folder, and a path has no revisions. Leave the revision out; or, to have "
+            "it from the Hub, give hf-hub:org/name."
+        )
+
+
+def _is_something_else(name: str) -> bool:
+    """Whether a bare name is that of a folder or file here, and of nothing that the Hub is known to have."""
+    return bool(name) and name not in recipes() and repository_of(name) is None and exists(Path(name))
+
+
+def _no_model_at(name: str) -> str:
+    if not paths.is_folder(name):
+        what = "is a file; a model is a folder" if exists(paths.expand(name)) else "is not there"
+        return f"{name} {what}. A model folder holds card.json and model.safetensors, as zoo train writes them."
+    return (
+        f"{name} is a folder but no model folder: card.json is missing.{refusal_in(paths.expand(name))} "
+        "Give the folder that zoo train or zoo finetune has written, or a model's name (zoo list)."
+    )
+
+
+def _is_timm(repository: str, revision: str | None) -> bool:
+    try:
+        from zoo.baselines.folder import is_timm
+    except ModuleNotFoundError:
+        return False
+    return is_timm(repository, revision)
+
+
+def _baseline_folder(repository: str, revision: str | None) -> Path:
+    try:
+        from zoo.baselines.folder import make_folder
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "timm", "torchvision"):
+            raise
+        raise missing(error.name, "train") from None
+    return make_folder(repository, revision)
+
+
+def _not_at_hub(name: str, revision: str, error: ZooError) -> str:
+    """The message for a bare name with a revision, for which nothing but the Hub was looked at."""
+    asked = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
+    folder = local_folder(name)
+    here = _nearest_model(name) if folder is None else f" Without a revision {name!r} loads from {folder}."
+    return f"no model {name!r} at revision {revision!r}: with a revision only the Hub is asked. {asked}{here}"
+
+
+def _nearest_model(name: str) -> str:
+    """Return the hint that names the known models nearest to a name."""
+    from zoo.catalogue import known_names, name_hint  # loading a model does not need the list of all models
+
+    return name_hint(name, known_names())
+
+
+def _not_found(name: str, error: ZooError) -> str:
+    from zoo.catalogue import architecture_hint
+
+    advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
+    hint = "" if name in recipes() else (architecture_hint(name) or _nearest_model(name))
+    if "." in name:
+        hint += f" A model of timm's is loaded as 'timm/{name}'."
+    at_hub = f"And {error}"
+    if isinstance(error, HubUnreachableError):  # its own advice is for a name that is right
+        at_hub = f"The Hub could not be asked ({error.why})."
+    return (
+        f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
+        f"among the shipped models. {at_hub} {advice}"
+    )

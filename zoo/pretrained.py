@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from huggingface_hub.errors import HFValidationError, RemoteEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from zoo.architectures.published import PUBLISHED
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
 from zoo.hub import COMMIT
 from zoo.hub.errors import deepest, explain, is_unreachable
 from zoo.hub.transfer import over_http, remove_leftovers
 from zoo.hub.tries import patiently
+from zoo.models.backbones.caffe import from_caffe
+from zoo.models.backbones.googlenet import from_torchvision
 from zoo.paths import expand
 from zoo.registry import here
 
@@ -36,6 +38,32 @@ INSTEAD = (
     "Instead, give weights that are here, backbone.pretrained=PATH (a model folder or a .safetensors file), or start "
     "from random ones, backbone.pretrained=false."
 )
+
+
+@dataclass(frozen=True)
+class Published:
+    """A public file. sha256: a prefix, the digits that its name ends with; its publishers state no more of it."""
+
+    url: str
+    sha256: str
+    convert: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def _bn_inception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return from_caffe(state, first_conv="conv1_7x7_s2")
+
+
+PUBLISHED = {
+    "bn_inception": Published(
+        "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth", "52deb4733", _bn_inception
+    ),
+    "googlenet": Published("https://download.pytorch.org/models/googlenet-1378be20.pth", "1378be20", from_torchvision),
+}
+"""Backbones whose public weights are PyTorch files outside the Hub: the file, and the conversion of its state dict."""
 
 
 @dataclass(frozen=True)

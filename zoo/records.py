@@ -13,8 +13,7 @@ from zoo.onnx_runtime import VARIANTS
 from zoo.parity import FILE as PARITY
 from zoo.parity import misplaced, read_parity
 from zoo.results import FILE as RESULTS
-from zoo.results import read_results
-from zoo.verify import Check
+from zoo.results import Check, read_results
 
 RECIPE = "recipe.json"
 

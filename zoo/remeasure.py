@@ -14,8 +14,7 @@ from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, Z
 from zoo.evaluation.evaluate import evaluate
 from zoo.held_out import Found, split_for
 from zoo.loading import load
-from zoo.results import Evaluation, read_results
-from zoo.verify import Check
+from zoo.results import Check, Evaluation, read_results
 
 TOLERANCE = 0.002
 """How far a score may be off. Rounding on another processor turns near ties, a query or two in a thousand.

@@ -17,7 +17,7 @@ from zoo.onnx_runtime import FILES
 from zoo.parity import COST_METRICS, read_parity
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.remeasure import ROUNDING, TOLERANCE, unparted
-from zoo.verify import Check
+from zoo.results import Check
 
 
 def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool = False) -> Iterator[Check]:

@@ -106,3 +106,26 @@ def _is_result(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     """Whether it is finite, as a float too: whole numbers of JSON may be longer than any float."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the outcome. `ok` is None where the check could not be made on this machine.
+
+    cosine: the least to golden embeddings, of a check that compares with them. unsuited: it fails by torch's half
+    precision, which does not suit the network, in a folder that is whole.
+    """
+
+    name: str
+    ok: bool | None
+    detail: str
+    cosine: float | None = None
+    unsuited: bool = False
+
+    @property
+    def fails(self) -> bool:
+        """Whether the folder is not what its card says. That a network does not suit half precision is told alone."""
+        return self.ok is False and not self.unsuited
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "fails": self.fails}

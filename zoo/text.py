@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from zoo.baselines import baselines
 from zoo.cards import Card, Text
+from zoo.contents import check_files
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
 from zoo.files import atomic_path
 from zoo.onnx_runtime import check_batches, open_session
@@ -84,8 +85,6 @@ def open_tower(folder: Path, card: Card, device: str | None = None) -> TextTower
 
     Raises `NoTextTowerError` where the card says none, and `ModelFolderError` for files that are not the card's.
     """
-    from zoo.loading import check_files  # which loads the embedder, which has this tower
-
     if card.text is None:
         raise NoTextTowerError(no_tower(card.name))
     check_files(folder, card, [GRAPH, TOKENIZER])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +13,22 @@ import numpy as np
 from zoo.cards import Card, read_card
 from zoo.config import FILE as CONFIG
 from zoo.config import check_config
-from zoo.contents import pickles_in
+from zoo.contents import check_files, pickles_in, weight_files
 from zoo.errors import ModelFolderError, ZooError
 from zoo.files import sha256_of
 from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.golden import FILE as GOLDEN
 from zoo.golden import read_golden
 from zoo.images import open_image
-from zoo.loading import check_files, load, weight_files
+from zoo.loading import load
 from zoo.onnx_runtime import FILES, RESIZING, open_resizing
 from zoo.onnx_weights import check_weights
 from zoo.parity import FILE as PARITY
 from zoo.parity import contradictions, read_parity
+from zoo.results import Check
 from zoo.text import GOLDEN as GOLDEN_TEXT
 from zoo.text import open_tower
 from zoo.text import read_golden as read_golden_text
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the outcome. `ok` is None where the check could not be made on this machine.
-
-    cosine: the least to golden embeddings, of a check that compares with them. unsuited: it fails by torch's half
-    precision, which does not suit the network, in a folder that is whole.
-    """
-
-    name: str
-    ok: bool | None
-    detail: str
-    cosine: float | None = None
-    unsuited: bool = False
-
-    @property
-    def fails(self) -> bool:
-        """Whether the folder is not what its card says. That a network does not suit half precision is told alone."""
-        return self.ok is False and not self.unsuited
-
-    def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "fails": self.fails}
-
 
 Embed = Callable[[Sequence[np.ndarray]], np.ndarray]
 """From images, before preprocessing, to embeddings."""

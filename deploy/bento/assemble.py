@@ -11,7 +11,7 @@ from serving.backup import backup
 from serving.gallery import Gallery
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
-from zoo.registry import find
+from zoo.loading import find
 
 HERE = Path(__file__).resolve().parent
 

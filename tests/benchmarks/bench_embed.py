@@ -66,7 +66,8 @@ def photographs(folder: Path, count: int, different: int = 40) -> list[Path]:
 
 def resnet50(folder: Path) -> None:
     from tests.models import make_model
-    from zoo.cards import Card, Head, Preprocessing
+    from zoo.cards import Card, Head
+    from zoo.preprocessing import Preprocessing
 
     card = Card(
         name="bench-resnet50",

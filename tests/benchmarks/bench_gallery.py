@@ -38,8 +38,9 @@ from serving.gallery.index import Frozen
 from serving.gallery.kinds import KINDS, build
 from serving.gallery.measuring import measure_kind, sample_of
 from tests.benchmarks.gallery_picture import draw
-from zoo.cards import Card, Preprocessing
+from zoo.cards import Card
 from zoo.files import write_json
+from zoo.preprocessing import Preprocessing
 
 BATCH = 10_000
 PICTURE = Thumbnail(bytes(2000), "image/png")

@@ -48,8 +48,7 @@ from tests.proof.service import Service
 from tests.proof.traffic import Answers
 from tests.serving.running import ROOT, serving
 from zoo.cards import Card, read_card
-from zoo.loading import load
-from zoo.registry import find
+from zoo.loading import find, load
 
 CLIENTS, K, IMAGES = 8, 10, 16
 PARTS = ("throughput", "latency", "adding")

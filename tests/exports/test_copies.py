@@ -14,8 +14,8 @@ from tests.models import CARD
 from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
+from zoo.loading import find
 from zoo.paths import SHIPPED
-from zoo.registry import find
 
 COMMITS = {"main": "0123456789" * 4, "v1": "9876543210" * 4}
 

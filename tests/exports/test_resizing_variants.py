@@ -24,7 +24,8 @@ from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.hub.variants import variants
 from zoo.onnx_runtime import FILES, RESIZING
-from zoo.verify import Check, verify
+from zoo.results import Check
+from zoo.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from training.decoding import Squares, decode
-from zoo.cards import Preprocessing
 from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError
+from zoo.preprocessing import Preprocessing
 
 HOW = Preprocessing(8, 8, "RGB")
 

@@ -15,11 +15,11 @@ from exports.export import export
 from tests.models import CARD, make_model
 from training.ensembles import concatenate
 from zoo import paths
-from zoo.architectures.ensemble import Ensemble
-from zoo.cards import Head, Preprocessing, read_card
+from zoo.cards import Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, RecipeError, UsageError
-from zoo.network import create_trunk
+from zoo.network import Ensemble, create_trunk
+from zoo.preprocessing import Preprocessing
 from zoo.records import verify_records
 from zoo.verify import verify
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.frozen_norm import freeze_norm
-from zoo.architectures import register
 from zoo.errors import RecipeError
+from zoo.models.backbones import register
 
 register()
 

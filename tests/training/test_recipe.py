@@ -17,9 +17,9 @@ from training.resolving import resolve
 from training.run import Place, Run
 from training.samplers.create import create_sampler
 from training.settings import override
-from zoo.architectures import register
 from zoo.cards import Head
 from zoo.errors import RecipeError, ZooError
+from zoo.models.backbones import register
 from zoo.network import create_trunk
 from zoo.registry import RECIPES as CATALOGUE_FILE
 

@@ -20,9 +20,9 @@ from tests.zoo.timm_hub import FILES, timm_hub
 from zoo.baselines import folder
 from zoo.cards import read_card
 from zoo.errors import HubError
+from zoo.loading import find
 from zoo.pretrained import fetch
 from zoo.records import verify_records
-from zoo.registry import find
 from zoo.verify import verify
 
 WEIGHTS = "model.safetensors"

@@ -25,9 +25,9 @@ from zoo.baselines.config import read_config
 from zoo.cards import read_card
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
 from zoo.golden import pictures
+from zoo.loading import find
 from zoo.network import create_trunk
 from zoo.preprocessing import to_pixels
-from zoo.registry import find
 from zoo.verify import verify
 
 

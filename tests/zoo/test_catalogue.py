@@ -17,8 +17,9 @@ from zoo.catalogue import STATUSES
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.hub.card import readme
+from zoo.loading import find
 from zoo.published import tables
-from zoo.registry import find, recipes
+from zoo.registry import recipes
 
 
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from zoo.cards import Card, Preprocessing
+from zoo.cards import Card
 from zoo.cli.benchmark_compare import FORMATS as CHOICES
 from zoo.comparison import FORMATS, compare, find_runs, runs_of
 from zoo.comparison.compare import STUDENT
+from zoo.preprocessing import Preprocessing
 from zoo.published import PublishedScore, Table, table
 from zoo.published.scores import Paper
 from zoo.results import Evaluation, add_result

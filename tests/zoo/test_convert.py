@@ -16,13 +16,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 import zoo.convert
-from zoo.architectures import register
-from zoo.architectures.bn_inception import BNInception
-from zoo.architectures.published import PUBLISHED
 from zoo.cli.main import main
 from zoo.convert import convert
 from zoo.errors import RecipeError, UsageError
+from zoo.models.backbones import register
+from zoo.models.backbones.bn_inception import BNInception
 from zoo.network import create_trunk
+from zoo.pretrained import PUBLISHED
 
 register()
 

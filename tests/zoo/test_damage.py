@@ -19,10 +19,10 @@ import zoo
 from tests.zoo.hub_client import connected
 from zoo.cards import Card, read_card
 from zoo.config import check_config
+from zoo.contents import check_files
 from zoo.errors import ModelFolderError, ModelNotFoundError
 from zoo.files import sha256_of
 from zoo.golden import read_golden
-from zoo.loading import check_files
 from zoo.origins import read_origin
 from zoo.paths import SHIPPED
 from zoo.results import read_results

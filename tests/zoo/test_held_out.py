@@ -19,8 +19,7 @@ from zoo.cli.main import main
 from zoo.errors import DatasetError
 from zoo.held_out import Found, read_record, split_for
 from zoo.remeasure import remeasure
-from zoo.results import read_results
-from zoo.verify import Check
+from zoo.results import Check, read_results
 
 STRIPES, CHECKS, DISC, HTML = toys.CLASSES
 TRAIN, TEST = (CHECKS, DISC), (HTML, STRIPES)

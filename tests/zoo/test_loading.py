@@ -23,6 +23,7 @@ import zoo
 from exports.export import export
 from tests.models import CARD, make_model
 from zoo.cards import read_card
+from zoo.catalogue import list_models
 from zoo.errors import (
     HubError,
     ImageError,
@@ -32,10 +33,10 @@ from zoo.errors import (
     UsageError,
 )
 from zoo.files import sha256_of
+from zoo.loading import find
 from zoo.network import create_trunk
 from zoo.paths import SHIPPED
 from zoo.preprocessing import to_pixels
-from zoo.registry import find, list_models
 from zoo.torch_runtime import choose_device
 from zoo.verify import verify
 

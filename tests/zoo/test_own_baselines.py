@@ -22,9 +22,9 @@ from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import DatasetError, UsageError
 from zoo.golden import pictures
+from zoo.loading import find
 from zoo.preprocessing import to_pixels
 from zoo.records import verify_records
-from zoo.registry import find
 from zoo.verify import verify
 
 

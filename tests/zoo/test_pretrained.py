@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tests.models import CARD, make_model
 from tests.zoo.hub_server import COMMIT, serving
-from zoo.architectures import register
 from zoo.errors import HubError, RecipeError
+from zoo.models.backbones import register
 from zoo.network import create_trunk
 
 register()

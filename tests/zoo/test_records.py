@@ -18,7 +18,7 @@ from zoo.files import read_json, write_json
 from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
 from zoo.records import verify_records
-from zoo.verify import Check
+from zoo.results import Check
 
 MODEL, OTHER = SHIPPED / "margin-conv4-glyphs", SHIPPED / "group-conv4-glyphs"
 CARD = read_card(MODEL)

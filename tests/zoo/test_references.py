@@ -9,9 +9,10 @@ import pytest
 
 import zoo
 from tests.zoo.hub_world import MODEL, World
+from zoo.loading import find
 from zoo.paths import SHIPPED
 from zoo.references import reference
-from zoo.registry import find, here
+from zoo.registry import here
 
 
 def copied(folder: Path) -> Path:

@@ -15,8 +15,8 @@ from zoo.embedder import Embedder
 from zoo.loading import load
 from zoo.paths import SHIPPED
 from zoo.remeasure import remeasure
-from zoo.results import read_results
-from zoo.verify import Check, verify_files
+from zoo.results import Check, read_results
+from zoo.verify import verify_files
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from zoo.onnx_runtime import FILES
 from zoo.parity import read_parity
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.remeasure_cost import remeasure_costs
-from zoo.verify import Check
+from zoo.results import Check
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from training.origin import changes
 from training.recipes import RECIPES
 from zoo.cards import Head, read_card
 from zoo.datasets.dataset import Dataset
+from zoo.loading import find
 from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
-from zoo.registry import find, recipes
+from zoo.registry import recipes
 from zoo.verify import verify
 
 FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/card.json"))

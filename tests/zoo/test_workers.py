@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zoo.evaluation import nearest_neighbours, neighbours
-from zoo.evaluation.workers import Workers
+from zoo.evaluation.matmul import Workers
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from tests.zoo.hub_server import COMMIT, running
 from tests.zoo.hub_state import Hub, Repository
-from zoo.architectures import register
+from zoo.models.backbones import register
 
 VIT = {"img_size": 32, "patch_size": 16, "embed_dim": 24, "depth": 2, "num_heads": 2}
 RESNET = {"channels": [4, 4, 4, 8], "layers": [1, 1, 1, 1]}

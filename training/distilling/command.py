@@ -57,7 +57,7 @@ def _run(args: Namespace) -> int:
     from training.finetuning.pictures import check_share
     from zoo.console import print_json
     from zoo.errors import UsageError
-    from zoo.registry import find
+    from zoo.loading import find
 
     name = derived_name(args.rename, args.teacher, "distilled")
     if args.seed < 0:

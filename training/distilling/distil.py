@@ -19,9 +19,8 @@ from training.frozen.views import usual_views
 from zoo.cards import Card, read_card
 from zoo.embedder import Embedder
 from zoo.evaluation.evaluate import of_model
-from zoo.loading import load
+from zoo.loading import find, load
 from zoo.references import reference
-from zoo.registry import find
 from zoo.results import Evaluation, add_result
 
 ALONE = "beside the teacher, cosine, exact"

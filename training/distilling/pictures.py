@@ -13,9 +13,8 @@ from training.finetuning.pictures import LEAST_CLASSES, check_share
 from zoo import datasets
 from zoo.datasets import table
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
-from zoo.datasets.folder import is_parted, list_images
+from zoo.datasets.folder import digest_of, is_parted, list_images
 from zoo.errors import DatasetError, UsageError
-from zoo.held_out import digest_of
 from zoo.paths import expand
 from zoo.reading import unreadable_images
 

@@ -48,8 +48,8 @@ def _run(args: Namespace) -> int:
     from training.twins import twin_of
     from zoo.console import print_json
     from zoo.errors import DatasetError, UsageError
+    from zoo.loading import find
     from zoo.paths import expand
-    from zoo.registry import find
 
     name = derived_name(args.rename, args.base, "finetuned")
     if not expand(args.source).exists():

@@ -10,9 +10,10 @@ from typing import Any
 from training.recipe import Recipe
 from zoo import paths
 from zoo.cards import read_card
+from zoo.catalogue import known_names
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_object
-from zoo.registry import here, known_names
+from zoo.registry import here
 from zoo.results import FILE as RESULTS
 
 FILE = "recipe.json"

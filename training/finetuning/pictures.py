@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from zoo.datasets.dataset import Dataset, subset
-from zoo.datasets.folder import is_parted
+from zoo.datasets.folder import digest_of, is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, UsageError, none_readable
-from zoo.held_out import digest_of
 from zoo.paths import expand
 from zoo.reading import unreadable_images
 

@@ -36,7 +36,7 @@ def _run(args: Namespace) -> int:
     from zoo import datasets
     from zoo.console import print_json
     from zoo.errors import UsageError
-    from zoo.registry import find
+    from zoo.loading import find
 
     if (args.folder is None) == (args.dataset is None):
         raise UsageError("name a folder of images, or a data set with --dataset; one of the two.")
@@ -68,9 +68,9 @@ def _run(args: Namespace) -> int:
 def _model(name: str) -> Model:
     from training.frozen.extract import Model
     from zoo.cards import read_card
+    from zoo.loading import find
     from zoo.paths import expand
     from zoo.references import reference
-    from zoo.registry import find
 
     folder = find(name)
     # A path is remembered as what is found from anywhere.

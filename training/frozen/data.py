@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from training.data import TrainingData, held_out_classes
 from training.recipe import Recipe
 from zoo.cards import Card, read_card
+from zoo.contents import check_files
 from zoo.errors import RecipeError
 from zoo.features import Features, read_features
-from zoo.loading import check_files
+from zoo.loading import find
 from zoo.network import load_network
-from zoo.registry import find
 
 
 @dataclass(frozen=True)

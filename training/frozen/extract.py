@@ -21,14 +21,14 @@ from training.decoding import Squares, unreadable
 from training.frozen.views import Views
 from training.output import provenance
 from training.run import Place
-from zoo.cards import Card, Preprocessing
+from zoo.cards import Card
+from zoo.contents import check_files
 from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError, ImageError
 from zoo.features import About, Subject, writing_features
 from zoo.images import ImageLike
-from zoo.loading import check_files
 from zoo.network import feature_count, load_network
-from zoo.preprocessing import to_pixels
+from zoo.preprocessing import Preprocessing, to_pixels
 from zoo.reading import in_threads
 
 

@@ -15,10 +15,10 @@ from training.tables import check, make
 from training.transfer_dims import check_same_dim
 from training.transfers import TRANSFERS
 from zoo.cards import Card, read_card
+from zoo.contents import check_files
 from zoo.errors import RecipeError
-from zoo.loading import check_files
+from zoo.loading import find
 from zoo.network import Network, load_network
-from zoo.registry import find
 
 
 class Distillation(Method):

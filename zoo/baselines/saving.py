@@ -11,8 +11,7 @@ from zoo.datasets.folder import list_unlabelled
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, UsageError, missing
 from zoo.images import ImageLike
-from zoo.loading import load
-from zoo.registry import find
+from zoo.loading import find, load
 
 
 def baseline(

@@ -36,7 +36,7 @@ def _run(args: Namespace) -> int:
     from zoo.console import write_text
     from zoo.datasets import check
     from zoo.errors import UsageError
-    from zoo.registry import find
+    from zoo.loading import find
     from zoo.report.report import report
 
     if any((Path(args.model) / plan).is_file() for plan in ("plan.json", "search.json")):

@@ -100,8 +100,7 @@ def evaluate(
     from zoo.datasets import check
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.groups import groups_of
-    from zoo.loading import load
-    from zoo.registry import find
+    from zoo.loading import find, load
     from zoo.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
@@ -335,7 +334,7 @@ def _rows(file: Path, model: str | None) -> Embeddings:
     from zoo.cards import read_card
     from zoo.embedding_files import read_embeddings
     from zoo.errors import UsageError
-    from zoo.registry import find
+    from zoo.loading import find
 
     if model is None:
         return read_embeddings(file)

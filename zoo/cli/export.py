@@ -64,8 +64,8 @@ def export(
     from exports.copies import place_of
     from exports.export import Exporter
     from exports.precisions import check_precision
+    from zoo.loading import find
     from zoo.onnx_runtime import FILES
-    from zoo.registry import find
 
     chosen = list(dict.fromkeys(precision or ["fp32"]))
     precisions = list(FILES) if chosen == ["all"] else chosen
@@ -200,7 +200,7 @@ def text_tower(
     """give a model a text tower, so that texts find its images"""
     from exports.copies import writable
     from exports.text import attach
-    from zoo.registry import find
+    from zoo.loading import find
     from zoo.text import GRAPH
 
     folder = writable(find(model), ["text"], model)

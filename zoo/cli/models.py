@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zoo.errors import ImageError
     from zoo.hub.publication import Publication
     from zoo.images import ImageLike
-    from zoo.verify import Check
+    from zoo.results import Check
 
 app = typer.Typer()
 
@@ -54,8 +54,8 @@ def list_models(
     as_json: Json = False,
 ) -> None:
     """list the models: trained here, shipped, or on the Hub"""
-    from zoo.registry import damaged
-    from zoo.registry import list_models as known_models
+    from zoo.catalogue import damaged
+    from zoo.catalogue import list_models as known_models
 
     models = known_models(method, backbone, dataset, status)
     if as_json:
@@ -139,7 +139,7 @@ def _cell(value: Any) -> str:
 )
 def info(name: Model, as_json: Json = False) -> None:
     """show a model's card, files, measured and published scores"""
-    from zoo.registry import info as model_info
+    from zoo.catalogue import info as model_info
 
     model = model_info(name)
     if as_json:
@@ -286,8 +286,8 @@ def _mark(check: Check) -> str:
 
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.datasets import check_data
+    from zoo.loading import find
     from zoo.records import verify_records
-    from zoo.registry import find
     from zoo.remeasure import remeasure
     from zoo.remeasure_cost import remeasure_costs
     from zoo.verify import verify as verify_golden
@@ -348,7 +348,7 @@ def baseline(
 ) -> int:
     """save a public backbone as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.registry import find
+    from zoo.loading import find
 
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
     folder = find(name)
@@ -407,7 +407,7 @@ def ensemble(
     from zoo import paths
     from zoo.cards import NAME
     from zoo.errors import UsageError
-    from zoo.registry import find
+    from zoo.loading import find
 
     if not NAME.fullmatch(new_name):
         raise UsageError(

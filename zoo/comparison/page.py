@@ -114,7 +114,7 @@ def _together(runs: Sequence[Run]) -> list[Section]:
 
 def _epochs(runs: Sequence[Run]) -> list[Section]:
     """R@1 epoch by epoch of our models, from their folders, and of studies' runs."""
-    from zoo.registry import find
+    from zoo.loading import find
 
     logs = {run.name: recall_by_epoch(find(run.name)) if run.curves is None else run.curves for run in runs}
     series = {f"{name}, {key}": points for name, log in logs.items() for key, points in log.items()}

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zoo.catalogue import ModelInfo
+from zoo.catalogue import ModelInfo, list_models
 from zoo.files import read_object
 from zoo.paths import home
 from zoo.published.scores import WHOLE
-from zoo.registry import list_models
 
 SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 """How the seeds of a model are named: `zoo train NAME --seed 1 --as NAME-seed1`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +129,9 @@ def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, .
         raise DatasetError(f"{root} holds the single class {classes[0]!r}; at least two are needed.")
     index = {name: i for i, name in enumerate(classes)}
     return np.array([index[name] for name in folders], dtype=np.int64), classes
+
+
+def digest_of(sources: Iterable[str]) -> str:
+    """Return the SHA-256 of images' sources, which tells whether two folders hold the same images."""
+    text = "".join(f"{source}\n" for source in sources)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()  # names of files may be any bytes

@@ -74,3 +74,8 @@ def full_precision() -> Iterator[Any]:
                 products.fp32_precision = before
             else:
                 torch.set_float32_matmul_precision(before)
+
+
+def width_of(k: int) -> int:
+    """Return how many candidates a shortlist holds for k neighbours: twice as many, and some more."""
+    return 2 * k + 32

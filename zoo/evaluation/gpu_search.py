@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zoo.evaluation import gpu
-from zoo.evaluation.shortlist import width_of
+from zoo.evaluation.gpu import width_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zoo.evaluation.grades import BELOW, STEPS, Grades
-from zoo.evaluation.products import Buffer, entries
+from zoo.evaluation.matmul import Buffer, entries
 
 Places = tuple[np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p]."""

@@ -7,9 +7,8 @@ import numpy as np
 from zoo import processor
 from zoo.evaluation.graded import Graded
 from zoo.evaluation.grades import Grades, have_grades
-from zoo.evaluation.products import Float32Products, Pairs, pairs_in_float32
+from zoo.evaluation.matmul import Float32Products, Pairs, Workers, one_core_each, pairs_in_float32
 from zoo.evaluation.rounded import Rounded, worth_rounding
-from zoo.evaluation.workers import Workers, one_core_each
 
 LARGEST = 64
 """These processors add two products of bytes in 16 bits, which hold 2 x 255 x 64 and not 2 x 255 x 127."""

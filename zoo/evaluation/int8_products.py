@@ -10,15 +10,16 @@ import numpy as np
 from zoo import processor
 from zoo.evaluation.graded import Graded, pays
 from zoo.evaluation.grades import Grades, have_grades
-from zoo.evaluation.products import (
+from zoo.evaluation.matmul import (
     Buffer,
     Float32Products,
     Pairs,
+    Workers,
     kth_at_least,
+    one_core_each,
     pairs_in_float32,
 )
 from zoo.evaluation.rounded import Rounded, worth_rounding
-from zoo.evaluation.workers import Workers, one_core_each
 
 _LARGEST = 2**29
 """How many bytes more, a quarter of the gallery's, grades may take."""

@@ -15,8 +15,8 @@ import numpy as np
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu import ON_GPU, where_it_fits
 from zoo.evaluation.gpu_kmeans import on_gpu
+from zoo.evaluation.matmul import Buffer
 from zoo.evaluation.neighbours import as_rows
-from zoo.evaluation.products import Buffer
 
 RESTARTS = 3
 ITERATIONS = 100

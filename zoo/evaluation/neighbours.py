@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.gpu import width_of
 from zoo.evaluation.gpu_search import on_gpu
 from zoo.evaluation.graded import pays
 from zoo.evaluation.graded_products import MOST, GradedProducts, has_grades
 from zoo.evaluation.int8_products import Int8Products, has_int8
-from zoo.evaluation.products import UNIT_ROUNDOFF, Float32Products, lengths_at_most, pairs_in_double
+from zoo.evaluation.matmul import UNIT_ROUNDOFF, Float32Products, Workers, lengths_at_most, pairs_in_double
 from zoo.evaluation.shortlist import (
     EMPTY,
     Shortlist,
@@ -29,9 +30,7 @@ from zoo.evaluation.shortlist import (
     shortlist_at_once,
     shortlist_by_rows,
     shortlist_by_symmetry,
-    width_of,
 )
-from zoo.evaluation.workers import Workers
 
 CHUNK_BYTES = 64 * 2**20
 """How much memory a part of the work may take: lists of candidates, or a matrix of products."""

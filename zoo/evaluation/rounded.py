@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from zoo.evaluation.products import lengths_at_most
+from zoo.evaluation.matmul import lengths_at_most
 
 
 class Rounded:

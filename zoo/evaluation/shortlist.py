@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zoo.evaluation.products import Float32Products, Pairs
-from zoo.evaluation.workers import Workers
+from zoo.evaluation.gpu import width_of
+from zoo.evaluation.matmul import Float32Products, Pairs, Workers
 
 EMPTY = np.iinfo(np.int64).max
 
@@ -65,11 +65,6 @@ class Shortlists:
         self.floors[block][rows] = np.inf
         self.keys[block][rows] = EMPTY
         self.counts[block][rows] = 0
-
-
-def width_of(k: int) -> int:
-    """How many candidates a list holds: twice what is asked for, and some."""
-    return 2 * k + 32
 
 
 def as_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:

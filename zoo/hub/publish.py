@@ -19,9 +19,9 @@ from zoo.hub.card import readme
 from zoo.hub.errors import explain
 from zoo.hub.publication import Publication
 from zoo.hub.variants import Variant, variants
+from zoo.loading import find
 from zoo.private_paths import without_paths
 from zoo.records import verify_records
-from zoo.registry import find
 from zoo.verify import verify
 
 

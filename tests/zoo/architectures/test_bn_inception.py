@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.architectures import register
-from zoo.architectures.bn_inception import BLOCKS, BNInception, _halve
-from zoo.architectures.caffe import MEAN, STD, from_caffe
+from zoo.models.backbones import register
+from zoo.models.backbones.bn_inception import BLOCKS, BNInception, _halve
+from zoo.models.backbones.caffe import MEAN, STD, from_caffe
 
 register()
 

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from zoo.architectures import register
+from zoo.models.backbones import register
 
 register()
 

@@ -4,8 +4,8 @@ import timm
 import torch
 import torchvision
 
-from zoo.architectures import register
-from zoo.architectures.googlenet import from_torchvision
+from zoo.models.backbones import register
+from zoo.models.backbones.googlenet import from_torchvision
 
 register()
 

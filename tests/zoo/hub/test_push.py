@@ -387,7 +387,7 @@ def test_the_page_of_a_model_that_was_never_measured(copy: Path) -> None:
 
 
 def test_the_page_of_an_ensemble_does_not_send_people_to_timm(copy: Path) -> None:
-    """`import zoo` registers the single backbones alone (zoo/architectures/on_import.py)."""
+    """`import zoo` registers the single backbones alone (zoo/models/backbones/__init__.py)."""
     card = dataclasses.replace(read_card(copy), architecture="ensemble")
     text = readme(copy, card, "org/toy", [])
     assert 'zoo.load("org/toy")' in text

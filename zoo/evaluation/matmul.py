@@ -1,13 +1,18 @@
-"""Blocks of inner products, and the few of them that reach a floor, in float32 or by a faster product with a bound."""
+"""Matrix products in blocks on a few threads, and their entries that reach a floor: float32, or faster with a bound."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 
-from zoo.evaluation.workers import Workers
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 UNIT_ROUNDOFF = 2.0**-24
 
@@ -174,3 +179,63 @@ def _pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray,
         a, b = queries[rows[part]].astype(np.float64), gallery[columns[part]].astype(np.float64)
         out[part] = np.vecdot(a, b)
     return out
+
+
+class Workers:
+    """Threads that compute ahead of whoever takes their results; a context that ends with them.
+
+    threads: how many; one means none: each task is done when its result is taken. prepare: called in each thread
+        before any task; prepared: called here when all of them are.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        prepare: Callable[[], object] = lambda: None,
+        prepared: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._ahead = 2 * threads
+        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if threads > 1 else None
+        if self._pool:
+            ready = threading.Barrier(threads + 1)
+            for _ in range(threads):  # each thread waits for the others, so each gets one of these
+                self._pool.submit(ready.wait)
+            ready.wait()
+            prepared()
+
+    def ahead(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """function(task) of each task, in their order. Tasks and results at hand stay few, however many there are."""
+        if self._pool is None:
+            yield from map(function, tasks)
+            return
+        waiting: deque[Future[Result]] = deque()
+        for task in tasks:
+            waiting.append(self._pool.submit(function, task))
+            if len(waiting) > self._ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def one_core_each() -> Workers:
+    """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
+    import faiss
+    import torch
+
+    threads = torch.get_num_threads()
+
+    def on_one_core() -> None:
+        faiss.omp_set_num_threads(1)
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # else the thread takes the number of all threads over when it first computes
+
+    return Workers(threads, on_one_core, lambda: torch.set_num_threads(threads))

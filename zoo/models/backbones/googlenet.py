@@ -14,7 +14,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from zoo.architectures.pooling import global_pooling
+from zoo.models.backbones.pooling import global_pooling
 
 BLOCKS = {
     "3a": (64, 96, 128, 16, 32, 32),

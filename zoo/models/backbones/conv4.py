@@ -12,7 +12,7 @@ from typing import Any
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from zoo.architectures.pooling import global_pooling
+from zoo.models.backbones.pooling import global_pooling
 
 
 class Conv4(nn.Module):

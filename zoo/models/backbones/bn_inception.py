@@ -15,8 +15,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, pad, relu
 
-from zoo.architectures.caffe import MEAN, STD
-from zoo.architectures.pooling import global_pooling
+from zoo.models.backbones.caffe import MEAN, STD
+from zoo.models.backbones.pooling import global_pooling
 
 
 class Block(NamedTuple):

@@ -1,6 +1,7 @@
-"""The project's own backbones become known to timm as soon as both packages are imported, in whichever order.
+"""The backbones that timm lacks, registered with timm as soon as both packages are imported, in either order.
 
-So `timm.create_model("hf-hub:org/name", pretrained=True)` builds them after a mere `import zoo`, which loads no torch.
+So a name is all that a card or recipe needs, and `timm.create_model("hf-hub:org/name", pretrained=True)` builds them
+after a mere `import zoo`, which loads no torch.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def register_beside_timm() -> None:
-    """Register now where timm is imported already, else right after its import."""
+def register() -> None:
+    """Make the project's own architectures known to `timm.create_model`. Imports torch and timm."""
+    from zoo.models.backbones import bn_inception, conv4, googlenet  # noqa: F401  (importing registers)
+
+
+def register_with_timm() -> None:
+    """Register now if timm is imported already, else right after its import."""
     if sys.modules.get("timm") is not None:
-        _register()
+        register()
     elif not any(isinstance(finder, _AfterTimm) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterTimm())
 
@@ -38,12 +44,7 @@ class _AfterTimm(MetaPathFinder):
                 load(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                _register()
+                register()
 
             spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
         return spec
-
-
-def _register() -> None:
-    # Not the ensemble: it imports zoo.network, which may be what imports timm just now.
-    from zoo.architectures import bn_inception, conv4, googlenet  # noqa: F401

@@ -1,0 +1,1 @@
+"""Models: cards, folders, networks, and what loads and verifies them."""
