@@ -122,7 +122,7 @@ def test_onnx_embeds_in_a_process_that_cannot_import_torch(exported: Path) -> No
 import sys
 sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
 import numpy, zoo
-images, golden = zoo.golden.read_golden(zoo.registry.find({str(exported)!r}))
+images, golden = zoo.golden.read_golden(zoo.loading.find({str(exported)!r}))
 rows = zoo.load({str(exported)!r}, runtime="onnx").embed(images)
 print((rows * golden).sum(1).min())
 try:
@@ -130,7 +130,7 @@ try:
 except zoo.ZooError as error:
     print(type(error).__name__, error)
 """
-    code = code.replace("import numpy, zoo", "import numpy, zoo, zoo.golden, zoo.registry")
+    code = code.replace("import numpy, zoo", "import numpy, zoo, zoo.golden, zoo.loading")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert float(out[0]) >= 0.9999
     assert out[1].startswith("MissingDependencyError torch is needed")
