@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_search, graded_products, int8_products, nearest_neighbours, neighbours, products
+from zoo.evaluation import gpu, gpu_search, graded_products, int8_products, matmul, nearest_neighbours, neighbours
 from zoo.evaluation.neighbours import neighbour_chunks
 from zoo.evaluation.rounded import Rounded
 
@@ -309,18 +309,18 @@ def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grade
     monkeypatch.setattr(neighbours, "has_int8", lambda dim: False)
     made = lambda queries=rows, gallery=rows, columns=64: type(neighbours._products(queries, gallery, 64, columns))  # noqa: E731
     assert made() is graded_products.GradedProducts
-    assert made(columns=700) is products.Float32Products  # all at once: no floors are known
-    assert made(rows[:255]) is products.Float32Products
-    assert made(rows[:, :63].copy(), rows[:, :63].copy()) is products.Float32Products
+    assert made(columns=700) is matmul.Float32Products  # all at once: no floors are known
+    assert made(rows[:255]) is matmul.Float32Products
+    assert made(rows[:, :63].copy(), rows[:, :63].copy()) is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(neighbours, "MOST", 700 * 64 - 1)
-        assert made() is products.Float32Products
+        assert made() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(graded_products, "_processor_has_avx2", lambda: False)
-        assert made() is products.Float32Products
+        assert made() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, "torch")
-        assert made() is products.Float32Products
+        assert made() is matmul.Float32Products
 
 
 @pytest.mark.filterwarnings("error")
@@ -398,6 +398,6 @@ def test_bounds_on_lengths_hold_and_are_tight(seed, dim, exponent):
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, dim)) * 10.0 ** (exponent + rng.integers(-3, 1, (5, 1)))).astype(np.float32)
     true = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1))
-    bounds = products.lengths_at_most(rows)
+    bounds = matmul.lengths_at_most(rows)
     assert (bounds >= true).all()
     assert (bounds <= true * 1.0003 + 1e-17).all()
