@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from zoo.cards import NAME, Head, refused_heads
@@ -259,7 +260,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Eight hexadecimal digits that differ for recipes that differ in anything.
 

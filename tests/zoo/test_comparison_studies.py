@@ -15,6 +15,7 @@ from tests.zoo.test_comparison import RECIPE, SCORE, Tags, model, table_of
 from training.studies import table
 from training.studies.plan import write_plan
 from training.studies.runner import run_all
+from training.studies.same_images import Schedule
 from training.studies.single import workplace
 from training.studies.study import Arm
 from zoo.cli.main import main
@@ -216,7 +217,12 @@ def test_what_a_study_writes_is_what_a_comparison_reads(
 ) -> None:
     monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
     plan, folder = toys.plan(toys.images(tmp_path / "images")), own_zoo / "studies" / "toys-two-glyphs"
-    tally = run_all(write_plan(plan, folder), plan.runs(folder), workplace(torch.device("cpu"), plan.data), [].append)
+    tally = run_all(
+        Schedule(write_plan(plan, folder), folder),
+        plan.runs(folder),
+        workplace(torch.device("cpu"), plan.data),
+        [].append,
+    )
     measured = [run.result()["evaluations"][0] for run in tally.done if run.arm.label == "margin"]
     dim = measured[0]["dim"]
     wanted = PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, recipe="margin-conv4-glyphs")
@@ -241,7 +247,12 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
         dataclasses.replace(toys.plan(toys.images(tmp_path / "images")), study=study),
         own_zoo / "studies" / "x",
     )
-    tally = run_all(write_plan(plan, folder), plan.runs(folder), workplace(torch.device("cpu"), plan.data), [].append)
+    tally = run_all(
+        Schedule(write_plan(plan, folder), folder),
+        plan.runs(folder),
+        workplace(torch.device("cpu"), plan.data),
+        [].append,
+    )
     results = {(run.arm.label, run.seed): run.result() for run in tally.done}
     assert results["said twice", 0]["changed"] == []
     assert results["pair", 0]["changed"] == ["2 copies"]

@@ -32,6 +32,12 @@ def recipes_of(
     if not takes(study, dataset):
         known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
         raise UsageError(f"{known} {study.elsewhere}".rstrip())
+    return _seeded(arm, dataset, seed, selection, tuple(settings))
+
+
+@cache
+def _seeded(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+    """Return the recipes of a run; they are values that are built once."""
     members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
     return tuple(

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from training.studies.arms import SELECTIONS
-from training.studies.plan import Plan, read_plan, write_plan
+from training.studies.plan import Plan, read_plan
 from training.studies.study import Study
 
 
@@ -23,9 +23,3 @@ def wanted(folder: Path, only: list[str]) -> Plan:
     """The plan in a folder, of the arms that are asked for now, which it may lack; all of its own where none are."""
     plan = read_plan(folder)
     return dataclasses.replace(plan, only=tuple(only)) if only else plan
-
-
-def resumed(folder: Path, only: list[str]) -> Plan:
-    """The plan in a folder. A study of chosen arms gets those that are asked for now, too."""
-    plan = wanted(folder, only)
-    return write_plan(plan, folder) if only else plan

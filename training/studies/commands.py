@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from training.studies.carrying_out import carry_out, close, folder_of, ready, tell
+from training.studies.carrying_out import close, folder_of, perform_all, tell
 from zoo.cli.command import Command, always
 from zoo.errors import UsageError
 
@@ -80,21 +80,21 @@ def _run(args: Namespace) -> int:
         print(told, file=sys.stderr)
     from training.studies.asked import plan_of  # torch, not before the arguments were looked at
     from training.studies.on_data import on_data
-    from training.studies.plan import write_plan
+    from training.studies.runner import ready
+    from training.studies.same_images import Schedule
 
     folders = [folder_of(study, args.dataset, args.out, alone=len(studies) == 1) for study in studies]
-    plans = [plan_of(study, args) for study in studies]
-    works = ready([(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)], args)
-    done = []
-    for plan, folder, work in zip(plans, folders, works, strict=True):
-        done.append(carry_out(on_data(write_plan(plan, folder)), folder, args, work))
-    return close(done, args)
+    plans = [on_data(plan_of(study, args)) for study in studies]
+    schedules = [Schedule(plan, folder) for plan, folder in zip(plans, folders, strict=True)]
+    works = ready(schedules, args.data, args.device, args.only, args.others)
+    return perform_all([schedule.begin() for schedule in schedules], works, args)
 
 
 def _resume(args: Namespace) -> int:
-    from training.studies.asked import resumed, wanted
+    from training.studies.asked import wanted
     from training.studies.on_data import on_data
-    from training.studies.runner import Tally
+    from training.studies.runner import Tally, ready
+    from training.studies.same_images import Schedule
     from training.studies.search import PLAN, read_search
     from training.studies.search_command import go, work_for
 
@@ -105,13 +105,11 @@ def _resume(args: Namespace) -> int:
         search = read_search(folders[0])
         return go(search, folders[0], args, None if args.report else work_for(search, args))
     more = [] if args.report else args.only
-    plans = [(on_data(wanted(folder, more)), folder) for folder in folders]
+    schedules = [Schedule(on_data(wanted(folder, more)), folder) for folder in folders]
     if args.report:
-        return close([tell(plan, folder, Tally(), args) for plan, folder in plans], args)
-    works = ready(plans, args)
-    plans = [(on_data(resumed(folder, more)), folder) for folder in folders]
-    told = [carry_out(plan, folder, args, work) for (plan, folder), work in zip(plans, works, strict=True)]
-    return close(told, args)
+        return close([tell(schedule, Tally(), args) for schedule in schedules], args)
+    works = ready(schedules, args.data, args.device, args.only, args.others)
+    return perform_all([schedule.begin() if more else schedule for schedule in schedules], works, args)
 
 
 def _begun(study: str, dataset: str | None) -> list[Path]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +103,18 @@ class Plan:
         """The arm's recipe, or those of an ensemble's members."""
         return recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)
 
-    def runs(self, folder: Path) -> list[Run]:
-        """Every run, seed by seed, so that what is paired is finished together."""
-        results = Results(folder)
+    def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
+        """Return every run, seed by seed, so that paired runs finish together; results: those of the folder."""
+        results = Results(folder) if results is None else results
         return [
-            Run(arm, seed, selection, recipes, folder / "runs" / slug(arm.label) / _name(seed, selection), results)
-            for seed in range(self.seeds)
-            for arm in self.arms
-            for selection in self.selections
-            for recipes in [self.recipes(arm, seed, selection)]
+            Run(arm, seed, selection, self.recipes(arm, seed, selection), folder / place, results)
+            for arm, seed, selection, place in self.places()
         ]
+
+    def places(self) -> Iterator[tuple[Arm, int, str, str]]:
+        """Yield the arm, the seed, the selection and the folder of every run."""
+        for seed, arm, selection in product(range(self.seeds), self.arms, self.selections):
+            yield arm, seed, selection, f"runs/{slug(arm.label)}/{_name(seed, selection)}"
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -139,7 +142,7 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
             check_recipes(plan, old, folder)
             if all(plan.to_json()[key] == old.get(key, []) for key in GROWING):
                 return plan
-        runs = [str(run.folder.relative_to(folder)) for run in plan.runs(folder)]
+        runs = [place for *_, place in plan.places()]
         write_json(folder / PLAN, {**plan.to_json(), "runs": runs, "recipes": _recipes(plan), **provenance()})
     return plan
 

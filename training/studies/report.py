@@ -89,9 +89,9 @@ class Report:
     seconds: float
 
 
-def report_of(plan: Plan, folder: Path) -> Report:
-    """Read all that is finished in the folder of a study."""
-    runs = plan.runs(folder)
+def report_of(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) -> Report:
+    """Read all that is finished in the folder of a study; runs: those of the plan, if they are known already."""
+    runs = plan.runs(folder) if runs is None else runs
     finished = [run for run in runs if run.finished]
     results, ranks = [run.result() for run in finished], ranks_of(plan)
     rows: list[Row] = []

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from training.studies.plan import Plan, Run
+from training.studies.plan import Run
 from training.studies.results import holds
 from training.studies.results_file import Result, Results
-from training.studies.same_images import images_of, known_images, learn
+from training.studies.same_images import Schedule, images_of
 from training.studies.single import claimed
 from training.studies.study import Study
 from zoo.errors import UsageError
@@ -20,23 +20,22 @@ def offered(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
     return {tuple(r["recipes"]) for other in others for r in _finished(other).values() if serves(study, r)}
 
 
-def adopt(plan: Plan, runs: Iterable[Run], other: Path) -> int:
-    """Take over results from the study in the folder `other`, for runs that have none; how many.
+def adopt(schedule: Schedule, runs: Iterable[Run], other: Path) -> int:
+    """Take over results from the study in the folder `other`, for runs that have none, and return how many.
 
     A result serves a run of exactly the same recipes, seed and selection included, where it holds all that this study
     measures. It keeps its date, versions and hardware, and says where it is from. Raises `UsageError` where `other` has
     no finished run, and `TrainingError` where a result comes from other images than the finished runs of this study.
     """
     known = {tuple(result["recipes"]): (name, result) for name, result in _finished(other).items()}
-    runs, taken = list(runs), 0
-    images = known_images(plan.runs(runs[0].folder.parents[2])) if runs else {}
+    taken = 0
     for run in runs:
         name, result = known.get(tuple(run.digests), (None, None))
-        if name is None or result is None or run.finished or not serves(plan.study, result):
+        if name is None or result is None or run.finished or not serves(schedule.plan.study, result):
             continue
         with claimed(run.folder) as ours:
             if ours and not run.finished:
-                learn(run, images_of(run, result), images)
+                schedule.check_images(run, images_of(run, result))
                 run.finish({**result, "arm": run.arm.label, "from": f"{other}: {name}"})
                 taken += 1
     return taken

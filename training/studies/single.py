@@ -22,8 +22,8 @@ from training.recipe import Recipe
 from training.run import Place
 from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
-from training.studies.plan import FAILURE, Plan, Run
-from training.studies.same_images import Images, images_of, known_images, learn
+from training.studies.plan import FAILURE, Run
+from training.studies.same_images import Schedule, images_of
 from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
 from zoo.files import write_json
@@ -69,7 +69,7 @@ def claimed(folder: Path) -> Iterator[bool]:
         yield True
 
 
-def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
+def perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:
     """Train the run's recipes, going on from their checkpoints, measure, and append the result to results.jsonl.
 
     The test split is read when training has ended. A failure is written down and raised, other images than those of the
@@ -77,8 +77,8 @@ def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     """
     started = time.perf_counter()
     try:
-        result = _perform(run, plan, work)
-        _check_images(run, plan, images_of(run, result))
+        result = _perform(run, schedule, work)
+        schedule.check_images(run, images_of(run, result))
     except ZooError as error:
         write_json(run.folder / FAILURE, {"error": type(error).__name__, "message": str(error)})
         raise
@@ -88,12 +88,13 @@ def perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
     return run.result()
 
 
-def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
+def _perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:
+    plan = schedule.plan
     trained, digests = [], []
     for recipe in run.recipes:
 
         def check(samples: Samples, key: tuple[Any, ...] = image_key(recipe)) -> None:
-            _check_images(run, plan, {key: samples.digest})
+            schedule.check_images(run, {key: samples.digest})
 
         network, samples = train_network(recipe, work.setup, run.folder, check=check)
         trained.append(network)
@@ -119,11 +120,6 @@ def _perform(run: Run, plan: Plan, work: Workplace) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **work.made_with,
     }
-
-
-def _check_images(run: Run, plan: Plan, found: Images) -> None:
-    """Raise `TrainingError` where a finished run of the same folder has found other images."""
-    learn(run, found, known_images(plan.runs(run.folder.parents[2])))
 
 
 def _facts(trained: Trained) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,14 @@ import training.loop
 from tests.raising import raises
 from tests.training.studies import toys
 from training import api, state
-from training.studies import measuring, single, table
+from training.recipe import Recipe
+from training.studies import arms, measuring, single, table
 from training.studies.plan import FAILURE, Plan, chosen, read_plan, write_plan
-from training.studies.results_file import RESULTS
+from training.studies.report import report_of
+from training.studies.results_file import RESULTS, Result, Results
 from training.studies.reuse import adopt
-from training.studies.runner import Tally, run_all
-from training.studies.same_images import known_images
+from training.studies.runner import Tally, carry_out, ready, run_all
+from training.studies.same_images import Schedule, images_of
 from training.studies.single import claimed, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
@@ -43,7 +46,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
     work = workplace(torch.device("cpu"), plan.data)
-    return run_all(plan, plan.runs(folder), work, [].append if lines is None else lines.append)
+    schedule = Schedule(plan, folder)
+    return run_all(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
 
 def test_every_run_is_measured_and_says_how_it_was_made(tmp_path: Path, data: Path) -> None:
@@ -131,11 +135,13 @@ import sys, pathlib, torch
 from tests.raising import raises
 from tests.training.studies import toys
 from training.studies.runner import run_all
+from training.studies.same_images import Schedule
 from training.studies.single import workplace
 torch.set_num_threads(1)
 data, folder = map(pathlib.Path, sys.argv[1:])
 plan = toys.plan(data, seeds=6)
-run_all(plan, plan.runs(folder), workplace(torch.device("cpu"), str(data)), lambda line: None)
+schedule = Schedule(plan, folder)
+run_all(schedule, schedule.runs, workplace(torch.device("cpu"), str(data)), lambda line: None)
 """
 
 
@@ -150,7 +156,9 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
                 assert time.monotonic() < deadline
                 time.sleep(0.005)
             work = workplace(torch.device("cpu"), plan.data)
-            tally = run_all(plan, plan.runs(folder), work, lambda line: os.kill(other.pid, signal.SIGKILL))
+            tally = run_all(
+                Schedule(plan, folder), plan.runs(folder), work, lambda line: os.kill(other.pid, signal.SIGKILL)
+            )
         finally:
             other.kill()
     assert tally.before
@@ -201,7 +209,7 @@ def test_test_images_are_not_read_before_training_has_ended(
     monkeypatch.setattr(single, "train_network", watched)
     plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
     first = plan.runs(tmp_path)[:1]
-    assert len(run_all(plan, first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    assert len(run_all(Schedule(plan, tmp_path), first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
     assert opened == ["train", "test", "train"]
 
 
@@ -266,9 +274,9 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     runs = other.runs(tmp_path / "two")
     runs[0].folder.mkdir(parents=True)
     (runs[0].folder / FAILURE).write_text("{}")
-    assert adopt(other, runs, tmp_path / "one") == 2
+    assert adopt(Schedule(other, tmp_path / "two"), runs, tmp_path / "one") == 2
     assert not (runs[0].folder / FAILURE).exists()
-    assert adopt(other, runs, tmp_path / "one") == 0
+    assert adopt(Schedule(other, tmp_path / "two"), runs, tmp_path / "one") == 0
     tally = go(other, tmp_path / "two")
     assert [run.title for run in tally.before] == ["pairs, seed 0", "pairs, seed 1"]
     assert [run.title for run in tally.done] == ["ms, seed 0", "ms, seed 1"]
@@ -276,9 +284,60 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert result["arm"] == "pairs"
     assert result["from"] == f"{tmp_path / 'one'}: contrastive/seed-0"
     more = dataclasses.replace(other, study=dataclasses.replace(other.study, measures=(R1, Measure("nmi"))))
-    assert adopt(more, more.runs(tmp_path / "three"), tmp_path / "one") == 0
+    assert adopt(Schedule(more, tmp_path / "three"), more.runs(tmp_path / "three"), tmp_path / "one") == 0
     with raises(UsageError, "no-finished-runs"):
-        adopt(other, runs, tmp_path)
+        adopt(Schedule(other, tmp_path / "two"), runs, tmp_path)
+
+
+def test_recipes_are_resolved_and_results_are_read_once(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved: list[tuple[str, int, str]] = []
+    read: list[str] = []
+    digests: list[str] = []
+    build, parse, digest = arms._select, Results._parse, Recipe.digest.func
+
+    def built(recipe: Recipe, selection: str) -> Recipe:
+        resolved.append((recipe.name, len(resolved), selection))
+        return build(recipe, selection)
+
+    def parsed(results: Results, line: bytes) -> tuple[str, Result]:
+        name, result = parse(results, line)
+        read.append(name)
+        return name, result
+
+    def digested(recipe: Recipe) -> str:
+        digests.append(recipe.name)
+        return digest(recipe)
+
+    counted = cached_property(digested)
+    counted.__set_name__(Recipe, "digest")
+    monkeypatch.setattr(Recipe, "digest", counted)
+    monkeypatch.setattr(arms, "_select", built)
+    monkeypatch.setattr(Results, "_parse", parsed)
+    arms._seeded.cache_clear()
+    asked = Schedule(toys.plan(data, seeds=3), tmp_path)
+    (work,) = ready([asked])
+    schedule = asked.begin()
+    assert len(carry_out(schedule, work, say=[].append).done) == 6
+    schedule.check_finished()
+    assert len(report_of(schedule.plan, tmp_path, schedule.runs).rows) > 0
+    assert len(resolved) == 6
+    assert len(digests) == 6
+    assert read == [run.name for run in schedule.runs]
+    arms._seeded.cache_clear()
+
+
+def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:
+    plan = toys.plan(data, seeds=1)
+    here, there = Schedule(plan, tmp_path), Schedule(plan, tmp_path)
+    first, second = here.runs
+    here.check_images(first, {("glyphs",): "11111111"})
+    assert len(run_all(there, there.runs[:1], workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    images = images_of(first, first.result())
+    here.check_images(second, images)
+    with raises(TrainingError, "other-images"):
+        here.check_images(second, dict.fromkeys(images, "11111111"))
 
 
 @pytest.fixture
@@ -295,7 +354,7 @@ def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_da
     folder, settings = tmp_path / "study", ("data.validation=0.25",)
     plan = write_plan(toys.plan(data, 2, (selection,), settings), folder)
     work = workplace(torch.device("cpu"), plan.data)
-    run_all(plan, plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
+    run_all(Schedule(plan, folder), plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
     changed = write_plan(toys.plan(other_data, 2, (selection,), settings), folder)
     tally = go(changed, folder)
     assert (len(tally.before), len(tally.done), len(tally.failed)) == (2, 0, 2)
@@ -308,9 +367,9 @@ def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, o
     here, there = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
     go(there, tmp_path / "there")
     first = here.runs(tmp_path / "here")
-    run_all(here, first[:1], workplace(torch.device("cpu"), here.data), [].append)
-    with pytest.raises(TrainingError, match="contrastive, seed 0 comes from other images than margin, seed 0"):
-        adopt(here, first, tmp_path / "there")
+    run_all(Schedule(here, tmp_path / "here"), first[:1], workplace(torch.device("cpu"), here.data), [].append)
+    with raises(TrainingError, "other-images"):
+        adopt(Schedule(here, tmp_path / "here"), first, tmp_path / "there")
     assert not first[1].finished
 
 
@@ -318,8 +377,8 @@ def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data
     plan = toys.plan(data, seeds=1)
     go(plan, tmp_path)
     toys.change(plan.runs(tmp_path)[1], data=["00000000"])
-    with pytest.raises(TrainingError, match="from other images than"):
-        known_images(plan.runs(tmp_path))
+    with raises(TrainingError, "other-images"):
+        Schedule(plan, tmp_path).check_finished()
 
 
 def test_copies_are_trained_each_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:
