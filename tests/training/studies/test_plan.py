@@ -18,13 +18,14 @@ from tests.zoo.test_report import Reader
 from training.recipe import Recipe
 from training.resolving import resolve
 from training.studies import commands, search_command, table
-from training.studies.asked import plan_of, resumed
+from training.studies.asked import plan_of, wanted
 from training.studies.command_line import command_of, command_of_search
 from training.studies.formats import as_markdown, to_json
 from training.studies.page import as_html
 from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.report import report_of
 from training.studies.results_file import RESULTS
+from training.studies.same_images import Schedule
 from training.studies.search import Search
 from training.studies.table import study_of
 from zoo.cli.command import Command
@@ -55,8 +56,8 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
     whole = toys.plan(tmp_path / "images", 1)
     write_plan(only(whole, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
-    assert resumed(tmp_path, []).only == ("contrastive",)
-    assert resumed(tmp_path, ["margin"]).only == ("margin", "contrastive")
+    assert wanted(tmp_path, []).only == ("contrastive",)
+    assert Schedule(wanted(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
     assert write_plan(whole, tmp_path).only == ()
     assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
     with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
