@@ -30,25 +30,9 @@ from serving.searcher import Searcher
 
 ROOT = Path(__file__).parent.parent.parent
 
-# The command as the `zoo` entry point runs it, also where the distribution is not installed.
-COMMAND = """
-import argparse, sys
-from serving import commands
-from zoo.errors import ZooError
-
-command = getattr(commands, sys.argv[1].upper())
-parser = argparse.ArgumentParser()
-command.configure(parser)
-try:
-    sys.exit(command.run(parser.parse_args(sys.argv[2:])) or 0)
-except ZooError as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.exit_code)
-"""
-
 
 def arguments(*words: object) -> list[str]:
-    return [sys.executable, "-W", "error::ResourceWarning", "-c", COMMAND, *map(str, words)]
+    return [sys.executable, "-W", "error::ResourceWarning", "-m", "zoo.cli.main", *map(str, words)]
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:

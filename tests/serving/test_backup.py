@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from serving.backup import MANIFEST, backup, restore
-from serving.backup_commands import BACKUP, RESTORE
 from serving.gallery import Gallery
 from serving.gallery.binding import MODEL
 from serving.gallery.gallery import STORE
@@ -21,7 +20,6 @@ from serving.gallery.verification import verify_gallery
 from tests.serving.here import run_here
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, new_items, unit_rows
-from zoo.cli.command import Command
 from zoo.errors import GalleryError
 
 # Adds pairs: after each change the number of items is even.
@@ -146,10 +144,10 @@ def test_nothing_is_overwritten_and_nothing_half_is_left(path: Path, tmp_path: P
 
 
 def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(command: Command, *words: object) -> str:
+    def run(command: str, *words: object) -> str:
         run_here(command, *words)
         return capsys.readouterr().out
 
-    assert "200 items, at change 1," in run(BACKUP, path, tmp_path / "copy")
-    told = json.loads(run(RESTORE, tmp_path / "copy", tmp_path / "again", "--json"))
+    assert "200 items, at change 1," in run("gallery backup", path, tmp_path / "copy")
+    told = json.loads(run("gallery restore", tmp_path / "copy", tmp_path / "again", "--json"))
     assert (told["items"], told["change"]) == (200, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from argparse import ArgumentParser
 from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
@@ -14,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.calibrate_command import CALIBRATE
 from serving.calibrating import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
 from serving.evaluating import evaluate
 from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
 from serving.gallery.marks import SentQuery
 from serving.gallery.thumbnails import Thumbnail
+from tests.raising import raises
+from tests.serving.here import run_here
 from tests.serving.test_gallery import CARD
 from zoo.errors import EvaluationError, UsageError
 
@@ -54,9 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def run(*words: object) -> None:
-    parser = ArgumentParser()
-    CALIBRATE.configure(parser)
-    CALIBRATE.run(parser.parse_args([str(word) for word in words]))
+    run_here("gallery calibrate", *words)
 
 
 def by_hand() -> tuple[float, float, dict[float, float]]:
@@ -165,7 +163,7 @@ def test_why_the_error_was_not_measured_is_said(tmp_path: Path, capsys: pytest.C
 
 
 def test_what_cannot_be_calibrated_is_said(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least 1"):
+    with raises(UsageError, "bad-number"):
         run(path, "--queries", 0)
     with Gallery.create(tmp_path / "empty", CARD, "toy"):
         pass

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
 from dataclasses import fields
 
 import pytest
 
-from serving.commands import SERVE
 from serving.configuration import HOSTS, PREFIX, READ_KEYS, WRITE_KEYS, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, MODEL
 from serving.keys import Keys
+from tests.serving.here import command_named
 from tests.serving.running import ROOT
 from zoo.errors import UsageError
 
@@ -75,11 +74,5 @@ def test_the_page_of_the_docs_has_the_table():
     sources = "".join(file.read_text() for file in (ROOT / "serving").rglob("*.py"))
     variables = set(re.findall(r'"(ZOO_[A-Z_]+[A-Z])"', sources))
     assert {HOSTS, READ_KEYS, WRITE_KEYS, GALLERY, COLLECTIONS, MODEL, "ZOO_SERVE_KEY"} <= variables
-    flags = {flag for action in _parser()._actions for flag in action.option_strings if flag.startswith("--")}
+    flags = {flag for option in command_named("serve").params for flag in option.opts if flag.startswith("--")}
     assert [name for name in (*variables, *(flags - {"--help"})) if f"`{name}" not in text] == []
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser()
-    SERVE.configure(parser)
-    return parser

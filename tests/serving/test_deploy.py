@@ -13,17 +13,17 @@ import subprocess
 import sys
 import time
 import tomllib
-from argparse import ArgumentParser, Namespace
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from serving.backup import restore
-from serving.commands import SERVE
 from serving.configuration import Configuration
 from tests.serving import toys
+from tests.serving.here import parsed
 from tests.serving.running import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -32,12 +32,10 @@ HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.path
 INSTRUCTIONS = {"FROM", "RUN", "COPY", "WORKDIR", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
 
 
-def serve_arguments(words: list[str]) -> Namespace:
-    """As `zoo serve` reads them."""
+def serve_arguments(words: list[str]) -> dict[str, Any]:
+    """Return the parameters that `zoo serve` gets."""
     assert words[1] == "serve"
-    parser = ArgumentParser(exit_on_error=False)
-    SERVE.configure(parser)
-    return parser.parse_args(words[2:])
+    return parsed("serve", *words[2:])
 
 
 def stages() -> list[list[tuple[str, str]]]:
@@ -65,10 +63,10 @@ def test_the_container_serves_as_nobody_in_particular() -> None:
     final = dict(stages()[1])
     assert f"useradd --system --uid {int(final['USER'])} --create-home zoo" in final["RUN"]
     args = serve_arguments(json.loads(final["ENTRYPOINT"]))
-    assert (args.galleries, args.host, str(args.port)) == ([final["VOLUME"]], "0.0.0.0", final["EXPOSE"])
+    assert (args["galleries"], args["host"], str(args["port"])) == ([final["VOLUME"]], "0.0.0.0", final["EXPOSE"])
     *_, code = json.loads(final["HEALTHCHECK"].partition("CMD ")[2])
     ast.parse(code)
-    assert f":{args.port}/readyz" in code
+    assert f":{args['port']}/readyz" in code
     assert not re.search(r"KEYS\s*=|SECRET|TOKEN", final["ENV"])
 
 
@@ -96,9 +94,9 @@ def unit() -> ConfigParser:
 def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> None:
     service = unit()["Service"]
     args = serve_arguments(service["ExecStart"].split())
-    assert (args.host, args.workers) == ("127.0.0.1", "2")
+    assert (args["host"], args["workers"]) == ("127.0.0.1", "2")
     assert (service["NoNewPrivileges"], service["ProtectSystem"]) == ("yes", "strict")
-    assert Path(args.galleries[0]).is_relative_to(service["ReadWritePaths"])
+    assert Path(args["galleries"][0]).is_relative_to(service["ReadWritePaths"])
     assert service["EnvironmentFile"].startswith("/etc/")
     assert "KEYS" not in service["Environment"]
     assert int(service["TimeoutStopSec"]) > Configuration().drain_seconds + 5

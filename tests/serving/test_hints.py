@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from serving.commands import INDEX
 from serving.gallery import Gallery, hints
 from serving.gallery.filters import Filter
-from serving.gallery_commands import STATS
-from serving.tune_command import TUNE
-from tests.serving.test_commands import run_here
+from tests.serving.here import run_here
 
 SAID = "never tuned: each search looks at all 24 items"
 
 
 @pytest.fixture
 def gallery(model_folder: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    run_here(INDEX, model_folder, pictures, "--out", tmp_path / "g")
+    run_here("index", model_folder, pictures, "--out", tmp_path / "g")
     assert "tune" not in capsys.readouterr().out
     return tmp_path / "g"
 
@@ -32,17 +29,17 @@ def test_a_large_gallery_is_to_be_tuned_and_a_tuned_one_is_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(hints, "LARGE", 23)
-    run_here(INDEX, model_folder, pictures, "--out", gallery)
+    run_here("index", model_folder, pictures, "--out", gallery)
     assert capsys.readouterr().out.splitlines()[-1].startswith(SAID)
-    run_here(STATS, gallery)
+    run_here("gallery stats", gallery)
     assert (
         f"{SAID}. A faster index that finds 99 % of the nearest: zoo gallery tune {gallery}" in capsys.readouterr().out
     )
-    run_here(STATS, gallery, "--json")
+    run_here("gallery stats", gallery, "--json")
     assert json.loads(capsys.readouterr().out)["index"]["hint"].startswith(SAID)
-    run_here(TUNE, gallery, "--kind", "flat")
-    run_here(STATS, gallery)
-    run_here(INDEX, model_folder, pictures, "--out", gallery)
+    run_here("gallery tune", gallery, "--kind", "flat")
+    run_here("gallery stats", gallery)
+    run_here("index", model_folder, pictures, "--out", gallery)
     assert "never tuned" not in capsys.readouterr().out
 
 
@@ -50,9 +47,9 @@ def test_a_small_gallery_is_left_in_peace(
     gallery: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(hints, "LARGE", 24)
-    run_here(STATS, gallery)
+    run_here("gallery stats", gallery)
     assert "tune" not in capsys.readouterr().out
-    run_here(STATS, gallery, "--json")
+    run_here("gallery stats", gallery, "--json")
     assert json.loads(capsys.readouterr().out)["index"]["hint"] is None
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.commands import INDEX
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
+from tests.raising import raises
 from tests.serving.here import Terminal, run_here
 from zoo.embedder import Embedder
 from zoo.errors import UsageError
@@ -18,7 +18,7 @@ FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
 
 
 def index(*words: object) -> int:
-    return run_here(INDEX, *words)
+    return run_here("index", *words)
 
 
 def sources(gallery_folder: Path) -> set[str]:
@@ -57,9 +57,9 @@ def test_it_asks_first(
     index_folder(model, "toy", folder, gallery_folder)
     words = (model_folder, folder, "--out", gallery_folder)
     (folder / FIRST).unlink()
-    with pytest.raises(UsageError, match="--yes is for --prune"):
+    with raises(UsageError, "option-without-effect"):
         index(*words, "--yes")
-    with pytest.raises(UsageError, match="say --yes as well where nobody is there"):
+    with raises(UsageError, "not-confirmed"):
         index(*words, "--prune")
     for answer, left in (("n\n", 24), ("", 24), ("y\n", 23)):
         monkeypatch.setattr("sys.stdin", Terminal(answer))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from argparse import ArgumentParser
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from serving.gallery.items import Block
 from serving.gallery.measuring import sample_in
 from serving.gallery.store import Store
 from serving.served import Labelled, gallery_steps, measure, model_change_steps, report, same_images
-from serving.served_command import COMMAND
 from tests.serving import toys
 from tests.serving.here import run_here
 from tests.serving.test_gallery import CARD, new_items
@@ -109,7 +107,7 @@ def test_a_table_of_the_gallerys_images_and_of_some_that_cannot_be_read(
         rows = [(one, one.parent.name) for one in paths]
         csv.writer(file).writerows([("image", "label"), ("broken.png", "x"), *rows, ("missing.png", "y")])
     words = [path, "--model", folder, "--dataset", "folder", "--data", tmp_path / "t.csv", "--torch", "no", "--json"]
-    run_here(COMMAND, *words)
+    run_here("benchmark served", *words)
     told = capsys.readouterr()
     outcome = json.loads(told.out)
     assert outcome["same_images"] is True
@@ -118,7 +116,7 @@ def test_a_table_of_the_gallerys_images_and_of_some_that_cannot_be_read(
     with (tmp_path / "t.csv").open("w") as file:
         file.write("image,label\nbroken.png,x\nmissing.png,y\n")
     with pytest.raises(ImageError, match=r"none of the 2 images can be read; the first: .*broken\.png"):
-        run_here(COMMAND, *words)
+        run_here("benchmark served", *words)
 
 
 def labelled(tmp_path: Path, n: int = 1000) -> Path:
@@ -229,14 +227,12 @@ def test_two_models_are_compared_by_the_items_that_both_still_have(
 def test_the_command(
     served: tuple[Path, Path], pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parser = ArgumentParser()
-    COMMAND.configure(parser)
     path = str(served[0])
-    COMMAND.run(parser.parse_args([path, "--dataset", "folder", "--data", str(pictures), "--torch", "no"]))
+    run_here("benchmark served", path, "--dataset", "folder", "--data", str(pictures), "--torch", "no")
     text = capsys.readouterr().out
     assert "the gallery's own images" in text
     assert "onnx int8" in text
-    COMMAND.run(parser.parse_args([path, "--torch", "no", "--json"]))
+    run_here("benchmark served", path, "--torch", "no", "--json")
     outcome = capsys.readouterr()
     assert json.loads(outcome.out)["dataset"] is None
     assert "only the gallery is measured" in outcome.err

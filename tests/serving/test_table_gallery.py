@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.commands import INDEX
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
 from serving.gallery.items import Item
 from serving.gallery.originals import Originals, folders_of
 from tests.serving import toys
-from tests.serving.test_commands import run_here
+from tests.serving.here import run_here
 from tests.serving.test_distributed import Workers, content
 from zoo.embedder import Embedder
 from zoo.errors import DatasetError, GalleryError, UsageError
@@ -153,18 +152,18 @@ def test_the_command_takes_it(
 ) -> None:
     table = write(folder / "t.csv", ("image", "label"), (f"{STRIPES}/0.png", "wren"), ("gone.png", "owl"))
     out = tmp_path / "g"
-    assert run_here(INDEX, model.folder, table, "--out", out, "--json") == 0
+    assert run_here("index", model.folder, table, "--out", out, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["added"], told["not_in_folder"], [source for source, _ in told["unreadable"]]) == (1, [], ["gone.png"])
-    assert run_here(INDEX, model.folder, table, "--out", out, "--strict") == 1
+    assert run_here("index", model.folder, table, "--out", out, "--strict") == 1
     with pytest.raises(UsageError, match=r"t\.csv is a table, and says labels itself; --labels goes with a folder"):
-        run_here(INDEX, model.folder, table, "--out", out, "--labels", table)
+        run_here("index", model.folder, table, "--out", out, "--labels", table)
     with pytest.raises(DatasetError, match=r"there is no file .*none\.csv"):
-        run_here(INDEX, model.folder, folder / "none.csv", "--out", out)
+        run_here("index", model.folder, folder / "none.csv", "--out", out)
     write(table, ("image",), ("gone.png",))
     with pytest.raises(GalleryError, match=r"none of the 1 images can be read; the first: gone\.png: "):
-        run_here(INDEX, model.folder, table, "--out", tmp_path / "new")
+        run_here("index", model.folder, table, "--out", tmp_path / "new")
     table.unlink()
     (folder / "t.csv").mkdir()
     shutil.copy(folder / STRIPES / "0.png", folder / "t.csv")
-    assert run_here(INDEX, model.folder, folder / "t.csv", "--out", out) == 0, "a folder may be called like a table"
+    assert run_here("index", model.folder, folder / "t.csv", "--out", out) == 0, "a folder may be called like a table"

@@ -20,7 +20,6 @@ from serving import renewing
 from serving.gallery import Gallery
 from serving.gallery.verification import verify_gallery
 from serving.models import Models
-from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.refusals import RefusedError
 from serving.renewing import Renewing
 from serving.searcher import Searcher
@@ -113,8 +112,8 @@ def test_nobody_notices(
 ) -> None:
     # Pictures that are added over HTTP here are small, and so their thumbnails are the pictures.
     for command, words, present in (
-        (REBUILD, ("--model", other_model.folder, "--swap"), other_model),
-        (ROLLBACK, (), model),
+        ("gallery rebuild", ("--model", other_model.folder, "--swap"), other_model),
+        ("gallery rollback", (), model),
     ):
         with Users(service.url, pictures) as users:
             users.until_more()

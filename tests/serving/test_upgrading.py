@@ -17,14 +17,11 @@ from serving.gallery.gallery import STORE
 from serving.gallery.originals import Originals, folders_of
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
-from serving.gallery_commands import STATS
-from serving.rebuild_commands import REBUILD, ROLLBACK
 from serving.served import report
 from serving.upgrading import Compared
 from tests.serving import toys
 from tests.serving.here import run_here as run
 from tests.serving.toys import content
-from zoo.cli.command import Command
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
@@ -38,7 +35,7 @@ def gallery(folder: Path, model: Embedder, tmp_path: Path) -> Path:
     return tmp_path / "gallery"
 
 
-def told(capsys: Capture, command: Command, *words: object) -> dict:
+def told(capsys: Capture, command: str, *words: object) -> dict:
     run(command, *words, "--json")
     return json.loads(capsys.readouterr().out)
 
@@ -55,13 +52,13 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     with Gallery.open(gallery) as opened:
         sources = [item.source for item in opened.items(limit=100)]
         before = calibrate_gallery(opened)
-    outcome = told(capsys, REBUILD, gallery, "--model", other_model.folder)
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
     assert (outcome["embedded"], outcome["missing"], outcome["swapped"]) == (24, [], False)
     with Gallery.open(gallery) as opened:
         assert opened.card == model.card
-    outcome = told(capsys, REBUILD, gallery, "--model", other_model.folder, "--swap")
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     assert (outcome["embedded"], outcome["swapped"]) == (0, True)
-    run(STATS, gallery)
+    run("gallery stats", gallery)
     assert "has embeddings by toy-pool as well: zoo gallery rollback" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), other_model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
@@ -69,7 +66,7 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
         after = calibration_of(opened)
         assert after
         assert after == calibrate_gallery(opened) != before, "fitted to the new model's similarities"
-    assert run(ROLLBACK, gallery) == 0
+    assert run("gallery rollback", gallery) == 0
     assert "has toy-pool again" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
@@ -79,7 +76,7 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
 def test_both_models_are_measured_as_the_evaluation_measures(
     gallery: Path, folder: Path, model: Embedder, other_model: Embedder, capsys: Capture
 ) -> None:
-    outcome = told(capsys, REBUILD, gallery, "--model", other_model.folder)
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     labels = [path.parent.name for path in files]
     old, new = (per_query(one.embed(files), labels, (1,)) for one in (model, other_model))
@@ -92,7 +89,7 @@ def test_both_models_are_measured_as_the_evaluation_measures(
         assert second["loss"]["intervals"][name] == pytest.approx(
             bootstrap_intervals(lost, old.classes)[name], abs=1e-6
         )
-    run(REBUILD, gallery, "--model", other_model.folder)
+    run("gallery rebuild", gallery, "--model", other_model.folder)
     table = capsys.readouterr().out
     assert f"{first['metrics']['map_at_r']:.4f}" in table
     assert f"{-second['loss']['map_at_r']:+.4f} [" in table
@@ -144,13 +141,13 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
     card = read_card(bad)
     files = {**card.files, "onnx/model.onnx": sha256_of(bad / "onnx" / "model.onnx")}
     type(card)(**{**vars(card), "files": files}).write(bad)
-    assert run(REBUILD, gallery, "--model", bad, "--swap-if-not-worse") == 1
+    assert run("gallery rebuild", gallery, "--model", bad, "--swap-if-not-worse") == 1
     assert "keeps its model" in capsys.readouterr().out
     with Gallery.open(gallery) as opened:
         assert opened.card == model.card
     same = toys.write_model(tmp_path / "same", seed=0, name="same")
     (same / "card.json").write_text((same / "card.json").read_text().replace('"resize": 32', '"resize": 33'))
-    assert run(REBUILD, gallery, "--model", same, "--swap-if-not-worse", "--margin", 0.2) == 0
+    assert run("gallery rebuild", gallery, "--model", same, "--swap-if-not-worse", "--margin", 0.2) == 0
     assert "has the new model" in capsys.readouterr().out
 
 
@@ -160,12 +157,12 @@ def test_without_labels_only_the_user_decides(
     with Gallery.open(gallery) as opened:
         for item in opened.items(limit=100):
             opened.describe(item.id, None, {})
-    assert run(REBUILD, gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
     said = capsys.readouterr().out
     assert "not compared" in said
     assert "Whether the new model is worse is not known, as nothing could be compared: the gallery keeps its" in said
     assert "with --swap." in said
-    assert run(REBUILD, gallery, "--model", other_model.folder, "--swap") == 0
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap") == 0
     with Gallery.open(gallery) as opened:
         assert opened.card == other_model.card
 
@@ -178,16 +175,16 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
     for small in folder.rglob("*.png"):
         small.unlink()
     words = gallery, "--model", other_model.folder, "--swap"
-    assert run(REBUILD, *words) == 1
+    assert run("gallery rebuild", *words) == 1
     said = capsys.readouterr().out
     assert "22 items embedded" in said
     assert all(f"{one}: no file of its content was found" in said for one in large[:2])
     assert "Nothing is exchanged" in said
     (folder.parent / "more" / Path(large[0]).parent).mkdir(parents=True)
     shutil.copy(folder.parent / "elsewhere.jpg", folder.parent / "more" / large[0])
-    outcome = told(capsys, REBUILD, *words, "--images", folder.parent / "more")
+    outcome = told(capsys, "gallery rebuild", *words, "--images", folder.parent / "more")
     assert (outcome["embedded"], [one["source"] for one in outcome["missing"]]) == (1, [large[1]])
-    outcome = told(capsys, REBUILD, *words, "--missing", "thumbnail")
+    outcome = told(capsys, "gallery rebuild", *words, "--missing", "thumbnail")
     assert (outcome["embedded"], outcome["from_thumbnails"], outcome["swapped"]) == (1, 1, True)
     with Gallery.open(gallery) as opened:
         (item,) = (item for item in opened.items(limit=100) if item.source == large[1])
@@ -202,7 +199,7 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
 def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, other_model: Embedder) -> None:
     lost = next(folder.rglob("large.jpg"))
     lost.unlink()
-    assert run(REBUILD, gallery, "--model", other_model.folder, "--swap", "--missing", "drop") == 0
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap", "--missing", "drop") == 0
     assert len(vectors(gallery)) == 23
     with Gallery.open(gallery) as opened:
         assert lost.relative_to(folder).as_posix() not in opened.sources_by_content().values()
@@ -226,24 +223,24 @@ def test_what_makes_no_sense_is_refused(
     gallery: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
     with pytest.raises(UsageError, match="already"):
-        run(REBUILD, gallery, "--model", model.folder)
+        run("gallery rebuild", gallery, "--model", model.folder)
     with pytest.raises(UsageError, match="nothing to go back to"):
-        run(ROLLBACK, gallery)
+        run("gallery rollback", gallery)
     with pytest.raises(UsageError, match="--margin"):
-        run(REBUILD, gallery, "--model", other_model.folder, "--margin", -1)
+        run("gallery rebuild", gallery, "--model", other_model.folder, "--margin", -1)
     with pytest.raises(GalleryError, match="zoo index"):
-        run(REBUILD, tmp_path / "none", "--model", other_model.folder)
+        run("gallery rebuild", tmp_path / "none", "--model", other_model.folder)
     with pytest.raises(UsageError, match="there is no such folder"):
-        run(REBUILD, gallery, "--model", other_model.folder, "--images", tmp_path / "none")
-    run(REBUILD, gallery, "--model", other_model.folder)
+        run("gallery rebuild", gallery, "--model", other_model.folder, "--images", tmp_path / "none")
+    run("gallery rebuild", gallery, "--model", other_model.folder)
     with pytest.raises(UsageError, match="nothing to go back to"):
-        run(ROLLBACK, gallery)  # what was begun is no model that it had
-    run(REBUILD, gallery, "--model", other_model.folder, "--swap")
+        run("gallery rollback", gallery)  # what was begun is no model that it had
+    run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     with pytest.raises(ModelMismatchError, match="had toy-pool"):
-        run(ROLLBACK, gallery, "--model", other_model.folder)
-    run(ROLLBACK, gallery, "--discard")
+        run("gallery rollback", gallery, "--model", other_model.folder)
+    run("gallery rollback", gallery, "--discard")
     with pytest.raises(UsageError, match="nothing to go back to"):
-        run(ROLLBACK, gallery)
+        run("gallery rollback", gallery)
     with Store(gallery / STORE).closing() as store:
         assert store.shadow.slot() is None
     assert len(vectors(gallery)) == 24

@@ -103,13 +103,26 @@ COMMANDS = (
     Entry("gallery stats", "zoo.cli.gallery", INDEX, "show the size of a gallery and its index"),
     Entry("gallery compact", "zoo.cli.gallery", INDEX, "rewrite a gallery's index with all changes since"),
     Entry("gallery verify", "zoo.cli.gallery", INDEX, "check a gallery's database, its index and its searches"),
-    Entry("gallery tune", "zoo.cli.gallery", INDEX, "choose a fast index of a given recall, measured on the gallery"),
-    Entry("gallery calibrate", "zoo.cli.gallery", INDEX, "fit the probability that a hit is of the query's class"),
-    Entry("gallery backend", "zoo.cli.gallery", INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
-    Entry("gallery rebuild", "zoo.cli.gallery", INDEX, "embed a gallery by another model while in use", resumes=True),
-    Entry("gallery rollback", "zoo.cli.gallery", INDEX, "return a gallery to the model it had before a rebuild"),
-    Entry("gallery backup", "zoo.cli.gallery", COPIES, "copy a gallery while it is in use"),
-    Entry("gallery restore", "zoo.cli.gallery", COPIES, "make a gallery from a backup, and verify it"),
+    Entry(
+        "gallery tune",
+        "zoo.cli.gallery_upkeep",
+        INDEX,
+        "choose a fast index of a given recall, measured on the gallery",
+    ),
+    Entry(
+        "gallery calibrate", "zoo.cli.gallery_upkeep", INDEX, "fit the probability that a hit is of the query's class"
+    ),
+    Entry("gallery backend", "zoo.cli.gallery_upkeep", INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
+    Entry(
+        "gallery rebuild",
+        "zoo.cli.gallery_upkeep",
+        INDEX,
+        "embed a gallery by another model while in use",
+        resumes=True,
+    ),
+    Entry("gallery rollback", "zoo.cli.gallery_upkeep", INDEX, "return a gallery to the model it had before a rebuild"),
+    Entry("gallery backup", "zoo.cli.gallery_upkeep", COPIES, "copy a gallery while it is in use"),
+    Entry("gallery restore", "zoo.cli.gallery_upkeep", COPIES, "make a gallery from a backup, and verify it"),
     Entry("gallery export", "zoo.cli.gallery", COPIES, "write a gallery as Parquet and a plain FAISS index"),
     Entry("gallery import", "zoo.cli.gallery", COPIES, "read an exported gallery"),
     Entry("benchmark list", "zoo.cli.benchmark", PUBLISHED, "list the published tables"),
@@ -135,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `zoo` (default: those of the process).
     """
     try:
-        status = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+        status = run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return status
     except ZooError as error:
@@ -238,7 +251,15 @@ def _top(
 ) -> None: ...
 
 
-def _dispatch(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
+    """Run a command and return its exit status; its errors are raised.
+
+    Args:
+        arguments: The words after `zoo`.
+
+    Raises:
+        ZooError: The command failed, or the arguments are wrong (`UsageError` with the code "command-line").
+    """
     if bridge.takes(arguments):
         return bridge.run(arguments)
     root = typer.main.get_command(_app)

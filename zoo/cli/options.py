@@ -155,6 +155,22 @@ def confirm(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def model_reference(model: str) -> str:
+    """Return how a gallery remembers its model: a folder by its absolute path, so that it is found from anywhere."""
+    folder = Path(model).expanduser()
+    return str(folder.resolve()) if (folder / "card.json").is_file() else model
+
+
+def mark_count(marks: int) -> str:
+    """Return a number of marked results in words."""
+    return "1 marked result" if marks == 1 else f"{marks:,} marked results"
+
+
+def with_marks(marks: int) -> str:
+    """Return what a question about removing items adds for the marked results that go with them."""
+    return f" and {mark_count(marks)} of theirs" if marks else ""
+
+
 def strict_status(strict: bool, unreadable: object) -> int:
     """Return the exit status of finished work.
 

@@ -1,0 +1,367 @@
+"""The items of a gallery: `zoo gallery add`, `remove`, `list`, `stats`, `compact`, `verify`, `export` and `import`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zoo.cli.options import (
+    GalleryFolder,
+    Json,
+    Labels,
+    MovedModel,
+    Precision,
+    Runtime,
+    Where,
+    Yes,
+    confirm,
+    item_filter,
+    json_object,
+    mark_count,
+    note_filter,
+    with_marks,
+)
+from zoo.console import note, one_line, print_json, print_table, printable
+from zoo.errors import ItemNotFoundError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from serving.gallery import Gallery
+    from serving.gallery.image_files import ImageFile
+    from serving.gallery.indexing import Report
+    from serving.gallery.items import IndexStats
+
+app = typer.Typer()
+
+OUTCOMES = {True: "ok", False: "FAILED", None: "not checked"}
+
+
+@app.command(
+    "add",
+    epilog="""\
+  zoo gallery add gallery/ new.jpg --label wren
+  zoo gallery add gallery/ *.png --metadata '{"year": 1908}'
+The exit status is 1 where an image could not be read.""",
+)
+def add(
+    gallery: GalleryFolder,
+    images: Annotated[list[Path], typer.Argument(help="image files; for a whole folder use zoo index")],
+    label: Annotated[str | None, typer.Option(help="the label of all these images (default: none)")] = None,
+    metadata: Annotated[str, typer.Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
+    update: Annotated[
+        bool, typer.Option("--update", help="give the label and the metadata also to images that are already there")
+    ] = False,
+    model: MovedModel = None,
+    runtime: Runtime = "onnx",
+    precision: Precision = "fp32",
+    as_json: Json = False,
+) -> int:
+    """add single images to a gallery"""
+    from serving.gallery import Gallery
+    from serving.gallery.builder import add_files
+    from zoo.loading import load
+
+    files = _image_files(images, label, metadata)
+    with Gallery.open(gallery) as opened:
+        embedder = load(model or opened.model_ref, runtime, precision)
+        report = add_files(opened, embedder, files, progress=sys.stderr.isatty(), update=update)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_added(report, update)
+    return 1 if report.unreadable else 0
+
+
+def _print_added(report: Report, update: bool) -> None:
+    for source, reason in report.unreadable:
+        print(printable(f"left out {source}: {reason}"))
+    for source, known, label in report.differing:
+        outcome = "it is as given now" if update else "it stays as it is; --update changes it"
+        print(f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {outcome}")
+    print(f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items")
+
+
+def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:
+    """Return the images with their label and metadata.
+
+    Raises:
+        UsageError: One error for everything that is wrong with the metadata and the file names.
+    """
+    from serving.gallery.image_files import named_images
+
+    errors: list[UsageError] = []
+    metadata: dict[str, Any] = {}
+    files: list[ImageFile] = []
+    try:
+        metadata = _metadata(metadata_text)
+    except UsageError as error:
+        errors.append(error)
+    try:
+        files = named_images(images, label, metadata)
+    except UsageError as error:
+        errors.append(error)
+    if errors:
+        raise UsageError(" ".join(map(str, errors)), code=errors[0].code)
+    return files
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    from serving.gallery.rows import json_of
+
+    value = json_object(text, "--metadata", '{"year": 1908}')
+    try:
+        json_of(value)
+    except ValueError as error:
+        raise UsageError(f"--metadata cannot be stored: {error}.", code="bad-metadata") from None
+    return value
+
+
+@app.command(
+    "remove",
+    epilog="""\
+  zoo gallery remove gallery/ 17 18        the exit status is 2 where one of them was not there
+  zoo gallery remove gallery/ --label wren --yes""",
+)
+def remove(
+    gallery: GalleryFolder,
+    ids: Annotated[
+        list[int] | None, typer.Argument(metavar="[ID]...", help="ids of items, as zoo gallery list shows them")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="remove all items of this label instead")] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """remove items from a gallery"""
+    from serving.gallery import Gallery
+
+    if bool(ids) == (label is not None):
+        raise UsageError("name the ids of items, or a label with --label; one of the two.", code="ids-or-label")
+    with Gallery.open(gallery) as opened:
+        chosen = ids or _ids_of_label(opened, str(label), yes)
+        marks = opened.marks.of_items(chosen)
+        removed, items = opened.remove(chosen), opened.count()
+    absent = len(set(chosen)) - removed
+    if as_json:
+        print_json({"removed": removed, "not_there": absent, "items": items, "marks_removed": marks})
+    else:
+        lost = f"; {mark_count(marks)} went with them" if marks else ""
+        print(f"{removed:,} removed, {absent:,} were not there; {items:,} items{lost}")
+    return ItemNotFoundError.exit_code if absent else 0
+
+
+def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
+    """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
+    labels = gallery.labels()
+    ids = [item for item, own in labels.items() if own == label]
+    if not ids:
+        known = {own for own in labels.values() if own is not None}
+        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}", code="unknown-label")
+    if yes:
+        return ids
+    items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
+    what = f"{items} of the label {label!r}{with_marks(gallery.marks.of_items(ids))}"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{what} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
+            code="not-confirmed",
+        )
+    if not confirm(f"Remove {what}, out of {len(labels):,}?"):
+        raise UsageError("nothing was removed.", code="not-confirmed")
+    return ids
+
+
+@app.command(
+    "list",
+    epilog="""\
+  zoo gallery list gallery/ --label wren
+  zoo gallery list gallery/ --where '{"year": {"gte": 1900}}'
+  zoo gallery list gallery/ --limit 0 --json""",
+)
+def list_items(
+    gallery: GalleryFolder,
+    label: Labels = None,
+    where: Where = None,
+    offset: Annotated[int, typer.Option(metavar="N", help="leave out the first N items")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", help="show at most N items; 0 for all")] = 50,
+    as_json: Json = False,
+) -> None:
+    """list the items of a gallery"""
+    from serving.gallery import Gallery
+
+    if offset < 0 or limit < 0:
+        raise UsageError(f"--offset {offset} and --limit {limit} must be 0 or more.", code="bad-number")
+    chosen = item_filter(label, where)
+    with Gallery.open(gallery) as opened:
+        items, total = opened.items(offset, limit or -1, None, chosen), opened.count(None, chosen)
+        note_filter(opened, chosen, total > 0)
+    if as_json:
+        print_json({"total": total, "items": [asdict(item) for item in items]})
+        return
+    rows = [(str(item.id), item.label or "-", item.source, item.added_at) for item in items]
+    print_table(("id", "label", "source", "added"), rows, numbers=("id",))
+    if len(items) < total:
+        print(f"{len(items):,} of {total:,}")
+
+
+@app.command("stats", epilog="  zoo gallery stats gallery/")
+def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
+    """show the size of a gallery and its index"""
+    from serving.gallery import Gallery
+    from serving.gallery.backends import backend_of
+    from serving.gallery.hints import untuned
+
+    with Gallery.open(gallery) as opened:
+        index, marks = opened.index_stats(), opened.marks.counts()
+        backend, hint, card = backend_of(gallery), untuned(opened), opened.card
+        other = opened.other_model()
+        facts = {**asdict(opened.stats()), "model": card.name, "fingerprint": card.fingerprint}
+    if as_json:
+        facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
+        facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
+        print_json({**facts, "marks": asdict(marks)})
+        return
+    print(f"{facts['items']:,} items of {facts['labels']:,} labels, at change {facts['change']:,}")
+    print(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
+    _print_index(index, backend)
+    if hint:
+        print(hint)
+    if other:
+        command = "zoo gallery rollback" if other[1] == "replaced" else "zoo gallery rebuild"
+        print(f"has embeddings by {other[0].name} as well: {command} {gallery}")
+    if marks.total:
+        print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
+
+
+def _print_index(index: IndexStats, backend: str) -> None:
+    print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
+    if index.recall is not None:
+        print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms a search when measured")
+    if index.kind == "milvus":
+        print(f"{index.frozen:,} vectors in {backend}, which searches them by an index of its own choice")
+    else:
+        size = index.bytes / 2**20
+        print(f"{index.frozen:,} vectors on disk ({size:,.1f} MiB), {index.waiting:,} changes wait beside it")
+
+
+@app.command(
+    "compact", epilog="  zoo gallery compact gallery/        searches and writes of other processes go on meanwhile"
+)
+def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
+    """rewrite a gallery's index with all changes since"""
+    from serving.gallery import Gallery
+
+    with Gallery.open(gallery) as opened:
+        facts, items = opened.compact(), opened.count()
+    if as_json:
+        print_json(asdict(facts) if facts else None)
+    elif facts:
+        print(f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s")
+    else:
+        print("Milvus holds what the store does" if items else "the gallery is empty; it needs no index")
+
+
+@app.command(
+    "verify", epilog="  zoo gallery verify gallery/        one line per check; the exit status is 1 when any fails"
+)
+def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
+    """check a gallery's database, its index and its searches
+
+    The index is compared with the database, and searches with exact search.
+    """
+    from serving.gallery.verification import verify_gallery
+
+    checks = list(verify_gallery(gallery))
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        for check in checks:
+            print(f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}")
+    return 1 if any(check.ok is False for check in checks) else 0
+
+
+@app.command(
+    "export",
+    epilog="""\
+  zoo gallery export gallery/ copy/
+  zoo gallery export gallery/ --pairs pairs.csv
+Of each pair that was marked right or wrong the file has query_source, query_sha256, query_item, query_label, the same
+four of the result, same (1 right, 0 wrong), similarity, model and marked_at.""",
+)
+def export_gallery(
+    gallery: GalleryFolder,
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json"),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file"),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="overwrite an existing file of --pairs")] = False,
+    as_json: Json = False,
+) -> None:
+    """write a gallery as Parquet and a plain FAISS index
+
+    Both open without zoo.
+    """
+    from serving.gallery import exchange
+    from serving.gallery.pairs import check_file
+
+    if out is None and pairs is None:
+        raise UsageError(
+            "name a new folder for the whole gallery, or --pairs FILE for the marked results.", code="no-output"
+        )
+    if pairs is not None:
+        check_file(pairs, replace)
+    elif replace:
+        raise UsageError(
+            "--replace is for the file of --pairs; a whole gallery is written into a new folder.",
+            code="option-without-effect",
+        )
+    items = None if out is None else exchange.export_gallery(gallery, out)
+    count = None if pairs is None else _export_pairs(gallery, pairs)
+    if as_json:
+        outcome = {"out": out and str(out), "items": items}
+        print_json(outcome if count is None else {**outcome, "pairs_file": str(pairs), "pairs": count})
+        return
+    if items is not None:
+        print(f"{out}: {items:,} items")
+    if count is not None:
+        print(f"{pairs}: {count:,} marked pairs")
+
+
+def _export_pairs(path: Path, file: Path) -> int:
+    """Write the marked results of a gallery to a file and return their number."""
+    from serving.gallery import Gallery
+    from serving.gallery.pairs import export_pairs
+
+    folder_existed = file.parent.is_dir()
+    with Gallery.open(path) as gallery:
+        count = export_pairs(gallery, file)
+    if not folder_existed:
+        note(f"made the folder {file.parent}, which was not there.")
+    if not count:
+        note(
+            f"{file} holds no pairs, because no result of {path} is marked yet. Mark some on the page of zoo serve, "
+            "or with POST /feedback."
+        )
+    return count
+
+
+@app.command("import", epilog="  zoo gallery import copy/ gallery/        items get new ids, in the old order")
+def import_gallery(
+    export: Annotated[Path, typer.Argument(help="folder that zoo gallery export has written")],
+    gallery: Annotated[Path, typer.Argument(help="gallery to make or add to")],
+    as_json: Json = False,
+) -> None:
+    """read an exported gallery"""
+    from serving.gallery import exchange
+
+    read, new = exchange.import_gallery(export, gallery)
+    if as_json:
+        print_json({"gallery": str(gallery), "read": read, "added": new})
+    else:
+        print(f"{gallery}: {new:,} added, {read - new:,} were there already")

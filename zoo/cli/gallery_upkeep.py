@@ -1,0 +1,438 @@
+"""Upkeep of a gallery: `zoo gallery tune`, `calibrate`, `backend`, `backup`, `restore`, `rebuild` and `rollback`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zoo.cli.options import BatchSize, GalleryFolder, Json, Precision, Runtime, model_reference
+from zoo.console import note, print_json, print_table
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.backup import Copied
+    from serving.gallery.measuring import Measured
+    from serving.gallery.rebuilding import Missing
+    from serving.upgrading import Compared, Upgrade
+    from zoo.embedder import Embedder
+    from zoo.evaluation.calibration import Calibration
+
+app = typer.Typer()
+
+SHOWN = 20
+"""Number of items that cannot be embedded that are printed; `--json` prints all."""
+SCORES = ("recall_at_1", "map_at_r")
+
+
+@app.command(
+    "tune",
+    epilog="""\
+  zoo gallery tune gallery/ --recall 0.99
+  zoo gallery tune gallery/ --recall 1 --kind flat        back to exact search
+  zoo gallery tune gallery/ -k 100 --json
+A kind must be faster by more than 10 % to be chosen over a simpler one; exact search is the simplest.
+Recall is of the k nearest that exact search finds. Searches for more than 4 k items are exact.""",
+)
+def tune(
+    gallery: GalleryFolder,
+    recall: Annotated[float, typer.Option(help="the share of the nearest items to find")] = 0.99,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="number of nearest items")] = 10,
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="measure only this kind beside flat; repeatable")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """choose a fast index of a given recall, measured on the gallery"""
+    from serving.gallery import Gallery
+    from serving.gallery.kinds import KINDS
+
+    with Gallery.open(gallery) as opened:
+        facts, rows = opened.tune(recall, k, kind or tuple(KINDS))
+    if facts and k >= facts.count:
+        note(f"-k {k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.")
+    if as_json:
+        measured = {name: asdict(row) if row else None for name, row in rows}
+        print_json({"chosen": asdict(facts) if facts else None, "measured": measured})
+    elif facts:
+        columns = ("kind", "effort", "shortlist", "recall", "ms a search", "s to build", "")
+        print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
+    else:
+        print("the gallery is empty; there is nothing to tune")
+
+
+def _tune_row(name: str, measured: Measured | None, chosen: str) -> list[str]:
+    if measured is None:
+        return [name, "-", "-", "-", "-", "-", "too few vectors, or no setting holds the recall"]
+    setting = measured.setting
+    numbers = [f"{measured.recall:.4f}", f"{measured.milliseconds:.3f}", f"{measured.seconds:.1f}"]
+    return [name, str(setting.effort or "-"), str(setting.shortlist), *numbers, "chosen" if name == chosen else ""]
+
+
+@app.command(
+    "calibrate",
+    epilog="""\
+  zoo gallery calibrate gallery/
+  zoo gallery calibrate gallery/ --json
+Searches then return p_same, and min_p of the service cuts by it. The table shows the promised and the measured
+probability, one line per tenth. A running service takes up the new calibration at once.""",
+)
+def calibrate(
+    gallery: Annotated[Path, typer.Argument(help="gallery folder with labelled items, or with marked results")],
+    queries: Annotated[int, typer.Option(metavar="N", help="number of items that search the others")] = 2000,
+    as_json: Json = False,
+) -> None:
+    """fit the probability that a hit is of the query's class
+
+    The labelled items and the marked results are fitted to.
+    """
+    from serving.calibrating import NO_ERROR, calibrate_by, pairs_of, told
+    from serving.gallery import Gallery
+    from zoo.evaluation.calibration import reliability
+
+    _check_queries(queries)
+    with Gallery.open(gallery) as opened:
+        pairs = pairs_of(opened, queries)
+        fitted = calibrate_by(opened, pairs)
+    bins = reliability(fitted.probability(pairs.similarities), pairs.same)
+    if as_json:
+        facts = {**(told(fitted) or {}), "marks_left_out": pairs.left_out}
+        print_json({**facts, "reliability": [asdict(row) for row in bins]})
+        return
+    print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
+    print(_fitted_pairs(fitted, pairs.left_out))
+    error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
+    print(f"calibration error on other classes: {error}\n")
+    columns = ("p_same", "of the query's label", "pairs")
+    rows = [(f"{row.probability:.3f}", f"{row.share:.3f}", f"{row.count:,}") for row in bins]
+    print_table(columns, rows, numbers=columns)
+
+
+def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
+    from serving.calibrating import left_out_note
+
+    omitted = f", and {left_out_note(left_out)}" if left_out else ""
+    labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
+    parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}{omitted}"]
+    return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
+
+
+def _check_queries(queries: int) -> None:
+    if queries < 1:
+        raise UsageError(f"--queries must be 1 or more, not {queries}.", code="bad-number")
+
+
+@app.command(
+    "backend",
+    epilog="""\
+  zoo gallery backend gallery/                                 print where the vectors are
+  zoo gallery backend gallery/ milvus://localhost:19530/birds   a server; its key, if any, in ZOO_MILVUS_TOKEN
+  zoo gallery backend gallery/ milvus:///data/birds.db          embedded (milvus-lite), for one process at a time
+  zoo gallery backend gallery/ faiss                            back; the collection stays where it is
+The SQLite file stays the truth, on one machine: Milvus holds vectors and ids, and is filled from it. Restart a service
+afterwards. Needs dml-zoo[milvus].""",
+)
+def backend(
+    gallery: GalleryFolder,
+    address: Annotated[
+        str | None,
+        typer.Argument(metavar="[BACKEND]", help="faiss, or the address of a collection (default: print it)"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """keep a gallery's vectors in Milvus or in FAISS"""
+    from serving.gallery.backends import backend_of, choose
+    from serving.gallery.gallery import check_there
+
+    check_there(gallery)
+    if address is not None:
+        choose(gallery, address)
+    current = backend_of(gallery)
+    if as_json:
+        print_json({"gallery": str(gallery), "backend": current})
+    else:
+        print(f"{gallery}: vectors in {current}")
+
+
+@app.command(
+    "backup",
+    epilog="""\
+  zoo gallery backup gallery/ backups/2026-11-22
+The copy is of one moment. It lacks the index, which is derived.""",
+)
+def backup(
+    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
+    out: Annotated[Path, typer.Argument(help="new folder for the copy")],
+    as_json: Json = False,
+) -> None:
+    """copy a gallery while it is in use"""
+    from tqdm.auto import tqdm
+
+    from serving.backup import backup as copy
+
+    with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        copied = copy(gallery, out, progress)
+    _print_copy(out, copied, as_json)
+
+
+@app.command(
+    "restore",
+    epilog="""\
+  zoo gallery restore backups/2026-11-22 gallery-again/
+A gallery that is served is not replaced: restore into another folder, and serve that.""",
+)
+def restore(
+    backup: Annotated[Path, typer.Argument(help="folder that zoo gallery backup has written")],
+    out: Annotated[Path, typer.Argument(help="new gallery folder")],
+    as_json: Json = False,
+) -> None:
+    """make a gallery from a backup, and verify it"""
+    from serving.backup import restore as copy
+
+    _print_copy(out, copy(backup, out), as_json)
+
+
+def _print_copy(out: Path, copied: Copied, as_json: bool) -> None:
+    if as_json:
+        print_json({"out": str(out), **asdict(copied)})
+    else:
+        print(f"{out}: {copied.items:,} items, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB")
+
+
+ImageFolders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--images",
+        metavar="DIR",
+        help="folder to look for images in, by the items' sources, besides the folders that were indexed; repeatable",
+    ),
+]
+MissingImages = Annotated[
+    Literal["refuse", "thumbnail", "drop"],
+    typer.Option(
+        "--missing",
+        help="for items whose image is not found: refuse to swap the models, embed their thumbnails, or drop the items "
+        "for good at the swap",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How a gallery is embedded by another model: from which images and in which batches."""
+
+    gallery: Path
+    images: Sequence[Path]
+    missing: str
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        for folder in self.images:
+            if not folder.is_dir():
+                raise UsageError(f"--images {folder}: there is no such folder.", code="no-such-folder")
+
+    def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
+        """Open the upgrade of the gallery to a model; reference: how the gallery remembers the model."""
+        from serving.upgrading import upgrading
+
+        progress = sys.stderr.isatty()
+        return upgrading(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, progress)
+
+
+@app.command(
+    "rebuild",
+    epilog="""\
+  zoo gallery rebuild gallery/ --model better                     embeds and compares; the gallery keeps its model
+  zoo gallery rebuild gallery/ --model better --swap-if-not-worse  the exit status is 1 where it keeps its model
+  zoo gallery rebuild gallery/ --model better --swap --images photos/ --missing thumbnail
+After an interruption the same command continues. Items that are added, removed and labelled meanwhile are included;
+running services take over the new model by themselves. Images of at most 128 pixels need no file: their thumbnails
+are the images. Measurements of the old model are dropped with it; a calibration is fitted again. There is room for one
+other model: a rebuild drops the embeddings that an earlier one has left.""",
+)
+def rebuild(
+    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
+    model: Annotated[str, typer.Option(help="name or folder of the new model")],
+    swap: Annotated[bool, typer.Option("--swap", help="give the gallery the new model, whatever was measured")] = False,
+    swap_if_not_worse: Annotated[
+        bool,
+        typer.Option(
+            "--swap-if-not-worse",
+            help="give it the new model if the 95 % intervals of new - old lie above -MARGIN for R@1 and MAP@R",
+        ),
+    ] = False,
+    margin: Annotated[float, typer.Option(help="see --swap-if-not-worse; a fraction")] = 0.01,
+    queries: Annotated[int, typer.Option(metavar="N", help="number of items that search")] = 2000,
+    images: ImageFolders = None,
+    missing: MissingImages = "refuse",
+    runtime: Runtime = "onnx",
+    precision: Precision = "fp32",
+    batch_size: BatchSize = 64,
+    as_json: Json = False,
+) -> int:
+    """embed a gallery by another model while in use
+
+    The two models are compared, and swapped if wanted.
+    """
+    from zoo.loading import load
+
+    if swap and swap_if_not_worse:
+        raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
+    _check_queries(queries)
+    if not 0 <= margin < 1:
+        raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="bad-number")
+    embedding = Embedding(gallery, images or (), missing, batch_size)
+    embedder = load(model, runtime, precision)
+    with embedding.upgrade(embedder, model_reference(model)) as upgrade:
+        absent = upgrade.embed()
+        if absent and missing == "refuse":
+            return _refuse_swap(upgrade, absent, as_json)
+        outcome = _outcome(upgrade, absent)
+        with upgrade.announced() if swap or swap_if_not_worse else nullcontext():
+            compared = upgrade.compare(queries)
+            not_worse = compared.not_worse(margin)
+            swapped = swap or (swap_if_not_worse and not_worse)
+            if swapped:
+                upgrade.swap()
+    if as_json:
+        facts = {"compared": compared.rows or None, "not_compared": compared.reason, "not_worse": not_worse}
+        print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
+    else:
+        _print_embedded(outcome)
+        _print_comparison(compared)
+        print(_decision(gallery, compared, not_worse, swapped, margin if swap_if_not_worse else None))
+    return 1 if swap_if_not_worse and not swapped else 0
+
+
+def _refuse_swap(upgrade: Upgrade, absent: Sequence[Missing], as_json: bool) -> int:
+    """Print which images are missing and return the exit status 1."""
+    outcome = {**_outcome(upgrade, absent), "swapped": False}
+    if as_json:
+        print_json(outcome)
+    else:
+        _print_embedded(outcome)
+        print(
+            "The gallery keeps its model. Name the folders of the images with --images, or choose --missing thumbnail "
+            "or --missing drop; the embeddings made so far are kept for the next call."
+        )
+    return 1
+
+
+def _outcome(upgrade: Upgrade, absent: Sequence[Missing]) -> dict[str, Any]:
+    return {
+        "gallery": str(upgrade.path),
+        "model": upgrade.embedder.card.name,
+        "embedded": upgrade.made,
+        "from_thumbnails": upgrade.from_thumbnails(),
+        "rule": upgrade.rule,
+        "missing": [asdict(item) for item in absent],
+    }
+
+
+def _print_embedded(outcome: dict[str, Any]) -> None:
+    print(f"{outcome['embedded']:,} items embedded by {outcome['model']} now")
+    if outcome["from_thumbnails"]:
+        print(f"{outcome['from_thumbnails']:,} of all are embedded by their thumbnails, as their images were not found")
+    for item in outcome["missing"][:SHOWN]:
+        print(f"not embedded: {item['item']} {item['source']}: {item['reason']}")
+    if len(outcome["missing"]) > SHOWN:
+        print(f"... and {len(outcome['missing']) - SHOWN:,} more; --json names all")
+
+
+def _print_comparison(compared: Compared) -> None:
+    if compared.reason is not None:
+        print(f"not compared: {compared.reason}")
+        return
+    rows = [
+        (
+            when,
+            row["step"],
+            *(f"{row['metrics'][name]:.4f}" for name in SCORES),
+            *(_difference(row["loss"], name) for name in SCORES),
+        )
+        for when, row in zip(("before", "after"), compared.rows, strict=True)
+    ]
+    columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
+    print_table(columns, rows, numbers=columns[2:])
+    print(
+        f"{compared.rows[1]['queries']:,} labelled items search; 95 % intervals of the paired differences, over labels"
+    )
+    if compared.index.recall is not None:
+        print(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")
+
+
+def _difference(loss: dict[str, Any] | None, name: str) -> str:
+    if loss is None:
+        return ""
+    interval = loss["intervals"].get(name)
+    return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
+
+
+def _decision(gallery: Path, compared: Compared, not_worse: bool, swapped: bool, margin: float | None) -> str:
+    """Return what became of the gallery's model and what to run next; margin: of `--swap-if-not-worse`, if given."""
+    if swapped:
+        return f"The gallery has the new model. To go back: zoo gallery rollback {gallery}"
+    if (unknown := compared.undecided()) is not None:
+        kept = "" if margin is None else ": the gallery keeps its model"
+        return (
+            f"Whether the new model is worse is not known, as {unknown}{kept}. Label items of the gallery and call "
+            "this again, or give it the new model whatever it does, with --swap."
+        )
+    if margin is not None:
+        return f"It is not shown that no score falls by more than {margin:g}: the gallery keeps its model."
+    verdict = "not worse" if not_worse else "not shown to be no worse"
+    return f"The new model is {verdict}. To give it to the gallery, call this again with --swap."
+
+
+@app.command(
+    "rollback",
+    epilog="""\
+  zoo gallery rollback gallery/               items that were added since are embedded by the previous model
+  zoo gallery rollback gallery/ --discard     free the space; there is no way back then
+A second rollback goes forward again, to the newer model.""",
+)
+def rollback(
+    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
+    model: Annotated[str | None, typer.Option(help="name or folder of the previous model, if it has moved")] = None,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="delete the embeddings that are kept; there is no way back then")
+    ] = False,
+    images: ImageFolders = None,
+    missing: MissingImages = "refuse",
+    runtime: Runtime = "onnx",
+    precision: Precision = "fp32",
+    batch_size: BatchSize = 64,
+    as_json: Json = False,
+) -> int:
+    """return a gallery to the model it had before a rebuild"""
+    from serving import upgrading
+
+    embedding = Embedding(gallery, images or (), missing, batch_size)
+    if discard:
+        upgrading.discard(gallery)
+        print_json({"discarded": True}) if as_json else print("what was kept is gone")
+        return 0
+    embedder, reference = upgrading.load_replaced(gallery, model, runtime, precision)
+    with embedding.upgrade(embedder, reference) as upgrade:
+        absent = upgrade.embed()
+        if absent and missing == "refuse":
+            return _refuse_swap(upgrade, absent, as_json)
+        outcome = {**_outcome(upgrade, absent), "swapped": True}
+        with upgrade.announced():
+            upgrade.swap()
+    if as_json:
+        print_json(outcome)
+    else:
+        _print_embedded(outcome)
+        print(f"The gallery has {outcome['model']} again.")
+    return 0

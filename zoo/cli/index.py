@@ -1,0 +1,406 @@
+"""`zoo index` fills a gallery with images; `zoo search` finds the nearest ones in a gallery or at a service."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zoo.cli.options import (
+    BatchSize,
+    Json,
+    Labels,
+    MovedModel,
+    Precision,
+    Runtime,
+    Strict,
+    Where,
+    Yes,
+    confirm,
+    item_filter,
+    metadata_filter,
+    model_reference,
+    note_filter,
+    strict_status,
+    with_marks,
+)
+from zoo.console import note, print_json, print_table, printable
+from zoo.errors import GalleryError, ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from serving.client import Match
+    from serving.gallery import Gallery, Hit
+    from serving.gallery.builder import Fill
+    from serving.gallery.filters import Filter
+    from serving.gallery.indexing import Report
+    from serving.searcher import Searcher
+
+app = typer.Typer()
+
+NAMED = 5
+"""Number of items to be pruned that the question names."""
+
+
+@app.command(
+    "index",
+    epilog="""\
+  zoo index margin-conv4-glyphs photos/ --out gallery/
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv
+  zoo index margin-conv4-glyphs birds.csv --out gallery/     the images that a table lists: image,label,...
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster
+  zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron
+
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
+)
+def index(
+    model: Annotated[str, typer.Argument(help="name or folder of the model")],
+    images: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="folder of images; the folders inside it are the labels. Or a table of images (CSV): the column image "
+            "(or path), relative to the table's folder, label, and further columns, which are stored as metadata",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="GALLERY", help="gallery to make or add to")],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="a file with the columns path, relative to the folder, and label, which replaces the folders' names; "
+            "further columns are stored as metadata",
+        ),
+    ] = None,
+    runtime: Runtime = "onnx",
+    precision: Precision = "fp32",
+    batch_size: BatchSize = 64,
+    on: Annotated[Literal["here", "ray"], typer.Option(help="embed in this process or on a Ray cluster")] = "here",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="address of a running cluster, auto for this machine's; default: a Ray of this machine alone, for "
+            "this run",
+        ),
+    ] = None,
+    ray_workers: Annotated[
+        int | None, typer.Option(metavar="N", help="number of processes that embed (default: one per processor)")
+    ] = None,
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="give existing items the labels and metadata of this run, whoever set others"),
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="remove every item whose image is not among these, also items that clients have added; asks first",
+        ),
+    ] = False,
+    yes: Yes = False,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="where to keep the vectors in the end; see zoo gallery backend --help"),
+    ] = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """index a folder or table of images into a gallery"""
+    from serving.gallery import backends
+    from serving.gallery.builder import index_folder
+    from zoo.datasets import check_data
+    from zoo.datasets.dataset import FOLDER
+    from zoo.loading import load
+
+    reference = model_reference(model)
+    embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
+    _check_pruning(prune, yes)
+    check_data(images, FOLDER)  # before the model is loaded, which takes a second
+    if backend is not None:
+        backends.check(backend)
+    embedder = load(model, runtime, precision)
+    report = index_folder(
+        embedder,
+        reference,
+        images,
+        out,
+        batch_size,
+        sys.stderr.isatty(),
+        labels=labels,
+        embed=embed,
+        update=update,
+        prune=_pruning(prune, yes),
+    )
+    if backend is not None:
+        backends.choose(out, backend)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print(printable("\n".join(_report_lines(report, prune))))
+        _advise_tuning(out, report)
+    return strict_status(strict, report.unreadable)
+
+
+def _ray(
+    reference: str, images: Path, runtime: str, address: str | None, workers: int | None, on_cluster: bool
+) -> Fill | None:
+    """Return what embeds the images on a Ray cluster; None for this process."""
+    if not on_cluster:
+        if address is not None or workers is not None:
+            raise UsageError("--ray-address and --ray-workers need --on ray.", code="option-without-effect")
+        return None
+    if runtime != "onnx":
+        raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
+    from serving.gallery.distributed import on_ray
+    from serving.gallery.image_files import root_of
+
+    return on_ray(reference, root_of(images), address, workers)
+
+
+def _check_pruning(prune: bool, yes: bool) -> None:
+    if yes and not prune:
+        raise UsageError("--yes is for --prune.", code="option-without-effect")
+    if prune and not (yes or sys.stdin.isatty()):
+        raise UsageError("--prune asks before it removes; add --yes where nobody can answer.", code="not-confirmed")
+
+
+def _pruning(prune: bool, yes: bool) -> Callable[[Gallery, list[int]], bool] | None:
+    """Return what decides whether items are removed; None keeps all."""
+    if not prune:
+        return None
+    return _may_prune_unasked if yes else _may_prune
+
+
+def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
+    if 2 * len(ids) > (items := gallery.count()):
+        raise UsageError(
+            f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
+            "folder missing, for example because it is not mounted? To remove them, run this at a terminal without "
+            "--yes; it asks.",
+            code="too-many-to-prune",
+        )
+    return True
+
+
+def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
+    names = ", ".join(gallery.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+    what = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
+    return confirm(f"Remove {what}{with_marks(gallery.marks.of_items(ids))}?")
+
+
+def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
+    from serving.gallery.image_files import other_kinds
+
+    for source, reason in report.unreadable:
+        yield f"left out {source}: {reason}"
+    yield (
+        f"{report.gallery}: {report.items:,} images; {report.added:,} added, {report.already_there:,} were there "
+        f"already, {len(report.unreadable):,} could not be read"
+    )
+    if report.moved:
+        yield f"{report.moved:,} lie elsewhere now, or are described otherwise: they were updated"
+    if report.kept:
+        yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
+    if report.labels_unused or report.unlabelled:
+        yield (
+            f"{report.unlabelled:,} of the {report.found:,} image files have no row in the file of labels; "
+            f"{len(report.labels_unused):,} of its rows name no image here"
+        )
+    for source, known, label in report.differing:
+        yield f"{source} is the image of item {known} as well, which stays as it is, with the label {label or 'none'}"
+    if report.other_files:
+        yield f"files of other kinds were not looked at: {other_kinds(report.other_files)}"
+    if report.metadata:
+        yield f"kept as metadata: {', '.join(report.metadata)}"
+    if report.pruned:
+        yield f"{report.pruned:,} whose image is not among these were removed"
+    if stay := len(report.not_in_folder) - report.pruned:
+        hint = "" if pruning else "; --prune removes such"
+        yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
+
+
+def _advise_tuning(path: Path, report: Report) -> None:
+    from serving.gallery import Gallery
+    from serving.gallery.hints import LARGE, untuned
+
+    if report.items > LARGE:
+        with Gallery.open(path) as gallery:
+            if hint := untuned(gallery):
+                print(hint)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What `zoo search` searches with: an image file, an item of the gallery, or a text; and which hits it wants."""
+
+    image: str | None
+    item: int | None
+    text: str | None
+    k: int
+    labels: list[str]
+    where: str | None
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UsageError(f"k must be 1 or more, not {self.k}; without -k it is 10.", code="bad-number")
+        if sum(query is not None for query in (self.image, self.item, self.text)) != 1:
+            raise UsageError(
+                "search needs an image file, --id with an item of the gallery, or --text; one of the three.",
+                code="no-query",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the query for `--json`."""
+        return {"image": self.image, "id": self.item, **({} if self.text is None else {"text": self.text})}
+
+
+@app.command(
+    "search",
+    epilog="""\
+  zoo search gallery/ query.png -k 5
+  zoo search gallery/ --id 17 --json
+  zoo search gallery/ --text "a red chair"
+  zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
+  zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
+  zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
+)
+def search(
+    gallery: Annotated[str | None, typer.Argument(help="gallery folder; left out with --url")] = None,
+    image: Annotated[str | None, typer.Argument(help="image file to search with")] = None,
+    item: Annotated[
+        int | None, typer.Option("--id", help="search with this item of the gallery instead of an image")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="search with a text, if the gallery's model has a text tower")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="number of results")] = 10,
+    label: Labels = None,
+    where: Where = None,
+    url: Annotated[str | None, typer.Option(help="search at this service (zoo serve) instead of in a folder")] = None,
+    collection: Annotated[
+        str | None, typer.Option(metavar="NAME", help="the collection to search, of a service with several")
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set"),
+    ] = None,
+    model: MovedModel = None,
+    runtime: Annotated[
+        Literal["onnx", "torch"] | None, typer.Option(help="run the model with onnx or torch (default: onnx)")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="fp32 (default), fp16 or int8, as it was exported; of torch fp32, bf16 or fp16"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """find the images of a gallery nearest to an image or a text"""
+    results: list[Hit] | list[Match]
+    if url is not None:
+        if any(value is not None for value in (image, model, runtime, precision)):
+            raise UsageError(
+                "with --url the service has the gallery and its model; give only an image, --id or --text.",
+                code="options-of-a-folder",
+            )
+        query = Query(gallery, item, text, k, label or [], where)
+        _check_image(query.image)
+        results = _search_service(query, url, collection, key_file)
+    elif key_file is not None or collection is not None:
+        option = "--collection" if key_file is None else "--key-file"
+        raise UsageError(f"{option} is for a service; name it with --url.", code="options-of-a-service")
+    elif gallery is None:
+        raise UsageError("name the gallery folder to search, or a service with --url.", code="no-gallery")
+    else:
+        query = Query(image, item, text, k, label or [], where)
+        results = _search_folder(query, gallery, model, runtime or "onnx", precision or "fp32")
+    if as_json:
+        print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
+    else:
+        _print_results(query, results)
+
+
+def _check_image(image: str | None) -> None:
+    """Check the image of a search at a service. Raises `UsageError`."""
+    if image is not None and not Path(image).is_file():
+        problem = "is a folder" if Path(image).is_dir() else "is not there"
+        raise UsageError(
+            f"{image} {problem}; with --url the first argument is the image file to search with.", code="no-image"
+        )
+
+
+def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
+    from serving.models import Models
+    from serving.searcher import Searcher
+
+    chosen = item_filter(query.labels, query.where)
+    searcher = Searcher.open(gallery, model, models=Models(runtime, precision))
+    try:
+        hits = _hits(searcher, query, chosen)
+        note_filter(searcher.gallery, chosen, bool(hits))
+        return hits
+    finally:
+        searcher.close()
+
+
+def _hits(searcher: Searcher, query: Query, chosen: Filter) -> list[Hit]:
+    if query.text is not None:
+        hits, truncated = searcher.by_text(query.text, query.k, chosen)
+        if truncated:
+            note("the text is longer than the model reads; its end was left out.")
+        return hits
+    if query.item is not None:
+        return searcher.by_item(query.item, query.k, chosen)
+    return searcher.by_image(str(query.image), query.k, chosen)
+
+
+def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> list[Match]:
+    from serving.client import Client
+
+    key = None if key_file is None else _read_key(key_file)
+    try:
+        client = Client(url, key, collection=collection)
+    except GalleryError as error:
+        raise UsageError(f"--url: {error}", code="bad-url") from None
+    # The service checks the filter, so that a client needs none of a gallery's libraries.
+    where = metadata_filter(query.where)
+    with client:
+        try:
+            return client.search(
+                query.image, item=query.item, text=query.text, k=query.k, labels=query.labels, where=where
+            )
+        except ServiceError as error:
+            if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise
+            message = f"{error} The command takes the key from --key-file or ZOO_SERVE_KEY."
+            raise ServiceError(message, error.status, error.code) from None
+
+
+def _read_key(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        pass
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from None
+    raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="bad-key")
+
+
+def _print_results(query: Query, results: list[Hit] | list[Match]) -> None:
+    rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
+    print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
+    if len(results) < query.k:
+        chosen = " of these labels and metadata" if query.labels or query.where else ""
+        note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{chosen}.")
+
+
+def _result_json(result: Hit | Match) -> dict[str, Any]:
+    """Return a result without the score of re-ranking, which this command does not do."""
+    return {name: value for name, value in asdict(result).items() if name != "rerank_score"}

@@ -1,0 +1,147 @@
+"""`zoo serve`: a gallery over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
+from zoo.console import note
+from zoo.errors import UsageError
+
+app = typer.Typer()
+
+LIMITS = {limit.name: limit for limit in fields(Configuration)}
+
+
+def _limit(name: str) -> Any:
+    """Return the option of a limit of the service, with the help text of its setting."""
+    limit = LIMITS[name]
+    return typer.Option(metavar="N", help=f"{limit.metadata['help']} (default {limit.default})")
+
+
+@app.command(
+    "serve",
+    epilog="""\
+  zoo serve gallery/ --port 3000
+  zoo serve gallery/ --workers 4                               four processes; the cores are shared among them
+  zoo serve gallery/ --precision int8                          queries embedded by the int8 variant (zoo export)
+  zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars
+  ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete
+  ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone
+  ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up
+  ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key
+
+Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.""",
+)
+def serve(
+    galleries: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="GALLERY...", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="address to serve at")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to serve at; 0 takes a free one")] = 3000,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL"),
+    ] = None,
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F", help=f"file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY"
+        ),
+    ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="answer from a copy of the gallery of this service, http://HOST:PORT. The copy is made in GALLERY if "
+            f"it is not there, and kept up to date; changes are passed on to the service. Its key: {FOLLOW_KEY}",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="device of the models, and of the index if the installed FAISS sees a GPU: cpu (default), cuda, "
+            "cuda:N or tensorrt"
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
+    ] = None,
+    workers: Annotated[str | None, _limit("workers")] = None,
+    max_bytes: Annotated[str | None, _limit("max_bytes")] = None,
+    max_pixels: Annotated[str | None, _limit("max_pixels")] = None,
+    max_k: Annotated[str | None, _limit("max_k")] = None,
+    max_images: Annotated[str | None, _limit("max_images")] = None,
+    max_body: Annotated[str | None, _limit("max_body")] = None,
+    concurrency: Annotated[str | None, _limit("concurrency")] = None,
+    queue_seconds: Annotated[str | None, _limit("queue_seconds")] = None,
+    rate: Annotated[str | None, _limit("rate")] = None,
+    burst: Annotated[str | None, _limit("burst")] = None,
+    body_seconds: Annotated[str | None, _limit("body_seconds")] = None,
+    answer_seconds: Annotated[str | None, _limit("answer_seconds")] = None,
+    hang_seconds: Annotated[str | None, _limit("hang_seconds")] = None,
+    drain_seconds: Annotated[str | None, _limit("drain_seconds")] = None,
+    log_requests: Annotated[str | None, _limit("log_requests")] = None,
+) -> None:
+    """serve galleries over HTTP, with a page to search them"""
+    limits = {
+        "workers": workers,
+        "max_bytes": max_bytes,
+        "max_pixels": max_pixels,
+        "max_k": max_k,
+        "max_images": max_images,
+        "max_body": max_body,
+        "concurrency": concurrency,
+        "queue_seconds": queue_seconds,
+        "rate": rate,
+        "burst": burst,
+        "body_seconds": body_seconds,
+        "answer_seconds": answer_seconds,
+        "hang_seconds": hang_seconds,
+        "drain_seconds": drain_seconds,
+        "log_requests": log_requests,
+    }
+    from serving.galleries import doubled, from_words
+    from serving.gallery.gallery import check_there
+    from serving.keys_file import read_keys
+
+    places = from_words(galleries, model or [])
+    if follow is not None:
+        os.environ[FOLLOW] = follow
+    following = bool(os.environ.get(FOLLOW))
+    if not following:
+        for place in places:
+            check_there(Path(place.gallery))
+    same_folder = doubled(places)
+    if following and same_folder:
+        raise UsageError(
+            f"{' and '.join(same_folder[0])} are one folder; each gallery that follows needs its own folder.",
+            code="same-folder",
+        )
+    from serving.server import serve as run_server  # BentoML, after the arguments are checked
+
+    os.environ |= read_keys(keys_file) if keys_file else {}
+    os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in limits.items() if value is not None}
+    for warning in _warnings(same_folder):
+        note(warning)
+    run_server(places, host, port, device, precision)
+
+
+def _warnings(same_folder: list[list[str]]) -> Iterator[str]:
+    """Yield what was probably not intended and is served all the same."""
+    for names in same_folder:
+        yield f"{' and '.join(names)} are one folder, and so the same gallery."
+    if os.environ.get(FOLLOW_KEY) and not os.environ.get(FOLLOW):
+        yield (
+            f"{FOLLOW_KEY} is set and no service is followed: name it with --follow. Keys with which others may "
+            f"follow this service are in {FOLLOW_KEYS}."
+        )
