@@ -372,7 +372,7 @@ def test_what_the_machine_refuses_is_one_line_that_names_the_file(
     def refuse(arguments: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr("zoo.cli.main._dispatch", refuse)
+    monkeypatch.setattr("zoo.cli.main.run", refuse)
     assert main(["list"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"zoo: error: {says}")
