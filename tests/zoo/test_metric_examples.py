@@ -124,11 +124,8 @@ def test_it_needs_zoo_alone() -> None:
     """The tables, in a process of its own, so that what it loads can be seen."""
     code = """
 import sys
-from argparse import ArgumentParser
-from zoo.cli.benchmark_metrics import COMMAND
-parser = ArgumentParser()
-COMMAND.configure(parser)
-assert COMMAND.run(parser.parse_args([])) == 0
+from zoo.cli.main import main
+assert main(["benchmark", "metrics"]) == 0
 print({"torch", "timm", "matplotlib", "sklearn", "scipy"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -83,7 +83,7 @@ def test_the_command(two_methods: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert [row["metric"] for row in rows] == ["recall_at_1"] * 3 + ["mrr"]
     assert rows[-1]["ours"]["value"] == 0.7
     assert main(["benchmark", "models", "--dataset", "cars"]) == 0
-    assert "nothing is measured yet" in capsys.readouterr().err
+    assert "zoo evaluate MODEL --save" in capsys.readouterr().err
 
 
 def test_a_single_seed_is_found_without_its_number(own_zoo: Path) -> None:

@@ -1,7 +1,487 @@
-"""`zoo benchmark`: commands around published numbers. Each package offers its own, as it does for `zoo` itself."""
+"""`zoo benchmark list`, `compare`, `models`, `report`, `served` and `metrics`: published and own numbers.
+
+The studies of `zoo benchmark` are in zoo.cli.studies.
+"""
 
 from __future__ import annotations
 
-from zoo.cli.command import CommandGroup
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-COMMANDS = CommandGroup("published numbers beside ours, and reports of single models", "zoo.benchmark.commands")
+import typer
+
+from zoo.cli.options import (
+    BatchSize,
+    Data,
+    Dataset,
+    Device,
+    GalleryFolder,
+    Json,
+    Model,
+    MovedModel,
+    Precision,
+    Runtime,
+    Split,
+    Strict,
+    images_for,
+    leaving_out,
+    strict_status,
+)
+from zoo.console import note, note_left_out, print_json, print_table, write_errors, write_text
+
+if TYPE_CHECKING:
+    from serving.gallery import Gallery
+    from zoo.comparison.own import Measured
+    from zoo.datasets.dataset import Dataset as DataSet
+    from zoo.published import Absent, Table
+    from zoo.report.metric_examples import Embedded, Ranked
+    from zoo.report.page import Section
+
+app = typer.Typer()
+
+Format = Literal["table", "markdown", "csv", "json", "html"]
+Paper = Annotated[
+    str | None, typer.Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")
+]
+ScoresOn = Annotated[str | None, typer.Option("--dataset", metavar="D", help="only scores on this data set")]
+Projection = Annotated[str, typer.Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
+
+# zoo benchmark list
+
+TABLE_COLUMNS = ("table", "paper", "title", "data sets", "metrics", "scores", "published as")
+
+
+@app.command(
+    "list",
+    epilog="""\
+  zoo benchmark list
+  zoo benchmark list --paper Revisiting
+  zoo benchmark list --dataset cub --json
+  zoo benchmark list --absent""",
+)
+def list_tables(
+    paper: Paper = None,
+    dataset: ScoresOn = None,
+    without: Annotated[bool, typer.Option("--absent", help="what of the papers is missing here, and why")] = False,
+    as_json: Json = False,
+) -> None:
+    """list the published tables"""
+    from zoo.published import absent, select
+
+    if without:
+        _print_absent([row for row in absent() if paper in (None, row.paper.short)], as_json)
+        return
+    tables = select(paper, dataset)
+    if as_json:
+        print_json([asdict(table) for table in tables])
+    elif tables:
+        print_table(TABLE_COLUMNS, [_table_cells(table) for table in tables], numbers=("scores",))
+    else:
+        note("no published table matches; without filters all are listed: zoo benchmark list")
+
+
+def _print_absent(rows: Sequence[Absent], as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_table(("paper", "what", "why"), [[row.paper.short, row.what, row.why] for row in rows])
+
+
+def _table_cells(table: Table) -> list[str]:
+    lists = [", ".join(table.datasets), ", ".join(table.metrics), str(len(table.scores))]
+    return [table.name, table.paper.short, table.title, *lists, table.protocol]
+
+
+# zoo benchmark compare
+
+
+@app.command(
+    "compare",
+    epilog="""\
+  zoo benchmark compare revisiting-2 --dataset cub
+  zoo benchmark compare --paper DiVA --format markdown
+  zoo benchmark compare --dataset cars --format html --out cars.html
+  zoo benchmark compare --dataset cub --studies ./revisiting-table-2-cub
+  zoo benchmark compare revisiting-2 --format html --out ours.html --show margin-r50-cub --map tsne
+
+Ours are the scores in results.json of the models in the local zoo and of the shipped ones (zoo evaluate MODEL --save),
+and of the finished runs of studies (zoo benchmark run); if a recipe has both, those of more seeds.
+A recipe's seeds are the model of its name and all models whose recipe.json differs from that in name and seed alone:
+  zoo train margin-r50-cub; zoo train margin-r50-cub --seed 1 --as margin-r50-cub-seed1; ...
+With several seeds: mean, standard deviation and 95 % interval of the mean; with one: its interval over classes.""",
+)
+def compare(
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="name of a published table (default: all; zoo benchmark list)")
+    ] = None,
+    dataset: ScoresOn = None,
+    paper: Paper = None,
+    output: Annotated[Format, typer.Option("--format", help="format of the output")] = "table",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="write to a file instead of the screen")] = None,
+    studies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="also read this study, or all in this folder, besides those in ZOO_HOME; repeatable",
+        ),
+    ] = None,
+    show: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="with --format html: also show what this model finds, its map and its spectrum; repeatable",
+        ),
+    ] = None,
+    show_dataset: Annotated[
+        str | None, typer.Option(metavar="D", help="of --show (default: what the model was trained for)")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="folder of the data set of --show, or the folder or table (default: ZOO_DATA)"
+        ),
+    ] = None,
+    projection: Projection = "pca",
+    runtime: Runtime = "torch",
+) -> None:
+    """compare published numbers with the models here"""
+    from zoo.comparison import FORMATS, as_html, find_runs
+    from zoo.comparison import compare as compare_tables
+    from zoo.errors import UsageError
+    from zoo.published import select
+    from zoo.published import table as published_table
+
+    if show and output != "html":
+        raise UsageError("--show draws pictures, which only --format html holds.", code="show-needs-html")
+    tables = select(paper, dataset)
+    if table is not None:
+        chosen = published_table(table)
+        tables = [candidate for candidate in tables if candidate is chosen]
+    if not tables:
+        raise UsageError(
+            "no published table matches all of that. All tables: zoo benchmark list [--absent]", code="no-table"
+        )
+    rows = compare_tables(tables, dataset, find_runs(studies or []))
+    if output == "html":
+        text = as_html(rows, _model_sections(show or [], show_dataset, data, projection, runtime))
+    else:
+        text = FORMATS[output](rows)
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+
+
+def _model_sections(
+    models: Sequence[str], dataset: str | None, data: str | None, projection: str, runtime: str
+) -> list[Section]:
+    """Return the sections of the models' reports, under the models' names."""
+    if not models:
+        return []
+    from zoo.loading import load
+    from zoo.report.report import sections
+
+    pages = []
+    for name in models:
+        model = load(name, runtime)
+        images = images_for(model, dataset, "test", data)
+        with leaving_out() as unreadable:
+            parts = sections(model, images, projection, unreadable=unreadable)
+        pages += [replace(part, heading=f"{model.card.name} on {images.name}: {part.heading}") for part in parts]
+    return pages
+
+
+# zoo benchmark models
+
+MODEL_COLUMNS = ("data set", "metric", "model", "dim", "mean", "95 %", "seeds")
+MODEL_NUMBERS = ("dim", "mean", "seeds")
+
+
+@app.command(
+    "models",
+    epilog="""\
+  for s in 0 1 2; do zoo train margin-conv4-omniglot --seed $s --as margin-conv4-omniglot-seed$s; done
+  for s in 0 1 2; do zoo evaluate margin-conv4-omniglot-seed$s --save; done
+  zoo benchmark models --dataset omniglot
+  zoo benchmark models --dataset omniglot --against margin-conv4-omniglot --metric recall_at_1
+  zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
+
+The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one.
+Models whose recipes differ in name and seed alone are one row: mean, standard deviation and the 95 % interval of the
+mean (Student's t). A single model has its interval over classes. Differences are taken seed by seed, between
+measurements of the same kind.""",
+)
+def models(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="only these, each with its seeds (default: all)")
+    ] = None,
+    dataset: ScoresOn = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="metric to show; repeatable (default: recall_at_1 and map_at_r)"),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="show each model's difference to this one, paired by seed")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the table to this file")] = None,
+    as_json: Json = False,
+) -> None:
+    """compare the models measured here, seeds as one row"""
+    from zoo.comparison.own import METRICS, measured
+    from zoo.comparison.runs import find_runs
+    from zoo.datasets import check_name
+    from zoo.markdown import table as markdown_table
+
+    if dataset is not None:
+        check_name(dataset)
+    rows = measured(find_runs(), names or [], dataset, metric or METRICS, against)
+    columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
+    numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
+    cells = [_model_cells(row, bool(against)) for row in rows]
+    if markdown is not None:
+        lines = markdown_table(columns, cells, [columns.index(name) for name in numbers])
+        write_text(markdown, "\n".join([*lines, ""]))
+    if as_json:
+        print_json([asdict(row) | {"ours": _mean_facts(row)} for row in rows])
+    elif rows:
+        print_table(columns, cells, numbers)
+    else:
+        note("nothing of that has been measured yet; measure a model with: zoo evaluate MODEL --save")
+
+
+def _mean_facts(row: Measured) -> dict[str, Any]:
+    """Return what is known of the mean, without the runs themselves."""
+    return {key: value for key, value in asdict(row.ours).items() if key != "found"}
+
+
+def _model_cells(row: Measured, paired: bool) -> list[str]:
+    from zoo.comparison.cells import interval_text, number_text
+
+    ours, split = row.ours, "" if row.split == "test" else f", {row.split}"
+    head = [f"{row.dataset}{split}", row.metric, row.name, str(row.dim), number_text(row.metric, ours.value, ours.sd)]
+    cells = [*head, interval_text(row.metric, ours.interval, ours.over), str(len(ours.runs))]
+    if paired:
+        less = row.difference
+        cells.append("" if less is None else number_text(row.metric, less.value, sign="+"))
+        cells.append("" if less is None else interval_text(row.metric, less.interval, f"{len(less.seeds)} seeds"))
+    return [*cells, ours.protocol]
+
+
+# zoo benchmark report
+
+
+@app.command(
+    "report",
+    epilog="""\
+  zoo benchmark report margin-conv4-glyphs --out glyphs.html
+  zoo benchmark report margin-conv4-glyphs --runtime onnx --out glyphs.html      without torch
+  zoo benchmark report MODEL --dataset folder --data DIR --out pictures.html     one folder of images per class
+  zoo benchmark report mine --data DIR --out mine.html    the classes that zoo finetune DIR --as mine held out
+Images of a folder or table that cannot be read are left out and counted: the exit status is 0, with --strict 1.""",
+)
+def report(
+    model: Model,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="the page to write (.html)")],
+    dataset: Dataset = None,
+    data: Data = None,
+    split: Split = "test",
+    projection: Projection = "pca",
+    runtime: Runtime = "torch",
+    precision: Precision = "fp32",
+    device: Device = None,
+    batch_size: BatchSize = 64,
+    strict: Strict = False,
+) -> int:
+    """write a model's report as one HTML page"""
+    from zoo.cards import read_card
+    from zoo.datasets import check
+    from zoo.errors import UsageError
+    from zoo.loading import find, load
+    from zoo.report.report import report as report_page
+
+    if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
+        raise UsageError(
+            f"{model} is a study, which reports itself: zoo benchmark resume {model} --report", code="is-a-study"
+        )
+    check(dataset or read_card(find(model)).dataset, split, data)  # before loading the model, which takes seconds
+    embedder = load(model, runtime, precision, device)
+    images = images_for(embedder, dataset, split, data)
+    with leaving_out() as unreadable:
+        text = report_page(embedder, images, projection, batch_size, sys.stderr.isatty(), unreadable)
+    write_text(out, text)
+    print(f"report of {embedder.card.name} on {images.name} written to {out} ({len(text.encode()) / 1024:,.0f} KiB)")
+    return strict_status(strict, unreadable)
+
+
+# zoo benchmark served
+
+
+@app.command(
+    "served",
+    epilog="""\
+  zoo benchmark served gallery/                                   the model's data set, then the gallery's items
+  zoo benchmark served gallery/ --dataset folder --data photos/   the very images that were indexed: one chain
+  zoo benchmark served gallery/ --torch no --json                 without torch, as JSON
+Images of a folder or table that cannot be read are left out and listed.
+A loss is against the step before; its interval is of paired differences, over classes.""",
+)
+def served(
+    gallery: GalleryFolder,
+    dataset: Dataset = None,
+    data: Data = None,
+    split: Split = "test",
+    model: MovedModel = None,
+    queries: Annotated[int, typer.Option(metavar="N", help="items that search, at most")] = 2000,
+    torch: Annotated[
+        Literal["auto", "yes", "no"], typer.Option(help="measure the torch model; auto: if torch is installed")
+    ] = "auto",
+    as_json: Json = False,
+) -> None:
+    """measure what retrieval loses from torch to the gallery"""
+    from serving.gallery import Gallery
+    from serving.served import measure
+
+    with_torch = {"auto": None, "yes": True, "no": False}[torch]
+    with Gallery.open(gallery) as opened:
+        images = _served_images(opened, dataset, split, data)
+        outcome = measure(opened, model or opened.model_ref, images, with_torch, queries)
+    if as_json:
+        print_json(outcome)
+    else:
+        _print_steps(outcome)
+
+
+def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
+    """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
+    from zoo.datasets import load
+    from zoo.datasets.dataset import FOLDER
+    from zoo.errors import DatasetError
+    from zoo.reading import readable
+
+    if dataset or data:
+        images = load(dataset or gallery.card.dataset, split, data)
+        images, unreadable = readable(images) if images.name == FOLDER else (images, {})
+        note_left_out(unreadable.values())
+        return images
+    try:
+        return load(gallery.card.dataset, split)
+    except DatasetError as error:
+        note(f"only the gallery is measured; name the images to embed with --dataset: {error}")
+        return None
+
+
+def _print_steps(outcome: dict[str, Any]) -> None:
+    index = outcome["index"]
+    print(f"{outcome['gallery']}: {outcome['items']:,} items embedded by {outcome['model']}, {index['kind']} index")
+    if (recall := outcome["index_recall_at_10"]) is not None:
+        print(f"the index finds {recall:.4f} of the 10 nearest that exact search finds")
+    if outcome["dataset"]:
+        same = "the gallery's own images" if outcome["same_images"] else "not the gallery's images: apart from it"
+        print(f"models are measured on {outcome['dataset']} ({same})")
+    columns = ("step", "queries", "R@1", "loss of R@1", "95 %", "MAP@R", "loss of MAP@R", "95 %")
+    numbers = [column for column in columns[1:] if column != "95 %"]
+    print_table(columns, [_step_cells(step) for step in outcome["steps"]], numbers)
+
+
+def _step_cells(step: dict[str, Any]) -> list[str]:
+    cells = [step["step"], f"{step['queries']:,}"]
+    for name in ("recall_at_1", "map_at_r"):
+        loss = step["loss"]
+        bounds = loss["intervals"].get(name) if loss else None
+        cells += [
+            f"{step['metrics'][name]:.4f}",
+            f"{loss[name]:+.4f}" if loss else "-",
+            f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if bounds else "-",
+        ]
+    return cells
+
+
+# zoo benchmark metrics
+
+PICTURE_FORMATS = (".png", ".svg", ".pdf", ".html")
+
+
+@app.command(
+    "metrics",
+    epilog="""\
+  zoo benchmark metrics                       the tables
+  zoo benchmark metrics --out metrics.png     and a picture (or .svg, .pdf, .html)
+  zoo benchmark metrics --seed 3 --json
+
+Three embeddings that R@1, NMI and F1 cannot tell apart, but R-precision and MAP@R can. Figure 1 of Reality (Musgrave et
+al. 2020) shows such embeddings. Its points are not published; these are our own: classes that fill 30, 75 or 94 % of
+their sector of the plane, measured as any embedding is (zoo score, zoo evaluate).""",
+)
+def metrics(
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="seed of the points")] = 0,
+    as_json: Json = False,
+) -> None:
+    """show what each metric sees, on made-up embeddings"""
+    from zoo.errors import UsageError
+    from zoo.report.metric_examples import embeddings, rankings
+
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: a seed is a whole number from 0 on.", code="negative-seed")
+    if out is not None:
+        _check_picture(out)
+    embedded, ranked = embeddings(seed), rankings()
+    if out is not None:
+        _write_picture(out, embedded, ranked)
+    if as_json:
+        _print_metrics_json(seed, embedded, ranked)
+        return
+    _print_metric_tables(embedded, ranked)
+    if out is not None:
+        print(f"\nThe picture: {out}")
+
+
+def _check_picture(path: Path) -> None:
+    from zoo.errors import UsageError
+    from zoo.report.pictures import check_available
+
+    if path.suffix.lower() not in PICTURE_FORMATS:
+        raise UsageError(f"--out {path}: its name ends in one of {', '.join(PICTURE_FORMATS)}.", code="unknown-format")
+    check_available()
+
+
+def _write_picture(path: Path, embedded: list[Embedded], ranked: list[Ranked]) -> None:
+    from zoo.files import write_bytes
+    from zoo.report.metric_page import as_html
+    from zoo.report.metric_picture import draw
+
+    kind = path.suffix.lower().removeprefix(".")
+    content = as_html(embedded, ranked).encode() if kind == "html" else draw(embedded, ranked, kind)
+    with write_errors(path):
+        write_bytes(path, content)
+
+
+def _print_metrics_json(seed: int, embedded: list[Embedded], ranked: list[Ranked]) -> None:
+    from zoo.report.metric_examples import CLASSES, EACH, RELATIVES
+
+    print_json(
+        {
+            "seed": seed,
+            "classes": CLASSES,
+            "points_per_class": EACH,
+            "relatives": RELATIVES,
+            "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
+            "rankings": [{"name": r.name, "found": r.found, "metrics": r.metrics} for r in ranked],
+        }
+    )
+
+
+def _print_metric_tables(embedded: list[Embedded], ranked: list[Ranked]) -> None:
+    from zoo.report.metric_examples import CLASSES, EACH, METRICS, RANKED, RELATIVES, percent
+
+    print(f"{CLASSES} classes of {EACH} points in the plane, made for this table (no paper's); %")
+    rows = [[row.name, *(percent(row.metrics[name]) for name in METRICS)] for row in embedded]
+    print_table(("classes are", *METRICS.values()), rows, numbers=METRICS.values())
+    print(f"\na query with {RELATIVES} relatives, by which of its first {RELATIVES} results are such; %")
+    rows = [[row.name, *(percent(row.metrics[name]) for name in RANKED)] for row in ranked]
+    print_table(("found", *RANKED.values()), rows, numbers=RANKED.values())

@@ -14,16 +14,10 @@ COMMANDS = {
     "finetune": "training.finetuning.command:COMMAND",
     "distill": "training.distilling.command:COMMAND",
     "publish-all": "training.publishing.command:COMMAND",
-    "benchmark list": "zoo.cli.benchmark_list:COMMAND",
-    "benchmark compare": "zoo.cli.benchmark_compare:COMMAND",
-    "benchmark metrics": "zoo.cli.benchmark_metrics:COMMAND",
-    "benchmark models": "zoo.cli.benchmark_models:COMMAND",
-    "benchmark report": "zoo.cli.benchmark_report:COMMAND",
     "benchmark run": "training.studies.commands:RUN",
     "benchmark resume": "training.studies.commands:RESUME",
     "benchmark studies": "training.studies.commands:STUDIES",
     "benchmark search": "training.studies.search_command:COMMAND",
-    "benchmark served": "serving.served_command:COMMAND",
 }
 
 
