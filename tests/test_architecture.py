@@ -94,7 +94,7 @@ def in_fresh_process(code: str) -> str:
         "serving.gallery, serving.service, serving.app, serving.client",
         "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
         "training.command, zoo.cli.export",
-        "training.frozen.command, training.finetuning.command, training.publishing.command, zoo.features",
+        "training.frozen.command, training.finetuning.command, zoo.features",
         "training.distilling.command, training.distilling.pictures",
     ],
 )

@@ -13,7 +13,6 @@ COMMANDS = {
     "features": "training.frozen.command:COMMAND",
     "finetune": "training.finetuning.command:COMMAND",
     "distill": "training.distilling.command:COMMAND",
-    "publish-all": "training.publishing.command:COMMAND",
     "benchmark run": "training.studies.commands:RUN",
     "benchmark resume": "training.studies.commands:RESUME",
     "benchmark studies": "training.studies.commands:STUDIES",

@@ -5,30 +5,35 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, TextIO
 
 import pytest
-import torch
+from filelock import FileLock
 
 from tests.models import CARD
+from tests.raising import raises
 from tests.zoo.hub_server import running
-from training.publishing import runner, throughput
-from training.publishing.estimate import _bytes, cost, decoded
-from training.publishing.rows import Options, Row, Step, rows_of
-from training.publishing.runner import run_all
-from training.publishing.state import State, held
-from training.publishing.throughput import given, measured
+from tools import publish_all
+from tools.publish_all import (
+    Options,
+    PlannedModel,
+    State,
+    Step,
+    cost,
+    decoded_bytes,
+    graph_bytes,
+    main,
+    models_of,
+    publish,
+    run_all,
+    throughput_of,
+)
 from training.recipes import RECIPES
-from zoo.cli.main import main
+from zoo.cli.main import main as zoo_main
 from zoo.errors import RecipeError, UsageError
-
-
-def silent(line: str) -> None:
-    pass
 
 
 def write_folder(folder: Path, **changes: Any) -> None:
@@ -39,27 +44,28 @@ def write_folder(folder: Path, **changes: Any) -> None:
 
 
 def test_the_papers_are_all_recipes_but_the_small_twins() -> None:
-    rows = rows_of(["papers"], Options())
+    rows = models_of(["papers"], Options())
     assert {row.name for row in rows} == {name for name in RECIPES if "-conv4-" not in name}
     datasets = [row.dataset for row in rows]
     assert sorted(datasets, key=datasets.index) == datasets  # each in one piece
 
 
 def test_patterns_and_names_are_rows_once_each() -> None:
-    rows = rows_of(["diva-r50-cub", "diva-*-cub", "group2-ibn-cub"], Options())
+    rows = models_of(["diva-r50-cub", "diva-*-cub", "group2-ibn-cub"], Options())
     names = [row.name for row in rows]
     assert names[0] == "diva-r50-cub"
     assert len(names) == len(set(names)) > 5
     assert len(rows[-1].recipes) == 2
-    with pytest.raises(UsageError, match="Did you mean 'diva-r50-cub'"):
-        rows_of(["diva-r50-cubs"], Options())
-    with pytest.raises(RecipeError, match="no setting"):
-        rows_of(["diva-r50-cub"], Options(settings=("shedule.epochs=1",)))
+    with raises(UsageError, "unknown-recipe") as caught:
+        models_of(["diva-r50-cubs"], Options())
+    assert "'diva-r50-cub'" in str(caught.value)
+    with pytest.raises(RecipeError):
+        models_of(["diva-r50-cub"], Options(settings=("shedule.epochs=1",)))
 
 
 def test_a_row_is_commands_of_zoo() -> None:
     options = Options("data", "org", True, "cuda", ("schedule.epochs=1",), (("ibn", "w"),), ("fp32", "int8"))
-    (row,) = rows_of(["group-ibn-cub"], options)
+    (row,) = models_of(["group-ibn-cub"], options)
     assert [(step.name, step.needed) for step in row.steps] == [
         ("train", True),
         ("evaluate", True),
@@ -73,16 +79,16 @@ def test_a_row_is_commands_of_zoo() -> None:
         assert command[command.index("--device") + 1] == "cuda"
     train = " ".join(row.steps[0].command)
     settings = "--set backbone.pretrained=w --set schedule.epochs=1"
-    assert train == f"train group-ibn-cub --data data --device cuda {settings} --quiet --json"
+    assert train == f"train group-ibn-cub --data data --device cuda {settings} --no-eval --quiet --json"
     assert row.steps[-1].command == ("push", "group-ibn-cub", "org/group-ibn-cub", "--private", "--json")
-    assert rows_of(["group-ibn-cub"], Options())[0].steps[-1].name == "verify"
-    with pytest.raises(UsageError, match="must hold fp32"):
-        rows_of(["group-ibn-cub"], Options(precisions=("int8",)))
+    assert models_of(["group-ibn-cub"], Options())[0].steps[-1].name == "verify"
+    with raises(UsageError, "no-fp32"):
+        models_of(["group-ibn-cub"], Options(precisions=("int8",)))
 
 
 def test_costs_by_hand() -> None:
     rates = {"r50": 1000.0}
-    (margin,) = rows_of(["margin-r50-cub"], Options())
+    (margin,) = models_of(["margin-r50-cub"], Options())
     recipe = margin.recipes[0]
     found = cost(margin, rates, ("fp32", "fp16"))
     steps = 5_864 // recipe.batch.size
@@ -90,47 +96,42 @@ def test_costs_by_hand() -> None:
     assert found.hours == pytest.approx(found.images / 1000 / 3600)
     parameters = 23_508_032 + (2048 + 1) * recipe.dim  # torchvision's ResNet-50 without its classifier
     assert found.disk == pytest.approx(parameters * (4 + 4.1 + 2.1))
-    assert decoded(margin) == 5_864 * 384 * 384 * 3
-    (diva,) = rows_of(["diva-r50-cub"], Options())
+    assert decoded_bytes(margin) == 5_864 * 384 * 384 * 3
+    (diva,) = models_of(["diva-r50-cub"], Options())
     passed = 200 * (5_864 // 112) * 112
     assert cost(diva, rates, ()).images == round(passed * 4 / 3 + 5_864 / 3)
-    (turned,) = rows_of(["diva-rotation-r50-cub"], Options())
+    (turned,) = models_of(["diva-rotation-r50-cub"], Options())
     assert cost(turned, rates, ()).images == 4 * passed
-    (shorter,) = rows_of(["diva-rotation-r50-cub"], Options(settings=("schedule.epochs=2",)))
+    (shorter,) = models_of(["diva-rotation-r50-cub"], Options(settings=("schedule.epochs=2",)))
     assert cost(shorter, rates, ()).images == 4 * passed // 100
 
 
 def test_graphs_take_no_more_bytes_than_were_estimated() -> None:
     """Beside what the exports of these architectures took, with layers in float where int8 was too much for them."""
-    measured = json.loads((Path(__file__).parents[3] / "docs" / "exports.json").read_text())["rows"]
+    measured = json.loads((Path(__file__).parents[2] / "docs" / "exports.json").read_text())["rows"]
     sizes = {row["architecture"]: row for row in measured if row["recipe"]}
-    rows = {row.recipes[0].backbone.architecture.partition(".")[0]: row for row in rows_of(["papers"], Options())}
+    rows = {row.recipes[0].backbone.architecture.partition(".")[0]: row for row in models_of(["papers"], Options())}
     assert rows.keys() <= sizes.keys()
     for architecture, row in rows.items():
         for precision, variant in sizes[architecture]["variants"].items():
             taken = variant["bytes"] / sizes[architecture]["parameters"]
-            assert taken <= _bytes(row, precision) <= 1.15 * taken, (architecture, precision)
+            assert taken <= graph_bytes(row, precision) <= 1.15 * taken, (architecture, precision)
 
 
-def test_rates_are_given_or_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throughput, "SECONDS", 0.1)
-    rows = rows_of(["margin-conv4-glyphs", "margin-r50-cub"], Options())
-    assert given(["5"], rows) == {"conv4": 5, "r50": 5}
-    assert given(["r50=7.5"], rows) == {"r50": 7.5}
+def test_rates_are_given_by_backbone_or_for_all() -> None:
+    rows = models_of(["margin-conv4-glyphs", "margin-r50-cub"], Options())
+    assert throughput_of(["5"], rows) == {"conv4": 5, "r50": 5}
+    assert throughput_of(["r50=7.5"], rows) == {"r50": 7.5}
     for wrong in ("fast", "r50=0", "r50=nan", "gn=5", "r50=inf"):
-        with pytest.raises(UsageError, match=r"expected images a second.* \(conv4, r50\)"):
-            given([wrong], rows)
-    said: list[str] = []
-    found = measured(rows, {"r50": 7.5}, torch.device("cpu"), said.append)
-    assert found["r50"] == 7.5
-    assert found["conv4"] > 1
-    assert len(said) == 1
-    assert "this CPU (no GPU)" in said[0]
+        with raises(UsageError, "bad-throughput") as caught:
+            throughput_of([wrong], rows)
+        assert "conv4, r50" in str(caught.value)
+    assert cost(rows[1], {}, ()).hours == pytest.approx(cost(rows[1], {"r50": 1000.0}, ()).hours)
 
 
-def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> Row:
+def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> PlannedModel:
     """A row whose steps are quick commands."""
-    (row,) = rows_of(["margin-conv4-glyphs"], Options())
+    (row,) = models_of(["margin-conv4-glyphs"], Options())
     steps = tuple(Step(" ".join(command[:2]), command, command[0] != optional) for command in commands)
     return dataclasses.replace(row, name=name, steps=steps)
 
@@ -140,11 +141,10 @@ def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path
         write_folder(own_zoo / "models" / name)
     good, bad = ("list", "--json"), ("info", "margin-conv4-glyfs")
     rows = [row_of("one", good, bad, ("list", "--dataset", "glyphs")), row_of("two", bad, good, optional="info")]
-    with held(tmp_path):
-        tally = run_all(rows, State(tmp_path), silent)
+    tally = run_all(rows, State(tmp_path))
     assert list(tally.failed) == ["one"]
-    assert "there is no model 'margin-conv4-glyfs'" in tally.failed["one"]["info margin-conv4-glyfs"]
-    assert list(tally.partly) == ["two"]
+    assert "margin-conv4-glyfs" in tally.failed["one"]["info margin-conv4-glyfs"]
+    assert list(tally.without_some_variants) == ["two"]
     state = json.loads((tmp_path / "state.json").read_text())["rows"]
     assert {name: [step["status"] for step in steps.values()] for name, steps in state.items()} == {
         "one": ["done", "failed"],
@@ -154,8 +154,8 @@ def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path
 
     mended = [row_of("one", good, ("list", "--dataset", "glyphs")), row_of("two", good)]
     first = json.loads((tmp_path / "state.json").read_text())["rows"]["one"]["list --json"]
-    again = run_all(mended[:1], State(tmp_path), silent)
-    assert again.whole == ["one"]
+    again = run_all(mended[:1], State(tmp_path))
+    assert again.done == ["one"]
     now = json.loads((tmp_path / "state.json").read_text())["rows"]["one"]
     assert now["list --json"] == first  # not made again
     assert list(now) == ["list --json", "list --dataset"]
@@ -170,10 +170,9 @@ def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path:
     assert State(tmp_path).is_done(row, row.steps[0])
     assert not state.is_done(row, dataclasses.replace(row.steps[0], command=("list",)))
     assert not state.is_done(dataclasses.replace(row, recipes=(RECIPES["ms-conv4-glyphs"](),)), row.steps[0])
-    assert not state.is_other(row, row.steps[0])
     for changes in ({"dim": 8, "heads": CARD.heads[:1]}, {}):
         write_folder(folder, **changes)
-        assert state.is_other(row, row.steps[0]) == (not state.is_done(row, row.steps[0])) == bool(changes)
+        assert state.is_done(row, row.steps[0]) == (not changes)
     (folder / "recipe.json").write_text("trained once more")
     assert not state.is_done(row, row.steps[0])
     write_folder(folder)
@@ -181,7 +180,6 @@ def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path:
     assert not state.is_done(row, row.steps[0])
     (folder / "card.json").unlink()
     assert not state.is_done(row, row.steps[0])
-    assert not state.is_other(row, row.steps[0])
 
 
 @pytest.fixture
@@ -191,112 +189,81 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
         assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
         with redirect_stdout(stdout), redirect_stderr(stdout):
-            return CompletedProcess(words, main(words[3:]))
+            return CompletedProcess(words, zoo_main(words[3:]))
 
-    monkeypatch.setattr(runner.subprocess, "run", run)
+    monkeypatch.setattr(publish_all.subprocess, "run", run)
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_variant_that_fails_leaves_what_came_after_it_alone(tmp_path: Path, own_zoo: Path) -> None:
+def test_a_variant_that_fails_leaves_what_came_after_it_alone(
+    tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_folder(own_zoo / "models" / "one")
     good, bad, last = ("list", "--json"), ("info", "margin-conv4-glyfs"), ("list", "--dataset", "glyphs")
     row = row_of("one", good, bad, last, optional="info")
     said: list[str] = []
+    monkeypatch.setattr(publish_all, "say", said.append)
     for _ in range(2):
-        assert list(run_all([row], State(tmp_path), said.append).partly) == ["one"]
+        assert list(run_all([row], State(tmp_path)).without_some_variants) == ["one"]
     made = [line.split(":")[0].strip() for line in said if line.startswith("  ")]
     assert made == ["list --json", "info margin-conv4-glyfs", "list --dataset", "info margin-conv4-glyfs"]
     state = State(tmp_path)
     state.record(row, row.steps[1], {"status": "done"})  # it can be made after all: what follows rests on it
     assert [state.is_done(row, step) for step in row.steps] == [True, True, False]
-    assert list(state.rows["one"]) == ["list --json", "info margin-conv4-glyfs"]
+    assert list(state.models["one"]) == ["list --json", "info margin-conv4-glyfs"]
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_model_that_was_trained_over_is_not_published(tmp_path: Path, own_zoo: Path) -> None:
+def test_a_model_that_was_trained_over_is_not_published(
+    tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = own_zoo / "models" / "one"
     write_folder(folder)
     row = row_of("one", ("list", "--json"), ("list", "--dataset", "glyphs"))
-    run_all([row], State(tmp_path), silent)
+    run_all([row], State(tmp_path))
     write_folder(folder, dim=8, heads=CARD.heads[:1])
     said: list[str] = []
-    run_all([row], State(tmp_path), said.append)
-    assert "list --json: again, for the folder one holds another model" in said[1]
-    assert [line.split(":")[0].strip() for line in said[2:]] == ["list --json", "list --dataset"]
-
-
-def test_too_little_memory_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    (row,) = rows_of(["margin-r50-cub"], Options(settings=("batch.chunk=6",)))
-
-    def refuse(error: Exception) -> Callable[..., float]:
-        def measure(*_: object) -> float:
-            raise error
-
-        return measure
-
-    with pytest.raises(RuntimeError) as lack:
-        torch.empty(1 << 60, dtype=torch.uint8)  # the system's own words
-    for error in (torch.OutOfMemoryError("CUDA out of memory"), lack.value, MemoryError()):
-        monkeypatch.setattr(throughput, "_measure", refuse(error))
-        with pytest.raises(UsageError, match=r"on 6 images of 224 x 224 .*: --throughput r50=N "):
-            measured([row], {}, torch.device("cpu"), silent)
-    monkeypatch.setattr(throughput, "_measure", refuse(RuntimeError("a bug")))
-    with pytest.raises(RuntimeError, match="a bug"):
-        measured([row], {}, torch.device("cpu"), silent)
-
-
-def test_the_rate_is_measured_in_the_recipes_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throughput, "SECONDS", 0.0)
-    seen: list[int] = []
-    create = throughput.create_trunk
-
-    def watched(*args: Any) -> torch.nn.Module:
-        trunk = create(*args)
-        trunk.register_forward_pre_hook(lambda _, images: seen.append(len(images[0])))
-        return trunk
-
-    monkeypatch.setattr(throughput, "create_trunk", watched)
-    for chunk, sizes in ((0, {8}), (3, {3, 2})):
-        (row,) = rows_of(["margin-conv4-glyphs"], Options(settings=(f"batch.chunk={chunk}",)))
-        seen.clear()
-        assert measured([row], {}, torch.device("cpu"), silent)["conv4"] > 0
-        assert set(seen) == sizes
+    monkeypatch.setattr(publish_all, "say", said.append)
+    run_all([row], State(tmp_path))
+    assert [line.split(":")[0].strip() for line in said[1:]] == ["list --json", "list --dataset"]
 
 
 def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> None:
-    with held(tmp_path), pytest.raises(UsageError, match="another process publishes"), held(tmp_path):
-        pass
+    with FileLock(tmp_path / "lock"), raises(UsageError, "busy"):
+        publish([], tmp_path, as_json=True)
     (tmp_path / "state.json").write_text("{")
-    with pytest.raises(UsageError, match=r"state\.json cannot be read"):
+    with raises(UsageError, "damaged-state"):
         State(tmp_path)
 
 
 def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zoo: Path) -> None:
-    command = ["publish-all", "--dry-run", "--study", "margin-r50-*", "--throughput", "900", "--org", "o"]
+    command = ["--dry-run", "--study", "margin-r50-*", "--throughput", "900", "--org", "o"]
     assert main([*command, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in plan["rows"]] == [f"margin-r50-{name}" for name in ("cub", "cars", "sop")]
-    assert plan["total"]["throughput"] == {"source": "as given", "images_per_second": {"r50": 900}}
+    assert plan["total"]["images_per_second"] == {"r50": 900}
     assert plan["rows"][0]["steps"][-1]["command"][:3] == ["zoo", "push", "margin-r50-cub"]
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "3 models" in text
     assert "GB of decoded images" in text
     assert not (own_zoo / "publishing").exists()
-    for wrong in (["--precision", "fp8"], ["--weights", "ibn"], ["--study", "nothing-*"]):
-        assert main(["publish-all", "--dry-run", *wrong]) == 2
+    assert main(["--dry-run", "--study", "nothing-*"]) == 2
+    for wrong in (["--precision", "fp8"], ["--weights", "ibn"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["--dry-run", *wrong])
 
 
 def test_the_page_says_what_the_plan_of_all_papers_says(capsys: pytest.CaptureFixture[str]) -> None:
-    page = " ".join((Path(__file__).parents[3] / "docs" / "publish.md").read_text().split())
-    assert main(["publish-all", "--dry-run", "--throughput", "1000", "--json"]) == 0
+    page = " ".join((Path(__file__).parents[2] / "docs" / "publish.md").read_text().split())
+    assert main(["--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     total = plan["total"]
     assert f"All {total['rows']} paper models" in page
     assert f"{total['hours']:.0f} GPU hours at an assumed 1,000 images/s" in page
     assert f"{total['disk'] / 1e9:.0f} GB with all ONNX variants" in page
     assert f"{total['decoded_images'] / 1e9:.0f} GB for the decoded images" in page
-    products = {row.recipes[0].data.side: decoded(row) for row in rows_of(["*-sop"], Options())}
+    products = {row.recipes[0].data.side: decoded_bytes(row) for row in models_of(["*-sop"], Options())}
     alone, large, small = (f"{size / 1e9:.0f}" for size in (sum(products.values()), products[384], products[256]))
     told = f"Online Products alone {alone}: {large} as squares of 384 pixels, {small} as squares of 256)"
     assert told in page
@@ -317,11 +284,11 @@ def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pyt
             settings=("schedule.epochs=1", "schedule.steps=2", "data.validation=0"),
             precisions=("fp32",),
         )
-        rows = rows_of(["contrastive-conv4-glyphs"], options)
-        tally = run_all(rows, State(tmp_path), silent)
-        assert tally.to_json() == {"done": ["contrastive-conv4-glyphs"], "without_some_variants": {}, "failed": {}}
+        rows = models_of(["contrastive-conv4-glyphs"], options)
+        tally = run_all(rows, State(tmp_path))
+        assert tally == publish_all.Tally(["contrastive-conv4-glyphs"])
         asked = len(hub.requests)
-        assert run_all(rows, State(tmp_path), silent).whole == ["contrastive-conv4-glyphs"]
+        assert run_all(rows, State(tmp_path)).done == ["contrastive-conv4-glyphs"]
         assert len(hub.requests) == asked
     steps = json.loads((tmp_path / "state.json").read_text())["rows"]["contrastive-conv4-glyphs"]
     assert list(steps) == ["train", "evaluate", "export fp32", "verify", "push"]

@@ -1,1 +1,0 @@
-"""Train, measure, export, verify and publish many recipes, one after another: `zoo publish-all`."""
