@@ -217,7 +217,7 @@ def test_list(capsys, toy):
     assert main(["list", "--backbone", "pool", "--status", "recipe"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no model matches" in err
+    assert "zoo list" in err
 
 
 @pytest.mark.usefixtures("toy")
@@ -251,7 +251,7 @@ def test_info(capsys, toy):
     assert zoo.info("toy-pool").card.fingerprint in out
     assert str(toy) in out
     assert main(["info", "toy-pol"]) == 2
-    assert "Did you mean 'toy-pool'" in capsys.readouterr().err
+    assert "'toy-pool'" in capsys.readouterr().err
     (toy / "results.json").write_text("nonsense")
     assert main(["info", "toy-pool"]) == 1
     assert "results.json" in capsys.readouterr().err
@@ -323,16 +323,16 @@ def test_evaluate_adds_groups_of_metrics(capsys, pictures):
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["evaluate", "toy-pol", "--runtime", "onnx"], 2, "Did you mean 'toy-pool'"),
-        ([*EVALUATE[:3], "onxx", *EVALUATE[4:], "--data", "DIR"], 2, "Did you mean 'onnx'"),
+        (["evaluate", "toy-pol", "--runtime", "onnx"], 2, "'toy-pool'"),
+        ([*EVALUATE[:3], "onxx", *EVALUATE[4:], "--data", "DIR"], 2, "'onnx'"),
         ([*EVALUATE, "--data", "DIR", "--precision", "fp12"], 2, "fp12"),
         ([*EVALUATE, "--data", "nowhere"], 2, "nowhere"),
-        ([*EVALUATE[:-1], "foldr"], 2, "Did you mean 'folder'"),
-        ([*EVALUATE, "--data", "DIR", "--split", "tset"], 2, "Did you mean 'test'"),
+        ([*EVALUATE[:-1], "foldr"], 2, "'folder'"),
+        ([*EVALUATE, "--data", "DIR", "--split", "tset"], 2, "'test'"),
         ([*EVALUATE, "--data", "DIR", "-k", "1,99"], 2, "recall_at_99"),
-        ([*EVALUATE, "--data", "DIR", "--metrics", "structur"], 2, "Did you mean 'structure'"),
+        ([*EVALUATE, "--data", "DIR", "--metrics", "structur"], 2, "'structure'"),
         ([*EVALUATE, "--data", "DIR", "--batch-size", "0"], 2, "batch_size"),
-        ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "cannot be written"),
+        ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "/proc/none/x.json"),
     ],
 )
 @pytest.mark.usefixtures("toy")

@@ -1,4 +1,4 @@
-"""What comes after -- is a word of the command, whatever it begins with, and wherever its options stand."""
+"""Words after --: each is an argument of the command, also if it begins with a dash, and wherever options stand."""
 
 from __future__ import annotations
 

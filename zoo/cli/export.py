@@ -197,7 +197,7 @@ def text_tower(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """give a model a text tower, so that texts find its images"""
+    """add a text tower to a model, so that texts find its images"""
     from exports.copies import writable
     from exports.text import attach
     from zoo.loading import find

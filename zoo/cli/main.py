@@ -95,7 +95,7 @@ COMMANDS = (
     Entry("ensemble", "zoo.cli.models", TRAIN, "join trained models into one that concatenates their embeddings"),
     Entry("convert", "zoo.cli.models", TRAIN, "convert a published .pth file of pretrained weights to safetensors"),
     Entry("export", "zoo.cli.export", PUBLISH, "export a model to ONNX and prove it equal to the torch model"),
-    Entry("text-tower", "zoo.cli.export", PUBLISH, "give a model a text tower, so that texts find its images"),
+    Entry("text-tower", "zoo.cli.export", PUBLISH, "add a text tower to a model, so that texts find its images"),
     Entry("push", "zoo.cli.models", PUBLISH, "check a model and push it to the Hugging Face Hub"),
     Entry("gallery add", "zoo.cli.gallery", ITEMS, "add single images to a gallery"),
     Entry("gallery remove", "zoo.cli.gallery", ITEMS, "remove items from a gallery"),
