@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from training.recipe import Ensemble, Recipe
-from training.recipes import RECIPES
+from training.recipes import RECIPES, standard_recipe
 
 IDENTITY = ("name", "method", "seed", "sources")
 """What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
@@ -25,7 +25,7 @@ def origin_facts(recipe: Recipe | Ensemble, name: str | None = None) -> dict[str
     name = recipe.name if name is None else name
     if name not in RECIPES or (isinstance(recipe, Recipe) and recipe.data.features):
         return UNKNOWN
-    return {"origin": name, "settings": changes(recipe, RECIPES[name]())}
+    return {"origin": name, "settings": changes(recipe, standard_recipe(name))}
 
 
 def changes(recipe: Recipe | Ensemble, standard: Recipe | Ensemble) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from training.recipe import Ensemble, Objective, Recipe
-from training.recipes import RECIPES
+from training.recipes import RECIPES, standard_recipe
 from training.settings import override
 from training.tables import check, with_defaults
 from zoo import datasets
@@ -23,7 +23,7 @@ def resolve(
     """
     if name not in RECIPES:
         raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
-    made, settings = RECIPES[name](), list(settings)
+    made, settings = standard_recipe(name), list(settings)
     if isinstance(made, Recipe):
         recipe = _changed(made, settings)
         seed = recipe.seed if seed is None else seed
@@ -47,11 +47,11 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
 
 def with_custom_name(made: Recipe | Ensemble, name: str) -> Recipe | Ensemble:
     """Return what was made of the recipe `name`, each changed objective named by `custom`."""
-    standard = RECIPES[name]()
-    if isinstance(made, Ensemble) and isinstance(standard, Ensemble):
-        pairs = zip(made.members, standard.members, strict=True)
+    known = standard_recipe(name)
+    if isinstance(made, Ensemble) and isinstance(known, Ensemble):
+        pairs = zip(made.members, known.members, strict=True)
         return dataclasses.replace(made, members=tuple(custom(*pair) for pair in pairs))
-    return custom(made, standard) if isinstance(made, Recipe) and isinstance(standard, Recipe) else made
+    return custom(made, known) if isinstance(made, Recipe) and isinstance(known, Recipe) else made
 
 
 def custom(recipe: Recipe, standard: Recipe) -> Recipe:

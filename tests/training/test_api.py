@@ -11,7 +11,7 @@ from PIL import Image
 
 import zoo
 from tests.training.toys import recipe
-from training import api, loop
+from training import api, loop, recipes
 from training.processes import Processes
 from training.recipe import Data, Ensemble, Recipe, Schedule
 from zoo.cli.main import main
@@ -117,12 +117,17 @@ def test_an_ensemble_is_measured_once_joined(pictures: Path, own_zoo: Path) -> N
 
 
 def test_the_command_prints_the_scores_and_leaves_them_out_on_request(
-    pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+    pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ["data.dataset=folder", "schedule.epochs=1", "schedule.steps=1", "batch.size=8", "data.validation=0"]
     command = ["train", "margin-conv4-glyphs", "--data", str(pictures), "--as", "mine", "--quiet", "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
+    built: list[Recipe] = []
+    make = recipes.RECIPES["margin-conv4-glyphs"]
+    monkeypatch.setitem(recipes.RECIPES, "margin-conv4-glyphs", lambda: built.append(make()) or built[-1])
+    recipes.standard_recipe.cache_clear()
     assert main(command) == 0
+    assert len(built) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["evaluation"]["metrics"].keys() >= {"recall_at_1", "map_at_r"}
     folder = own_zoo / "models" / "mine"

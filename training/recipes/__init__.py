@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from training.recipe import Ensemble, Recipe
 from training.recipes import diva, group, reality, revisiting, sharing, small
@@ -14,6 +15,12 @@ RECIPES: dict[str, Callable[[], Recipe | Ensemble]] = {
 
 FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920}
 """Pooled features of the backbones, which are the embedding of a recipe without heads."""
+
+
+@cache
+def standard_recipe(name: str) -> Recipe | Ensemble:
+    """Return the recipe or the ensemble of a name in `RECIPES`, without settings; it is built once."""
+    return RECIPES[name]()
 
 
 def catalogue() -> dict[str, dict[str, object]]:
