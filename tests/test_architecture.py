@@ -93,9 +93,8 @@ def in_fresh_process(code: str) -> str:
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.service, serving.app, serving.client",
         "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-        "training.command, zoo.cli.export",
-        "training.frozen.command, training.finetuning.command, zoo.features",
-        "training.distilling.command, training.distilling.pictures",
+        "zoo.cli.train, zoo.cli.export, zoo.features",
+        "training.distilling.pictures",
     ],
 )
 def test_without_torch(what: str) -> None:

@@ -9,10 +9,10 @@ from zoo.cli.command import Command
 from zoo.cli.parsing import Parser
 
 COMMANDS = {
-    "train": "training.command:COMMAND",
-    "features": "training.frozen.command:COMMAND",
-    "finetune": "training.finetuning.command:COMMAND",
-    "distill": "training.distilling.command:COMMAND",
+    "benchmark run": "training.studies.commands:RUN",
+    "benchmark resume": "training.studies.commands:RESUME",
+    "benchmark studies": "training.studies.commands:STUDIES",
+    "benchmark search": "training.studies.search_command:COMMAND",
     "benchmark run": "training.studies.commands:RUN",
     "benchmark resume": "training.studies.commands:RESUME",
     "benchmark studies": "training.studies.commands:STUDIES",

@@ -128,7 +128,7 @@ def _metadata(text: str) -> dict[str, Any]:
 def remove(
     gallery: GalleryFolder,
     ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="ids of items, as zoo gallery list shows them")
+        list[int] | None, typer.Argument(metavar="ID", help="ids of items, as zoo gallery list shows them")
     ] = None,
     label: Annotated[str | None, typer.Option(help="remove all items of this label instead")] = None,
     yes: Yes = False,

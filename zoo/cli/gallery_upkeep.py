@@ -141,7 +141,7 @@ def backend(
     gallery: GalleryFolder,
     address: Annotated[
         str | None,
-        typer.Argument(metavar="[BACKEND]", help="faiss, or the address of a collection (default: print it)"),
+        typer.Argument(metavar="BACKEND", help="faiss, or the address of a collection (default: print it)"),
     ] = None,
     as_json: Json = False,
 ) -> None:

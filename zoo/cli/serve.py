@@ -42,9 +42,7 @@ Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-
 def serve(
     galleries: Annotated[
         list[str],
-        typer.Argument(
-            metavar="GALLERY...", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"
-        ),
+        typer.Argument(metavar="GALLERY", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"),
     ],
     host: Annotated[str, typer.Option(help="address to serve at")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to serve at; 0 takes a free one")] = 3000,

@@ -14,9 +14,9 @@ import zoo
 from tests.training.frozen.pictures import make_model, write_pictures
 from training import state
 from training.finetuning import finetune as finetuning
-from training.finetuning.command import _known
 from training.finetuning.finetune import Wish, finetune
 from training.finetuning.history import check_name, seen, unreadable
+from zoo.cli.train import novelty
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
@@ -76,8 +76,8 @@ def test_a_second_finetune_leaves_the_first_as_it_is(
     assert expected
     assert list(again.seen) == again.to_json()["seen_by_base"] == expected
     assert json.loads((own_zoo / "models" / "more" / "recipe.json").read_text())["seen_by_base"] == expected
-    assert expected[0] in _known(again.seen)
-    assert _known(()) == "that it never saw"
+    assert expected[0] in novelty(again.seen)
+    assert novelty(()) == "that it never saw"
 
 
 def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
@@ -155,9 +155,9 @@ def test_a_history_that_is_cut_off_is_not_taken_for_none(base: Path, own_zoo: Pa
             (folder / "recipe.json").write_bytes(data[:end])
             assert unreadable(second) == folder / "recipe.json"
         (folder / "recipe.json").write_bytes(data)
-    said = _known((), base / "recipe.json")
+    said = novelty((), base / "recipe.json")
     assert "never saw" not in said
     assert f"is not known, because {base / 'recipe.json'} cannot be read" in said
-    both = _known(("a",), base / "recipe.json")
+    both = novelty(("a",), base / "recipe.json")
     assert "1 of them the model that it starts from was finetuned on (a)" in both
     assert "seen more of them is not known" in both

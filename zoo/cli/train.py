@@ -1,0 +1,498 @@
+"""`zoo train`, `finetune`, `distill` and `features`: new models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from zoo.cli.options import (
+    BatchSize,
+    Device,
+    Json,
+    Model,
+    NewName,
+    Quiet,
+    Seed,
+    Settings,
+    Strict,
+    TestShare,
+    model_name,
+    strict_status,
+)
+from zoo.console import note, print_json, print_table
+from zoo.errors import DatasetError, UsageError
+
+if TYPE_CHECKING:
+    from training.distilling.distil import Distilled
+    from training.distilling.fidelity import Score
+    from training.distilling.pictures import Pictures
+    from training.finetuning.finetune import Fitted
+    from training.frozen.extract import Model as TrunkModel
+    from training.frozen.views import Views
+    from training.recipe import Ensemble, Recipe
+
+app = typer.Typer()
+
+DataFolder = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="folder of the data set (default: ZOO_DATA, else downloaded)"),
+]
+NamedDataset = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME", help="a data set by name, instead of a folder or table")
+]
+ReplaceModel = Annotated[bool, typer.Option("--replace", help="replace a model of the same name")]
+AugmentedViews = Annotated[int, typer.Option("--views", metavar="N", help="augmented views of each image")]
+
+
+def _check_count(option: str, value: int, least: int = 0) -> None:
+    if value < least:
+        raise UsageError(f"{option} must be {least} or more, not {value}.", code="bad-number")
+
+
+def _print_next_step(name: str, folder: Path) -> None:
+    """Print where a new model is, and how to search images with it."""
+    print(f"Written to {folder}.")
+    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
+
+
+# zoo train
+
+
+@app.command(
+    "train",
+    epilog="""\
+  zoo train margin-conv4-glyphs                       needs no data and no network
+  zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
+  zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
+  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
+  zoo train margin-conv4-cifar100 --set data.dataset=folder --data birds.csv --as birds    your own, in two splits
+  zoo train margin-conv4-glyphs --show                print the recipe
+  zoo train diva-conv4-cifar100 --features f.safetensors --as mine    heads only, on kept features (zoo features)
+  torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
+
+After an interruption the same command continues from the last checkpoint. A model of the same name in the local zoo
+(ZOO_HOME/models) is replaced when training has ended. At the end the test split is measured: the scores are printed and
+written to results.json.""",
+)
+def train(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a recipe's name (all of them: zoo list --recipes)")],
+    settings: Settings = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")
+    ] = None,
+    new_name: NewName = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="train only the heads, on a trunk's features that `zoo features` wrote to this file"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--from", metavar="MODEL", help="model of that trunk (default: as in FILE)")
+    ] = None,
+    data: DataFolder = None,
+    device: Device = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="compile the trunk with torch.compile")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="also log to tensorboard or wandb; repeatable")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="forget an interrupted run of the same recipe")] = False,
+    no_eval: Annotated[bool, typer.Option("--no-eval", help="do not measure the test split after training")] = False,
+    show: Annotated[bool, typer.Option("--show", help="print the resolved recipe as JSON and end")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """train a model by its recipe into the local zoo"""
+    from training.resolving import resolve, with_custom_name
+    from training.trackers import check_trackers
+    from zoo.datasets import check_data
+
+    check_trackers(track or [])
+    if data is not None:
+        check_data(data, "folder")  # before torch is loaded
+    recipe: Recipe | Ensemble = with_custom_name(resolve(name, settings or [], seed, new_name), name)
+    if data is not None:
+        check_data(data, recipe.data.dataset)
+    if features is not None:
+        recipe = _recipe_on_features(recipe, features, model, settings or [], new_name)
+    elif model is not None:
+        raise UsageError("--from names the model of cached features; it needs --features FILE.", code="no-features")
+    if show:
+        print_json(recipe.to_json())
+        return
+    from training.api import train as run
+
+    outcome = run(
+        recipe,
+        root=data,
+        device=device,
+        restart=restart,
+        progress=not quiet,
+        compiled=compiled,
+        track=track or [],
+        origin=name,
+        evaluate=not no_eval,
+    )
+    if int(os.environ.get("RANK", "0")):
+        return  # of several processes only the first one prints
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        print(outcome.summary())
+
+
+def _recipe_on_features(
+    recipe: Recipe | Ensemble, file: str, model: str | None, settings: list[str], new_name: str | None
+) -> Recipe:
+    from training.frozen.recipe import on_features
+    from zoo.cards import read_card
+    from zoo.features import read_features
+    from zoo.loading import find
+
+    features = read_features(file)
+    name = model or features.about.model
+    return on_features(recipe, features, read_card(find(name)), name, settings, new_name)
+
+
+# zoo finetune
+
+COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "difference", "95 %, paired")
+
+
+@app.command(
+    "finetune",
+    epilog="""\
+  zoo finetune pictures/ --from dinov2-s14 --head-only --as mine       heads on a frozen trunk: minutes on a CPU
+  zoo finetune pictures/ --from margin-conv4-glyphs --method ms        trunk and head
+  zoo finetune shoes.csv --from timm/resnet50.a1_in1k --head-only      a table with the columns image,label
+  zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
+
+Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
+before and after. Which ones is written into the new model's recipe.json. A name that is taken is refused; the same
+command continues after an interruption. At least four classes of two images are needed; unreadable images and classes
+of one image are left out and named: the exit status is 0, with --strict 1 if an image could not be read.""",
+)
+def finetune(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="a folder with one subfolder per class, or a table (CSV: image,label)"),
+    ],
+    base: Annotated[str, typer.Option("--from", metavar="NAME", help="the model to start from")],
+    method: Annotated[str, typer.Option(help="margin, ms, pa, diva, ...: see zoo list")] = "margin",
+    head_only: Annotated[
+        bool, typer.Option("--head-only", help="do not change the trunk: takes minutes on a CPU")
+    ] = False,
+    settings: Settings = None,
+    new_name: NewName = None,
+    replace: ReplaceModel = False,
+    test_share: TestShare = 0.3,
+    seed: Seed = 0,
+    views: AugmentedViews = 8,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """fit a model to your own images, and measure it
+
+    The scores are of classes that neither training nor the starting model has seen. --views counts with --head-only.
+    The new model's name is NAME-finetuned, unless --as gives another.
+    """
+    from training.finetuning.history import check_name
+    from training.finetuning.pictures import check_share
+    from training.twins import twin_of
+    from zoo.paths import expand
+    from zoo.loading import find
+
+    name = model_name(new_name, base, "finetuned")
+    if not expand(source).exists():
+        raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
+    twin_of(method)
+    _check_count("--seed", seed)
+    _check_count("--views", views)
+    check_share(test_share)
+    check_name(name, find(base), replace)
+    from training.finetuning import finetune as finetuning  # torch, after the arguments are checked
+
+    wish = finetuning.Wish(
+        base=base,
+        name=name,
+        method=method,
+        head_only=head_only,
+        settings=settings or [],
+        test_share=test_share,
+        seed=seed,
+        views=views,
+        device=device,
+        replace=replace,
+    )
+    fitted = finetuning.finetune(source, wish, not quiet)
+    if as_json:
+        print_json(fitted.to_json())
+    else:
+        _print_finetuned(fitted)
+    return strict_status(strict, fitted.pictures.unreadable)
+
+
+def _print_finetuned(fitted: Fitted) -> None:
+    for text in fitted.pictures.notes():
+        note(text)
+    split = fitted.split
+    print(
+        f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
+        f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
+        f"{novelty(fitted.seen, fitted.unread)}"
+    )
+    rows = [
+        [
+            row.metric,
+            f"{row.before:.4f}",
+            _interval(row.before_interval),
+            f"{row.after:.4f}",
+            _interval(row.after_interval),
+            f"{row.difference:+.4f}",
+            _interval(row.difference_interval, "+"),
+        ]
+        for row in fitted.rows
+    ]
+    print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
+    _print_next_step(fitted.outcome.name, fitted.outcome.folder)
+
+
+def novelty(seen: tuple[str, ...], unread: Path | None = None) -> str:
+    """Return how new the test classes are to a finetuned model, as the end of a sentence about them.
+
+    Args:
+        seen: The test classes that the starting model was finetuned on.
+        unread: The recipe.json of the starting model, if it cannot be read.
+    """
+    if not seen and unread is None:
+        return "that it never saw"
+    parts = ["that were left out"]
+    if seen:
+        names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
+        parts.append(
+            f", but {len(seen)} of them the model that it starts from was finetuned on ({names}): the scores flatter "
+            "both. Classes that neither saw come from the --seed and --test-share in that one's recipe.json"
+        )
+    if unread is not None:
+        parts.append(
+            f". Whether the model that it starts from has seen {'more of them' if seen else 'them'} is not known, "
+            f"because {unread} cannot be read: the scores may flatter both"
+        )
+    return "".join(parts)
+
+
+def _interval(bounds: tuple[float, float], sign: str = "") -> str:
+    low, high = bounds
+    return f"{low:{sign}.4f} to {high:{sign}.4f}"
+
+
+# zoo distill
+
+SEARCHERS = {"teacher": "teacher", "student": "student", "cross": "student in the teacher's gallery"}
+
+
+@app.command(
+    "distill",
+    epilog="""\
+  zoo distill dinov2-s14 pictures/ --backbone mobilenetv3_small_100 --pretrained true --size 128 --as small
+  zoo distill margin-conv4-glyphs --dataset glyphs --backbone conv4 --set backbone.args.widths=[8,16,24,32] --as tiny
+  zoo distill MODEL pictures/ --backbone resnet18 --loss rkd --dim 64    fewer dimensions than the teacher has
+  zoo distill MODEL pictures/ --backbone resnet18 --set schedule.epochs=100 --json
+  zoo distill MODEL birds.csv --backbone resnet18           a table: image and, if there are labels, label
+
+losses: embedding: the teacher's own embeddings (same dimension; the student can search rows that the teacher made);
+rkd: its distances and angles; similarity: its similarities in a batch. Their arguments, as JSON:
+--set 'objective.method_args.transfer_args={"temperature": 0.1}'
+
+Student and teacher see the same augmented views, each in its own size; the teacher runs at every step. Labels are not
+needed. A share of the images is held out to measure on: of the classes, if all images are in folders named after them,
+or all rows of the table have a label. The folders train and test, the column split, or a data set's splits are used
+if they exist. The same command continues after an interruption; longer schedules bring the student nearer.
+Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
+)
+def distill(
+    teacher: Annotated[str, typer.Argument(help="the model to learn from: its name, or the path of a model folder")],
+    backbone: Annotated[str, typer.Option(metavar="NAME", help="the student's: conv4, resnet18, any of timm")],
+    images: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIR",
+            help="a folder of images, or a table of them (CSV: image and, if there are such columns, label,split); "
+            "with labels or without",
+        ),
+    ] = None,
+    new_name: NewName = None,
+    loss: Annotated[str, typer.Option(help="embedding, rkd or similarity; see below")] = "embedding",
+    dim: Annotated[
+        int | None, typer.Option(metavar="N", help="dimension of the student's embedding (default: the teacher's)")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(metavar="PIXELS", help="size of the student's images (default: the teacher's)")
+    ] = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="weights to start from: true (timm's), a model, a file or org/name"),
+    ] = None,
+    settings: Settings = None,
+    dataset: NamedDataset = None,
+    data: DataFolder = None,
+    test_share: TestShare = 0.2,
+    seed: Seed = 0,
+    replace: ReplaceModel = False,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """train a small model to embed as a strong one does
+
+    Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
+    """
+    from training.distilling.pictures import check_source
+    from training.distilling.student import Student, check_student
+    from training.finetuning.pictures import check_share
+    from zoo.loading import find
+
+    name = model_name(new_name, teacher, "distilled")
+    _check_count("--seed", seed)
+    check_source(images, dataset, data)
+    check_share(test_share)
+    weights = {None: False, "false": False, "true": True}.get(pretrained, pretrained)
+    student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
+    check_student(student, find(teacher), replace)
+    from training.distilling.distil import distil  # torch, after the arguments are checked
+
+    def pictures() -> Pictures:
+        from training.distilling.pictures import read_dataset, read_pictures
+
+        if dataset is not None:
+            return read_dataset(dataset, data, seed)
+        return read_pictures(str(images), test_share, seed, not quiet)
+
+    made = distil(teacher, pictures, student, device, replace, not quiet)
+    if as_json:
+        print_json(made.to_json())
+    else:
+        _print_distilled(made)
+    return strict_status(strict, made.pictures.unreadable)
+
+
+def _print_distilled(made: Distilled) -> None:
+    pictures, fidelity = made.pictures, made.fidelity
+    for source, reason in pictures.unreadable.items():
+        note(f"left out, cannot be read: {source}: {reason}")
+    kind = f" of {len(pictures.test.classes)} classes" if pictures.labelled else ", without labels"
+    print(
+        f"learnt from {made.teacher.name} on {len(pictures.train):,} images in {made.outcome.seconds:.0f} s; measured "
+        f"on {len(pictures.test):,} others{kind}"
+    )
+    if made.seen:
+        print(f"{len(made.seen)} of these classes the teacher was finetuned on: the scores flatter both")
+    searchers = [who for who in SEARCHERS if any(who in scores for scores in fidelity.retrieval.values())]
+    if searchers:
+        rows = [[metric, *(_score(scores[who]) for who in searchers)] for metric, scores in fidelity.retrieval.items()]
+        print_table(("metric", *(SEARCHERS[who] for who in searchers)), rows)
+    near = [[f"share of the teacher's {fidelity.k} nearest images that it finds too", _score(fidelity.neighbours)]]
+    if fidelity.cosine is not None:
+        near.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
+    print_table(("student beside teacher", "mean (95 %)"), near)
+    _print_next_step(made.outcome.name, made.outcome.folder)
+
+
+def _score(score: Score) -> str:
+    return f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
+
+
+# zoo features
+
+
+@app.command(
+    "features",
+    epilog="""\
+  zoo features softmax-conv4-cifar100 --dataset cifar100 --data DIR -o f.safetensors
+  zoo features margin-conv4-glyphs pictures/ -o f.safetensors --views 16 --dtype float32
+  zoo train diva-conv4-cifar100 --features f.safetensors --as mine        train a recipe's heads on them
+
+The file holds the trunk's pooled features (before any heads) of each image and of N random views of it, made by the
+augmentation of the recipe that made the model, else by random resized crops and mirror images. It belongs to that one
+model: training with another, or with changed weights, is refused.""",
+)
+def features(
+    model: Model,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="the .safetensors file to write")],
+    folder: Annotated[
+        str | None, typer.Argument(metavar="DIR", help="a folder of images, one subfolder per class")
+    ] = None,
+    dataset: NamedDataset = None,
+    data: DataFolder = None,
+    split: Annotated[str, typer.Option(help="train or test")] = "train",
+    views: AugmentedViews = 8,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="the recipe whose augmentation makes the views (default: the model's own recipe)"
+        ),
+    ] = None,
+    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="type of the numbers in the file")] = "float16",
+    seed: Seed = 0,
+    device: Device = None,
+    batch_size: BatchSize = 64,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """keep the features of a model's trunk, to train heads in minutes"""
+    from zoo import datasets
+    from zoo.loading import find
+
+    if (folder is None) == (dataset is None):
+        raise UsageError(
+            "name a folder of images, or a data set with --dataset; one of the two.", code="folder-or-dataset"
+        )
+    _check_count("--batch-size", batch_size, 1)
+    name, root = ("folder", folder) if dataset is None else (dataset, data)
+    datasets.check(name, split, root)
+    find(model)
+    from training.frozen.extract import extract  # torch, after the arguments are checked
+    from training.run import Place
+    from zoo.torch_runtime import choose_device
+
+    source = _trunk_model(model)
+    chosen_views = _views(source, recipe, views, seed)
+    images = datasets.load(name, split, root)
+    extract(source, images, out, chosen_views, dtype, Place(choose_device(device)), batch_size, not quiet)
+    size = out.stat().st_size
+    if as_json:
+        print_json({"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size})
+    else:
+        print(
+            f"{len(images):,} images of {len(images.classes):,} classes, {chosen_views.count} views of each: {out} "
+            f"({size / 2**20:,.0f} MiB)\nTrain on them with: zoo train RECIPE --features {out}"
+        )
+
+
+def _trunk_model(name: str) -> TrunkModel:
+    """Return the model to extract from; a path is stored so that it is found from anywhere."""
+    from training.frozen.extract import Model as TrunkModel
+    from zoo.cards import read_card
+    from zoo.paths import expand
+    from zoo.references import reference
+    from zoo.loading import find
+
+    folder = find(name)
+    is_path = expand(name).resolve() == folder.resolve()
+    return TrunkModel(folder, read_card(folder), reference(folder) if is_path else name)
+
+
+def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
+    from training.frozen.views import usual_views, views_of
+
+    if recipe is not None:
+        from training.resolving import resolve
+
+        return views_of(resolve(recipe), count, seed)
+    return usual_views(model.folder, model.card.preprocessing, count, seed)
