@@ -1,8 +1,7 @@
-"""A run of some seconds to be killed: `python one_run.py FOLDER`."""
+"""A run of some seconds, to be killed."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from tests.training.toys import CPU, noise, recipe
 from training.loop import fit
 from training.recipe import Augmentation, Batch, Schedule
 
-EPOCHS = 12
+EPOCHS = 8
 
 
 def main(folder: Path) -> None:
@@ -22,7 +21,3 @@ def main(folder: Path) -> None:
         schedule=Schedule(EPOCHS, 8, "one-cycle", average=0.5),
     )
     fit(how, noise(), folder, CPU, progress=False)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

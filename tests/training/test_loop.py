@@ -5,10 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ import pytest
 import torch
 
 import zoo
-from tests.conftest import ROOT
+from tests import children
 from tests.training import one_run
 from tests.training.toys import CPU, SMALL
 from training import api, state
@@ -119,18 +115,15 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 
 
 def test_kill_9_then_the_same_command_gives_the_identical_curve(tmp_path: Path) -> None:
-    def command(folder: str) -> list[str]:
-        return [sys.executable, "tests/training/one_run.py", str(tmp_path / folder)]
-
     log = tmp_path / "killed" / "log.jsonl"
-    process = subprocess.Popen(command("killed"), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = children.start(one_run.main, tmp_path / "killed")
     deadline = time.monotonic() + 120
     while not (log.exists() and log.read_text().count("\n") >= 2):
-        assert process.poll() is None
+        assert process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     epochs = log.read_text().count("\n")
     assert epochs < one_run.EPOCHS
     one_run.main(tmp_path / "killed")

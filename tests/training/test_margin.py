@@ -82,23 +82,6 @@ def _with_beta(loss: Margin, embeddings: Tensor, y: Tensor, beta: Tensor) -> Ten
     return torch.func.functional_call(loss, {"beta": beta}, (embeddings, y))
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 1, 1]])
-@pytest.mark.parametrize("rows", ["random", "duplicates", "zeros"])
-def test_degenerate_batches_have_finite_values_and_gradients(labels: list[int], rows: str) -> None:
-    embeddings, y = batch(1, labels)
-    if rows != "random":
-        embeddings = torch.zeros_like(embeddings) if rows == "zeros" else embeddings[:1].repeat(4, 1)
-    embeddings = embeddings.clone().requires_grad_()
-    loss = Margin(4).double()
-    value = loss(embeddings, y)
-    value.backward()
-    assert torch.isfinite(value)
-    assert embeddings.grad is not None
-    assert torch.isfinite(embeddings.grad).all()
-    assert loss.beta.grad is not None
-    assert torch.isfinite(loss.beta.grad).all()
-
-
 def test_nothing_mined_is_a_loss_of_zero() -> None:
     embeddings, y = batch(1, [0, 1])
     none = torch.empty(0, dtype=torch.int64)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import ROOT
+from tests import children
 from tests.training import two_processes
 from tests.training.toys import recipe
 from training.processes import Processes
@@ -46,27 +43,19 @@ def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> 
         torch.testing.assert_close(load_file(two / "weights.safetensors")[name], weight, atol=1e-5, rtol=1e-4)
 
 
-BOTH = """
-import os, pathlib, sys
-from tests.training import two_processes
-
-other = os.fork()
-os.environ.update(RANK=str(int(other == 0)), LOCAL_RANK=str(int(other == 0)))
-two_processes.main(pathlib.Path(sys.argv[1]))
-if other:
-    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-"""
-
-
 def _launch(out: Path) -> None:
-    """What torchrun starts, without its own process; both import torch at once, which takes seconds."""
+    """Run both processes, as torchrun does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(free.getsockname()[1])}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **told}
-    command = [sys.executable, "-c", BOTH, str(out)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    size = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    processes = [
+        children.start(two_processes.main, out, environment={**address, **size, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def test_a_batch_is_shared_out_evenly_or_refused() -> None:

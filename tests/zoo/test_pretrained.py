@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,28 +126,6 @@ def test_without_a_network_or_cache_the_way_out_is_named(tmp_path: Path, monkeyp
         create_trunk("resnet50.tv_in1k", 3, pretrained=True)
     for what in ("timm/resnet50.tv_in1k", str(tmp_path), "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_HOME", "PATH", "=false"):
         assert what in str(error.value)
-
-
-def test_hf_endpoint_and_hf_home_are_heeded(state: dict[str, Tensor], tmp_path: Path) -> None:
-    code = """
-from zoo.network import create_trunk
-from zoo.errors import HubError
-try:
-    trunk = create_trunk("resnet18.tv_in1k", 3, {"channels": (4, 4, 4, 4)}, pretrained=True)
-    print(trunk.conv1.weight.sum().item())
-except HubError as error:
-    print(error)
-"""
-
-    def run(url: str) -> str:
-        environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
-        return subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=True
-        ).stdout
-
-    with serving({"timm/resnet18.tv_in1k/model.safetensors": save(state)}) as (url, _):
-        assert float(run(url)) == state["conv1.weight"].sum().item()
-    assert (tmp_path / "hub" / "models--timm--resnet18.tv_in1k").is_dir()
 
 
 def test_a_folder_and_a_file(state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

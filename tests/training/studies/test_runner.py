@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +13,7 @@ import torch
 from PIL import Image
 
 import training.loop
+from tests import children
 from tests.raising import raises
 from tests.training.studies import toys
 from training import api, state
@@ -130,37 +127,21 @@ def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path, data: Pa
     assert [run.title for run in go(plan, tmp_path).done] == [held.title]
 
 
-WORKER = """
-import sys, pathlib, torch
-from tests.raising import raises
-from tests.training.studies import toys
-from training.studies.runner import run_all
-from training.studies.same_images import Schedule
-from training.studies.single import workplace
-torch.set_num_threads(1)
-data, folder = map(pathlib.Path, sys.argv[1:])
-plan = toys.plan(data, seeds=6)
-schedule = Schedule(plan, folder)
-run_all(schedule, schedule.runs, workplace(torch.device("cpu"), str(data)), lambda line: None)
-"""
-
-
 def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data: Path) -> None:
     folder = tmp_path / "study"
     plan = toys.plan(data, seeds=6)
-    with subprocess.Popen([sys.executable, "-c", WORKER, str(data), str(folder)]) as other:
-        try:
-            deadline = time.monotonic() + 120
-            while not complete_lines(folder / RESULTS):
-                assert other.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
-            work = workplace(torch.device("cpu"), plan.data)
-            tally = run_all(
-                Schedule(plan, folder), plan.runs(folder), work, lambda line: os.kill(other.pid, signal.SIGKILL)
-            )
-        finally:
-            other.kill()
+    other = children.start(toys.run_study, data, folder)
+    try:
+        deadline = time.monotonic() + 120
+        while not complete_lines(folder / RESULTS):
+            assert other.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        work = workplace(torch.device("cpu"), plan.data)
+        tally = run_all(Schedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
+    finally:
+        other.kill()
+        other.join()
     assert tally.before
     assert len(tally.before) + len(tally.done) + len(tally.elsewhere) == 12
     finished = sum(run.finished for run in plan.runs(folder))
