@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from exports.text import attach
 from serving import Client
 from serving.client import core
 from serving.gallery.builder import index_folder
+from serving.upgrading import Upgrade
 from tests import text_toys
 from tests.serving import toys
 from tests.serving.clients import KEY, Awaited
@@ -108,6 +110,12 @@ def writable(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     copy = Path(shutil.copytree(gallery_folder, tmp_path_factory.mktemp("writable") / "gallery"))
     with serving(copy, environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running:
         yield running
+
+
+@pytest.fixture
+def unannounced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Swap rebuilt galleries at once: no service has to be given notice to load their model first."""
+    monkeypatch.setattr(Upgrade, "swap", functools.partialmethod(Upgrade.swap, notice=0))
 
 
 @pytest.fixture

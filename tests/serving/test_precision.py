@@ -96,6 +96,7 @@ def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> No
     np.testing.assert_allclose(answer["embeddings"][0], by_hand(varied, "int8", image)[0], atol=1e-6)
 
 
+@pytest.mark.usefixtures("unannounced")
 def test_going_back_to_a_model_takes_it_too(
     gallery: Path, other_model: Embedder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,15 +109,11 @@ def test_going_back_to_a_model_takes_it_too(
     assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
 
 
-def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path, gallery: Path) -> None:
-    for folder, precision, status, message in (
-        (gallery_folder, "int8", 2, "Make it with: zoo export toy-pool --precision int8"),
-        (gallery, "int9", 2, "not 'int9'"),
-    ):
-        outcome = run("serve", folder, "--precision", precision, "--port", 0)
-        assert (outcome.returncode, outcome.stdout) == (status, "")
-        assert message in outcome.stderr
-        assert "Traceback" not in outcome.stderr
+def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path) -> None:
+    outcome = run("serve", gallery_folder, "--precision", "int8", "--port", 0)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "zoo export toy-pool --precision int8" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 def test_the_variants_model_may_have_moved(gallery_folder: Path, gallery: Path, varied: Path) -> None:

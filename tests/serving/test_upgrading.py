@@ -26,6 +26,8 @@ from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 
+pytestmark = pytest.mark.usefixtures("unannounced")
+
 Capture = pytest.CaptureFixture[str]
 
 

@@ -22,8 +22,12 @@ import pytest
 from PIL import Image
 
 from serving import supervisor
+from serving.commands import SERVE
+from tests.raising import raises
 from tests.serving import toys
+from tests.serving.here import run_here
 from tests.serving.running import Running, run, serving, stopped
+from zoo.errors import UsageError
 from zoo.processor import threads
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
@@ -94,25 +98,29 @@ def test_each_has_its_share_of_the_limits(service: Running) -> None:
     assert each["threads"] <= cores
 
 
-def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
-    limits = ("--concurrency", 2, "--rate", 2, "--burst", 6)
-    with serving(gallery_folder, "--workers", 2, *limits) as running:
-        started = time.monotonic()
-        # A connection each, so that both workers are asked.
-        made_up = [{"x-api-key": f"{n}", "x-forwarded-for": f"10.0.0.{n}"} for n in range(30)]
-        answers = [httpx.get(f"{running.url}/items/1", headers=headers) for headers in made_up]
-        passed = [one.status_code for one in answers].count(200)
-        assert 3 <= passed <= 6 + 2 * (time.monotonic() - started)
-        assert {one.status_code for one in answers} == {200, 429}
-        refusal = next(one.json() for one in answers if one.status_code == 429)
-        assert refusal["error"]["message"].startswith("One client may send 2 requests a second.")
-        with ExitStack() as stack:
-            held = [stack.enter_context(unfinished(running, f"127.0.1.{1 + number}")) for number in range(8)]
-            ends = time.monotonic() + 20
-            while len(refused := select.select(held, [], [], 0.5)[0]) < 6:
-                assert time.monotonic() < ends
-            assert all(b" 429 " in one.recv(100) for one in refused)
-            assert len(refused) < 8, "one a worker is under way"
+@pytest.fixture(scope="module")
+def limited(gallery_folder: Path) -> Iterator[Running]:
+    with serving(gallery_folder, "--workers", 2, "--concurrency", 2, "--rate", 2, "--burst", 6) as running:
+        yield running
+
+
+def test_the_limits_hold_for_all_workers_together(limited: Running) -> None:
+    started = time.monotonic()
+    # A connection each, so that both workers are asked.
+    made_up = [{"x-api-key": f"{n}", "x-forwarded-for": f"10.0.0.{n}"} for n in range(30)]
+    answers = [httpx.get(f"{limited.url}/items/1", headers=headers) for headers in made_up]
+    passed = [one.status_code for one in answers].count(200)
+    assert 3 <= passed <= 6 + 2 * (time.monotonic() - started)
+    assert {one.status_code for one in answers} == {200, 429}
+    refusal = next(one.json() for one in answers if one.status_code == 429)
+    assert refusal["error"]["message"].startswith("One client may send 2 requests a second.")
+    with ExitStack() as stack:
+        held = [stack.enter_context(unfinished(limited, f"127.0.1.{1 + number}")) for number in range(8)]
+        ends = time.monotonic() + 20
+        while len(refused := select.select(held, [], [], 0.5)[0]) < 6:
+            assert time.monotonic() < ends
+        assert all(b" 429 " in one.recv(100) for one in refused)
+        assert len(refused) < 8, "one a worker is under way"
 
 
 @contextmanager
@@ -133,6 +141,7 @@ def test_one_that_hangs_is_killed_and_replaced_while_the_others_answer(gallery_f
         while alive(first):
             assert httpx.post(f"{running.url}/search?id=1", timeout=30).status_code == 200
             answered += 1
+            time.sleep(0.1)
         assert answered
         until(lambda: len(running.workers()) == 2 and first not in running.workers())
         assert second in running.workers(), "who answers is let be"
@@ -218,11 +227,10 @@ def refuses(url: str) -> bool:
     return False
 
 
-def test_workers_end_when_the_command_is_killed(gallery_folder: Path) -> None:
-    with serving(gallery_folder, "--workers", 2) as running:
-        children = running.workers()
-        assert running.stop(signal.SIGKILL) == -9
-        until(lambda: not any(Path(f"/proc/{pid}/maps").is_file() for pid in children if alive(pid)))
+def test_workers_end_when_the_command_is_killed(limited: Running) -> None:
+    children = limited.workers()
+    assert limited.stop(signal.SIGKILL) == -9
+    until(lambda: not any(Path(f"/proc/{pid}/maps").is_file() for pid in children if alive(pid)))
 
 
 def alive(pid: int) -> bool:
@@ -232,10 +240,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
+def test_what_cannot_be_served_ends_the_command(gallery_folder: Path) -> None:
     for words, status, message in (
-        ((tmp_path, "--workers", 2), 2, "zoo index MODEL DIR"),
-        ((gallery_folder, "--workers", 0), 2, "from 1 to"),
         ((gallery_folder, "--workers", 2, "--device", "abacus"), 2, "abacus"),
         (("/proc/nowhere/copy", "--workers", 2, "--follow", "http://127.0.0.1:9"), 1, "/proc/nowhere"),
     ):
@@ -243,6 +249,12 @@ def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: 
         assert (outcome.returncode, outcome.stdout) == (status, "")
         assert message in outcome.stderr
         assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize("count", [0, 10_000])
+def test_a_number_of_workers_that_is_impossible_is_refused(gallery_folder: Path, count: int) -> None:
+    with raises(UsageError):
+        run_here(SERVE, gallery_folder, "--workers", count)
 
 
 def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:

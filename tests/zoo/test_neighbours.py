@@ -185,9 +185,10 @@ def expected_of(name, k, exclude_self):
     return queries, definition(queries, rows, k, exclude_self)
 
 
-# Where all columns are multiplied at once (a whole of 8192) no floors are known, and 8-bit products are not used.
+# Grades are not used where all columns are multiplied at once (a whole of 8192), and a device has blocks of its own.
 @pytest.mark.parametrize(
-    ("how", "whole"), [("float32", 0), ("int8", 0), ("grades", 0), ("device", 0), ("float32", 8192)]
+    ("how", "whole"),
+    [("float32", 0), ("float32", 8192), ("int8", 0), ("int8", 8192), ("grades", 0), ("device", 0)],
 )
 @pytest.mark.parametrize("name", KINDS)
 def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how):
