@@ -16,11 +16,37 @@ LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
 """Classes of two, four, two and one sample, out of order."""
 DIM = 5
 
+BATCHES = {
+    "one class": [0, 0, 0, 0],
+    "no positive": [0, 1, 2, 3],
+    "one positive pair": [0, 0, 1, 2],
+    "a class of one": [0, 0, 0, 1],
+    "two of each": [0, 1, 0, 1],
+    "one sample": [2],
+    "one pair alone": [1, 1],
+}
+ROWS = ("random", "duplicates", "zeros", "one zero", "flat", "opposite")
+
 
 def batch(seed: int, labels: list[int], normalised: bool = True) -> tuple[Tensor, Tensor]:
     """Random embeddings float64 [n, DIM], unit rows where `normalised`, and labels int64 [n]."""
     rows = torch.randn(len(labels), DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return normalize(rows, dim=1) if normalised else rows, torch.tensor(labels)
+
+
+def rows(kind: str, labels: list[int], unit: bool) -> Tensor:
+    embeddings = batch(1, labels, unit)[0]
+    if kind == "duplicates":
+        return embeddings[:1].repeat(len(labels), 1)
+    if kind == "zeros":
+        return torch.zeros_like(embeddings)
+    if kind == "one zero":
+        embeddings[0] = 0
+    if kind == "flat":
+        return torch.full_like(embeddings, DIM**-0.5)
+    if kind == "opposite":
+        return embeddings[:1] * (-1.0) ** torch.arange(len(labels))[:, None]
+    return embeddings
 
 
 def create(name: str, classes: int, seed: int = 0) -> nn.Module:

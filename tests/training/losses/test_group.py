@@ -173,22 +173,22 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("args", VARIANTS)
-@pytest.mark.parametrize("kind", ["random", "equal", "constant", "zero", "far"])
-@pytest.mark.parametrize("labels", [[1, 1, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1], [2]])
-def test_every_variant_is_finite_on_any_batch(args: dict[str, Any], kind: str, labels: list[int]) -> None:
+def test_every_variant_is_finite_on_any_batch(args: dict[str, Any]) -> None:
     loss = create(**args).float()
-    features = torch.randn(len(labels), DIM, generator=torch.Generator().manual_seed(0))
-    features = {
-        "random": features,
-        "equal": features[:1].repeat(len(labels), 1),
-        "constant": torch.full_like(features, 1 / 3),
-        "zero": torch.zeros_like(features),
-        "far": 1e3 * features,
-    }[kind].requires_grad_()
-    value = loss(features, torch.tensor(labels))
-    gradients = torch.autograd.grad(value, [features, *loss.parameters()], materialize_grads=True)
-    assert torch.isfinite(value)
-    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    for labels in ([1, 1, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1], [2]):
+        random = torch.randn(len(labels), DIM, generator=torch.Generator().manual_seed(0))
+        for kind, features in {
+            "random": random,
+            "equal": random[:1].repeat(len(labels), 1),
+            "constant": torch.full_like(random, 1 / 3),
+            "zero": torch.zeros_like(random),
+            "far": 1e3 * random,
+        }.items():
+            features.requires_grad_()
+            value = loss(features, torch.tensor(labels))
+            gradients = torch.autograd.grad(value, [features, *loss.parameters()], materialize_grads=True)
+            assert torch.isfinite(value), (kind, labels)
+            assert all(torch.isfinite(gradient).all() for gradient in gradients), (kind, labels)
 
 
 @pytest.mark.parametrize(
