@@ -22,7 +22,6 @@ import pytest
 from PIL import Image
 
 from serving import supervisor
-from serving.commands import SERVE
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.here import run_here
@@ -254,7 +253,7 @@ def test_what_cannot_be_served_ends_the_command(gallery_folder: Path) -> None:
 @pytest.mark.parametrize("count", [0, 10_000])
 def test_a_number_of_workers_that_is_impossible_is_refused(gallery_folder: Path, count: int) -> None:
     with raises(UsageError):
-        run_here(SERVE, gallery_folder, "--workers", count)
+        run_here("serve", gallery_folder, "--workers", count)
 
 
 def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
