@@ -286,7 +286,7 @@ def page(table: Mapping[str, Any]) -> str:
         "# Exported architectures",
         "",
         "```sh",
-        "zoo export margin-conv4-glyphs      # proves the export of your own model",
+        "zoo export mine      # proves the export of your own model",
         "```",
         "",
         f"Made by `{table['command']}`, {min(row['date'] for row in rows)} to {max(row['date'] for row in rows)}, on "

@@ -1,0 +1,314 @@
+"""Every command block of the README and of docs/ runs as printed, on small data, or says why it cannot run here.
+
+Each page is one test: its blocks run in order in a folder with the files that pages name. Models are small, training is
+two steps, and the data set glyphs has few characters. `<!-- not run: REASON -->` above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from exports.text import attach
+from tests import text_toys
+from zoo.cards import read_card
+from zoo.cli.main import main
+from zoo.datasets import glyphs
+from zoo.loading import load
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.name != "report.md"]
+REASONS = {"hub", "data", "gpu", "hours", "server", "registry"}
+"""Why a block cannot run here: it needs the Hub, a data set, a GPU, much time, another server, a package registry."""
+
+URL, KEY = "http://127.0.0.1:3000", "a-key-of-this-test-alone"
+QUICK = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2"]
+"""Appended to commands that train: two steps are enough to run everything else."""
+
+BLOCK = re.compile(r"^( *)(?:<!-- not run: (.*?) -->\n\1)?```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block: its language, its text, and the reason that keeps it from running ("" if it runs)."""
+
+    line: int
+    language: str
+    text: str
+    reason: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the code blocks of a page in order."""
+    source = page.read_text("utf-8")
+    return [
+        Block(source.count("\n", 0, match.start()) + 1, match[3], match[4], match[2] or "")
+        for match in BLOCK.finditer(source)
+    ]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_every_block_has_a_language_and_a_known_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    counts: Counter[str] = Counter()
+    for page in PAGES:
+        found = blocks(page)
+        assert page.read_text("utf-8").count("```") == 2 * len(found), f"{name_of(page)}: a block is not closed"
+        for block in found:
+            where = f"{name_of(page)}:{block.line}"
+            assert block.language in {"sh", "python", "js"}, where
+            assert not block.reason or block.reason in REASONS, f"{where}: {block.reason}"
+            counts[block.reason or "runs"] += 1
+    with capsys.disabled():
+        print("\ncode blocks:", ", ".join(f"{reason} {count}" for reason, count in counts.most_common()))
+    assert counts["runs"] > sum(counts.values()) / 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_starts_with_a_command(page: Path) -> None:
+    first = page.read_text("utf-8").split("\n## ")[0]
+    assert page.name == "README.md" or "```sh" in first
+
+
+@dataclass
+class Sandbox:
+    """The folder in which a page's blocks run, its environment, and the services that its requests need."""
+
+    folder: Path
+    galleries: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    services: dict[str, str] = field(default_factory=dict)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, block: Block) -> None:
+        """Run the lines of a block; raise AssertionError for a command that fails."""
+        if block.language == "python":
+            self._python(block.text)
+            return
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if words := shlex.split(line, comments=True):
+                self._command(words, line)
+
+    def _command(self, words: list[str], line: str) -> None:
+        here = dict(self.variables)
+        if words[0] == "export":
+            name, value = words[1].split("=", 1)[0], line.split("=", 1)[1]
+            done = subprocess.run(["bash", "-c", f"printf %s {value}"], capture_output=True, text=True, check=True)
+            self.variables[name] = KEY if name == "KEY" else done.stdout
+            return
+        while ASSIGNMENT.fullmatch(words[0]):
+            name, value = words.pop(0).split("=", 1)
+            here[name] = self._expand(value)
+        words = [self._expand(word) for word in words]
+        if words[:2] == ["zoo", "serve"]:
+            with self._serving(words[2:], here):
+                return
+        if words[0] == "zoo":
+            self._zoo(words[1:])
+        elif words[0] == "curl":
+            self._curl(words[1:])
+        else:
+            interpreter = [sys.executable] if words[0] == "python" else [words[0]]
+            subprocess.run([*interpreter, *words[1:]], cwd=ROOT, check=True, timeout=60, capture_output=True)
+
+    def _expand(self, word: str) -> str:
+        """Return a word as a shell gives it: with the values of variables, and with the home folder."""
+        word = re.sub(r"\$([A-Z]+)", lambda match: self.variables[match[1]], word)
+        return re.sub(r"^~", str(self.folder), word)
+
+    def _zoo(self, words: list[str]) -> None:
+        if "--out" in words and words[0] in ("data", "index"):
+            self._make(words[words.index("--out") + 1])
+        if words[0] in ("train", "finetune", "distill") and "--show" not in words:
+            words = [*words, *QUICK]
+        words = [self.service("collections" if "--collection" in words else "own") if w == URL else w for w in words]
+        try:
+            status = main(words)
+        except SystemExit as end:  # --help
+            status = end.code or 0
+        assert status == 0, f"zoo {shlex.join(words)}"
+
+    def _make(self, name: str) -> None:
+        """Remove a folder of the sandbox that the page makes itself."""
+        if name not in self.made and name not in ("", "."):
+            self.made.add(name)
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _curl(self, words: list[str]) -> None:
+        text = " ".join(words)
+        kind = "collections" if "/collections" in text else "text" if "text=" in text else "own"
+        words = [word.replace(URL, self.service(kind)) for word in words]
+        curl = [shutil.which("curl") or "curl", "--disable", "--noproxy", "*", "-sS", "-w", "%{stderr}%{http_code}"]
+        done = subprocess.run([*curl, *words], cwd=self.folder, capture_output=True, text=True, timeout=30, check=False)
+        assert re.fullmatch(r"2\d\d", done.stderr), f"curl {text}: {done.stderr} {done.stdout}"
+
+    def _python(self, source: str) -> None:
+        """Run a block of Python, with the images that the pages name."""
+        array = np.zeros((20, 30, 3), np.uint8)
+        names = {"pil_image": Image.fromarray(array), "uint8_array": array}
+        source = source.replace(URL, self.service("own")) if URL in source else source
+        exec(compile(source, "a block", "exec"), names)
+
+    def service(self, kind: str) -> str:
+        """Return the URL of a service of this page, started when it is first needed."""
+        if kind not in self.services:
+            gallery = self.galleries / ("texts" if kind == "text" else "pictures")
+            copy = Path(shutil.copytree(gallery, self.folder / f"served-{kind}"))
+            where = f"birds={copy}" if kind == "collections" else str(copy)
+            self.services[kind] = self._start([where], {"ZOO_SERVE_WRITE_KEYS": KEY})
+        return self.services[kind]
+
+    @contextmanager
+    def _serving(self, words: list[str], environment: dict[str, str]) -> Iterator[str]:
+        """Run `zoo serve` until it is ready, and end it."""
+        url = self._start(words, environment)
+        try:
+            yield url
+        finally:
+            self._end(self.processes.pop())
+
+    def _start(self, words: list[str], environment: dict[str, str]) -> str:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zoo.cli.main", "serve", *words, "--port", "0"],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        assert process.stdout
+        found = re.search(r"http://[\d.:]+", process.stdout.readline())
+        assert found, f"zoo serve {shlex.join(words)} ended"
+        return found[0]
+
+    def close(self) -> None:
+        """End all services of the page."""
+        while self.processes:
+            self._end(self.processes.pop())
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        if process.stdout:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def small_glyphs() -> Iterator[None]:
+    """Reduce the data set glyphs to 8 characters to test on and 40 to train on."""
+    all_of = glyphs.characters
+
+    def characters(split: str) -> tuple[glyphs.Character, ...]:
+        found = all_of(split)
+        few = [one for one in found if one.name == "greek-small-xi"]
+        few += [one for one in found if one.name != "greek-small-xi"][: 40 if split == "train" else 7]
+        return tuple(sorted(few, key=lambda character: character.text))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(glyphs, "characters", characters)
+        yield
+
+
+def draw(folder: Path, split: str, instances: int) -> None:
+    """Write pictures of glyphs, in one folder per class."""
+    dataset = glyphs.load(split, instances=instances)
+    for index, image in enumerate(dataset.images):
+        label = dataset.classes[dataset.labels[index]]
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / label / f"{index % instances:02d}.png")
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path:
+    """Return a folder with the files that pages name: pictures in folders of their classes, tables, keys."""
+    made = tmp_path_factory.mktemp("documents")
+    draw(made / "pictures", "test", 8)
+    draw(made / "birds", "train", 4)
+    files = sorted((made / "pictures").rglob("*.png"))
+    shutil.copytree(made / "pictures", made / "Pictures")
+    for name, file in zip(
+        ("query.png", "a.png", "b.png", "robin.jpg", "query.jpg", "new.png"), files[::7], strict=False
+    ):
+        Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).convert("RGB").save(made / name)
+    birds = [(file, "test") for file in files] + [(file, "train") for file in (made / "birds").rglob("*.png")]
+    rows = [f"{file.relative_to(made)},{file.parent.name},{split}" for file, split in birds]
+    (made / "birds.csv").write_text("\n".join(["image,label,split", *rows]))
+    table = [f"{file.parent.name}/{file.name},{file.parent.name},{1900 + i},a" for i, file in enumerate(files)]
+    (made / "table.csv").write_text("\n".join(["path,label,year,artist", *table]))
+    np.save(made / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
+    (made / "labels.csv").write_text("\n".join(["label,query", *(f"{i % 6},{int(i < 12)}" for i in range(60))]))
+    (made / "keys.env").write_text(f"ZOO_SERVE_WRITE_KEYS={KEY}\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
+    """Return a local zoo with the models that pages name: photos, better and mine."""
+    made = tmp_path_factory.mktemp("documents-home")
+    for name, source in {"photos": "margin-conv4-glyphs", "better": "r-margin-conv4-glyphs"}.items():
+        shutil.copytree(zoo.info(source).folder, made / "models" / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOO_HOME", str(made))
+        words = ["--from", "margin-conv4-glyphs", "--head-only", "--as", "mine", *QUICK]
+        assert main(["finetune", str(sample / "pictures"), *words]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def galleries(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path) -> Path:
+    """Return a folder with two galleries of the pictures: `pictures`, and `texts`, which is searched by texts."""
+    made = tmp_path_factory.mktemp("documents-galleries")
+    tower = home / "models" / "towers"
+    shutil.copytree(zoo.info("margin-conv4-glyphs").folder, tower)
+    attach(tower, *text_toys.write_tower(made / "tower", read_card(tower).dim, padded=True))
+    from serving.gallery.builder import index_folder
+
+    index_folder(
+        load("margin-conv4-glyphs", runtime="onnx"), "margin-conv4-glyphs", sample / "pictures", made / "pictures"
+    )
+    index_folder(load(tower, runtime="onnx"), str(tower), sample / "pictures", made / "texts")
+    return made
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(not b.reason for b in blocks(page))], ids=name_of)
+def test_the_blocks_of_a_page_run(
+    page: Path, sample: Path, galleries: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(sample, tmp_path / "page"))
+    for name in ("gallery", "galleries/birds", "galleries/cars"):
+        shutil.copytree(galleries / "pictures", folder / name)
+    monkeypatch.setenv("ZOO_HOME", str(shutil.copytree(home, tmp_path / "home")))
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    sandbox = Sandbox(folder, galleries)
+    try:
+        for block in blocks(page):
+            if not block.reason:
+                sandbox.run(block)
+    finally:
+        sandbox.close()
