@@ -6,6 +6,7 @@ two steps, and the data set glyphs has few characters. `<!-- not run: REASON -->
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -161,6 +162,10 @@ class Sandbox:
         curl = [shutil.which("curl") or "curl", "--disable", "--noproxy", "*", "-sS", "-w", "%{stderr}%{http_code}"]
         done = subprocess.run([*curl, *words], cwd=self.folder, capture_output=True, text=True, timeout=30, check=False)
         assert re.fullmatch(r"2\d\d", done.stderr), f"curl {text}: {done.stderr} {done.stdout}"
+        if "/search" in text:
+            assert json.loads(done.stdout)["results"], f"curl {text}"
+        if "-o" in words:
+            assert np.load(self.folder / words[words.index("-o") + 1]).ndim == 2, f"curl {text}"
 
     def _python(self, source: str) -> None:
         """Run a block of Python, with the images that the pages name."""
