@@ -40,13 +40,8 @@ from zoo.registry import recipes as catalogue
 
 PAPERS = (revisiting, sharing, diva, group, reality)
 
-TRAIN_IMAGES = {
-    "cub": cub.EXPECTED["train"].images,
-    "cars": cars.EXPECTED["train"].images,
-    "sop": sop.EXPECTED["train"].images,
-    "inshop": inshop.EXPECTED["train"].images,
-    "cifar100": cifar100.EXPECTED["train"].images,
-}
+DATASETS = {"cub": cub, "cars": cars, "sop": sop, "inshop": inshop, "cifar100": cifar100}
+TRAIN_IMAGES = {name: module.EXPECTED["train"].images for name, module in DATASETS.items()}
 
 FORWARD = 1 / 3
 """Cost of a forward pass in units of forward and backward together: the backward pass takes twice as much."""
@@ -231,18 +226,6 @@ def plan(models: Sequence[PlannedModel], options: Options, rates: Mapping[str, f
     """Return the plan as JSON values: each model with its steps and cost, and the total."""
     costs = [cost(model, rates, options.precisions) for model in models]
     shared = {(m.dataset, m.recipes[0].data.side, m.recipes[0].data.fit): decoded_bytes(m) for m in models}
-    rows = [
-        {
-            "name": model.name,
-            "dataset": model.dataset,
-            "backbone": model.backbone,
-            **asdict(price),
-            "steps": [
-                {"name": step.name, "command": ["zoo", *step.command], "needed": step.needed} for step in model.steps
-            ],
-        }
-        for model, price in zip(models, costs, strict=True)
-    ]
     total = {
         "rows": len(models),
         "hours": sum(price.hours for price in costs),
@@ -250,20 +233,25 @@ def plan(models: Sequence[PlannedModel], options: Options, rates: Mapping[str, f
         "decoded_images": sum(shared.values()),
         "images_per_second": {m.backbone: rates.get(m.backbone, ASSUMED) for m in models},
     }
-    return {"rows": rows, "total": total}
+    return {"rows": [_planned(*pair) for pair in zip(models, costs, strict=True)], "total": total}
+
+
+def _planned(model: PlannedModel, price: Cost) -> dict[str, Any]:
+    steps = [{"name": step.name, "command": ["zoo", *step.command], "needed": step.needed} for step in model.steps]
+    return {"name": model.name, "dataset": model.dataset, "backbone": model.backbone, **asdict(price), "steps": steps}
 
 
 def print_plan(planned: Mapping[str, Any]) -> None:
     """Print the plan as a table with its totals."""
-    columns = ("model", "data set", "backbone", "images (M)", "hours", "disk (GB)", "steps")
+    numbers = ("images (M)", "hours", "disk (GB)")
     cells = [
         [
-            *(row["name"], row["dataset"], row["backbone"], f"{row['images'] / 1e6:.2f}", f"{row['hours']:.2f}"),
-            *(f"{row['disk'] / 1e9:.2f}", ", ".join(step["name"] for step in row["steps"])),
+            *(row["name"], row["dataset"], row["backbone"]),
+            *(f"{row['images'] / 1e6:.2f}", f"{row['hours']:.2f}", f"{row['disk'] / 1e9:.2f}"),
         ]
         for row in planned["rows"]
     ]
-    print_table(columns, cells, numbers=("images (M)", "hours", "disk (GB)"))
+    print_table(("model", "data set", "backbone", *numbers), cells, numbers=numbers)
     total = planned["total"]
     rates = ", ".join(f"{name} {rate:,.1f}" for name, rate in total["images_per_second"].items())
     print(
@@ -398,7 +386,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Options]
         "--throughput", action="append", default=[], metavar="[BACKBONE=]N", help="images/s of training"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and its cost, and do nothing")
-    parser.add_argument("--json", action="store_true", help="print the plan or the outcome as JSON")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     args = parser.parse_args(arguments)
     weights = [tuple(value.split("=", 1)) for value in args.weights]
     if any(len(pair) != 2 or not all(pair) for pair in weights):
@@ -408,23 +396,18 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Options]
     return args, Options(args.data, args.org, args.private, args.device, tuple(args.settings), pairs, precisions)
 
 
-def publish(models: Sequence[PlannedModel], folder: Path, as_json: bool) -> int:
+def publish(models: Sequence[PlannedModel], folder: Path) -> int:
     """Run all models under the folder's lock, print the outcome and return the exit status."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / "lock", timeout=0):
             tally = run_all(models, State(folder))
     except Timeout:
-        raise UsageError(
-            f"another process works in {folder}; wait for it, or name another --out.", code="busy"
-        ) from None
-    if as_json:
-        print_json({**asdict(tally), "folder": str(folder)})
-    else:
-        lacking = tally.without_some_variants
-        print(f"{len(tally.done)} done, {len(lacking)} without some variants, {len(tally.failed)} failed; see {folder}")
-        for name, messages in {**lacking, **tally.failed}.items():
-            print(*(f"  {name}, {step}: {message}" for step, message in messages.items()), sep="\n")
+        raise UsageError(f"another process works in {folder}: wait, or name another --out.", code="busy") from None
+    lacking = tally.without_some_variants
+    print(f"{len(tally.done)} done, {len(lacking)} without some variants, {len(tally.failed)} failed; see {folder}")
+    for name, messages in {**lacking, **tally.failed}.items():
+        print(*(f"  {name}, {step}: {message}" for step, message in messages.items()), sep="\n")
     return 1 if tally.failed else 0
 
 
@@ -433,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         models = models_of(args.study or ["papers"], options)
         if not args.dry_run:
-            return publish(models, args.out or paths.home() / "publishing", args.json)
+            return publish(models, args.out or paths.home() / "publishing")
         planned = plan(models, options, throughput_of(args.throughput, models))
     except ZooError as error:
         print(f"publish_all: error: {error}", file=sys.stderr)

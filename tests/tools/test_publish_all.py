@@ -230,7 +230,7 @@ def test_a_model_that_was_trained_over_is_not_published(
 
 def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> None:
     with FileLock(tmp_path / "lock"), raises(UsageError, "busy"):
-        publish([], tmp_path, as_json=True)
+        publish([], tmp_path)
     (tmp_path / "state.json").write_text("{")
     with raises(UsageError, "damaged-state"):
         State(tmp_path)
