@@ -22,7 +22,7 @@ from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
-from zoo.hub.variants import variants
+from zoo.hub.model_page import graphs_of
 from zoo.onnx_runtime import FILES, RESIZING
 from zoo.results import Check
 from zoo.verify import verify
@@ -83,7 +83,7 @@ def test_one_below_its_floor_is_sent_only_by_force_and_the_page_says_so(copy: Pa
 
 
 def test_the_page_tells_them_from_the_others(copy: Path) -> None:
-    told = {graph.file: graph for graph in variants(copy)}
+    told = {graph.file: graph for graph in graphs_of(copy)}
     assert list(told) == [*FILES.values(), *RESIZING.values()]
     page = zoo.push(copy, "org/toy", dry_run=True).readme
     cosine = told[RESIZING["int8"]].cosine

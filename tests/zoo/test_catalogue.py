@@ -16,7 +16,7 @@ from zoo.cards import read_card
 from zoo.catalogue import STATUSES
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
-from zoo.hub.card import readme
+from zoo.hub.model_page import readme
 from zoo.loading import find
 from zoo.published import tables
 from zoo.registry import recipes

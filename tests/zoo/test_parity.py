@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zoo.errors import ModelFolderError
-from zoo.hub.variants import table, variants
+from zoo.hub.model_page import graph_table, graphs_of
 from zoo.parity import contradictions, read_parity
 
 
@@ -57,11 +57,11 @@ def test_the_file_cut_anywhere(tmp_path: Path) -> None:
     data = json.dumps({"int8": entry()}).encode()
     for end in range(len(data)):
         (tmp_path / "onnx" / "parity.json").write_bytes(data[:end])
-        for read in (read_parity, variants):
+        for read in (read_parity, graphs_of):
             with pytest.raises(ModelFolderError, match=r"parity\.json is not what zoo export writes"):
                 read(tmp_path)
     (tmp_path / "onnx" / "parity.json").write_bytes(data)
-    (graph,) = variants(tmp_path)
+    (graph,) = graphs_of(tmp_path)
     assert graph.holds
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_holds_something_else(tmp_path: Path, value: str) -> None:
     (tmp_path / "onnx" / "model_int8.onnx").touch()
     (tmp_path / "onnx" / "parity.json").write_text(value)
     with pytest.raises(ModelFolderError, match=r"parity\.json is not what zoo export writes"):
-        variants(tmp_path)
+        graphs_of(tmp_path)
 
 
 def test_a_loss_that_is_not_shown_to_be_small_is_named(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_loss_that_is_not_shown_to_be_small_is_named(tmp_path: Path) -> None:
     (tmp_path / "onnx" / "model_int8.onnx").touch()
     for entries, within in (({"int8": entry()}, False), ({"int8": entry(interval=[0, 0], within_target=True)}, True)):
         (tmp_path / "onnx" / "parity.json").write_text(json.dumps(entries))
-        (graph,) = variants(tmp_path)
-        assert ("not shown to be within the target" in table([graph])) is not within
+        (graph,) = graphs_of(tmp_path)
+        assert ("not shown to be within the target" in graph_table([graph]).markdown()) is not within
         if within:
             assert graph.remark is None
         else:

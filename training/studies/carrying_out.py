@@ -42,7 +42,7 @@ def perform_all(schedules: Sequence[Schedule], works: Sequence[Workplace], args:
 
 def tell(schedule: Schedule, tally: Tally, args: Namespace) -> dict[str, Any]:
     """Write the report of what is finished, and print it unless all is to be JSON; what there is to tell."""
-    from training.studies.formats import as_markdown, to_json, write_report
+    from training.studies.render import as_markdown, to_json, write_report
     from training.studies.report import report_of
 
     folder = schedule.folder

@@ -7,8 +7,8 @@ import math
 from training.studies.plan import Plan
 from training.studies.rank import Ranks
 from training.studies.results import Values
+from training.studies.statistics import pearson
 from training.studies.study import Measure
-from zoo.report.matrix import pearson
 
 Found = list[tuple[str, str, str, float | None]]
 """Selection, the names of two, and their correlation; None where there is none."""

@@ -13,10 +13,10 @@ from typing import Any
 from training.output import provenance
 from training.recipe import Recipe
 from training.studies.arms import SELECTIONS, recipes_of
+from training.studies.compare import agree
 from training.studies.results_file import RESULTS, Results
 from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of
-from zoo.comparison.runs import agree
 from zoo.datasets.folder import check_parted
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from training.output import provenance
 from training.recipe import Recipe
 from training.resolving import resolve
+from training.studies.compare import agree
 from training.studies.crossval import Validation, name_of, rerun, results_of, validate
 from training.studies.plan import check_images, read
 from training.studies.results_file import Results
 from training.studies.single import Workplace, claimed
 from training.studies.spaces import Parameter, Space, space_of
 from training.studies.stand_ins import with_recipes
-from zoo.comparison.runs import agree
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
 from zoo.files import locked, write_json
 

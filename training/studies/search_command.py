@@ -62,9 +62,9 @@ def work_for(search: Search, args: Namespace) -> Workplace:
 
 def go(search: Search, folder: Path, args: Namespace, work: Workplace | None) -> int:
     """Perform what is left, if there is a workplace, write the report and print it; 1 where a rerun failed."""
+    from training.studies.render_search import as_markdown, report_of, to_json, write_report
     from training.studies.runner import tell
     from training.studies.search import is_left, run
-    from training.studies.search_report import as_markdown, report_of, to_json, write_report
     from zoo.console import print_json
 
     failed = 0

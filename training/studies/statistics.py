@@ -1,4 +1,4 @@
-"""What several seeds say: means with intervals, paired differences, verdicts on claims, correlations."""
+"""Statistics over seeds: means with intervals, paired differences, verdicts on claims, correlations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from training.studies.study import Claim
-from zoo.comparison.compare import interval_over_seeds
+
+STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""0.975 quantiles of Student's t for 1 to 30 degrees of freedom; the last one serves for more."""
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
 
@@ -24,6 +32,32 @@ class Summary:
     mean: float
     sd: float | None
     interval: tuple[float, float] | None
+
+
+def interval_over_seeds(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of two or more values by Student's t; beyond 31 values a little too wide."""
+    n, mean = len(values), statistics.fmean(values)
+    half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(values) / n**0.5
+    return mean - half, mean + half
+
+
+def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Return Pearson's correlation of two sequences of one length, without pairs that are not finite.
+
+    Returns:
+        The correlation; None below three pairs, and where one side does not vary.
+    """
+    pairs = np.array([a, b], dtype=np.float64)
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if pairs.shape[1] < 3 or (pairs.min(axis=1) == pairs.max(axis=1)).any():
+        return None
+    return float(np.corrcoef(pairs[0], pairs[1])[0, 1])
+
+
+def correlation_triangle(columns: Mapping[str, Sequence[float]]) -> list[list[float | None]]:
+    """Return the correlations of each column with all columns before it."""
+    names = list(columns)
+    return [[pearson(columns[other], columns[name]) for other in names[:i]] for i, name in enumerate(names)]
 
 
 def summary(values: Sequence[float]) -> Summary:

@@ -9,9 +9,8 @@ import numpy as np
 
 from training.studies.plan import Plan
 from training.studies.results import Values
-from training.studies.statistics import UNDECIDED, Summary, sided, summary
+from training.studies.statistics import UNDECIDED, Summary, pearson, sided, summary
 from training.studies.study import Measure, Trend
-from zoo.report.matrix import pearson
 
 FEWEST = 3
 """So many arms at least make a trend: a line goes through any two."""

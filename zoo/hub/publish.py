@@ -15,10 +15,9 @@ from zoo.config import check_config
 from zoo.contents import KNOWN, check_inside, known_files, pickles_in
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import read_json
-from zoo.hub.card import readme
 from zoo.hub.errors import explain
+from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.hub.publication import Publication
-from zoo.hub.variants import Variant, variants
 from zoo.loading import find
 from zoo.private_paths import without_paths
 from zoo.records import verify_records
@@ -71,7 +70,7 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     card = read_card(folder)
     names = known_files(folder, card)
     _check(folder, card, names)
-    graphs = variants(folder)
+    graphs = graphs_of(folder)
     if not force:
         _check_graphs(graphs)
     contents: dict[str, Path | bytes] = {name: (folder / name).resolve() for name in names}
@@ -134,7 +133,7 @@ def _check(folder: Path, card: Card, names: list[str]) -> None:
         )
 
 
-def _check_graphs(graphs: Sequence[Variant]) -> None:
+def _check_graphs(graphs: Sequence[OnnxGraph]) -> None:
     if below := [graph.file for graph in graphs if not graph.holds]:
         raise ModelFolderError(
             f"{', '.join(below)} was kept though it gives other embeddings than torch by more than zoo export allows "

@@ -23,7 +23,7 @@ from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageErro
 from zoo.files import sha256_of
 from zoo.golden import read_golden
 from zoo.hub import publish
-from zoo.hub.card import readme
+from zoo.hub.model_page import readme
 from zoo.paths import SHIPPED
 
 # huggingface_hub sends large files in a way that its own HTTP library no longer recommends.

@@ -1,0 +1,532 @@
+"""Published scores next to ours, and models that were measured here next to one another.
+
+Ours are the models of the local zoo, the shipped ones, and the finished runs of studies. Models whose recipes differ
+only in name and seed are seeds of one recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from training.studies.results_file import RESULTS
+from training.studies.statistics import interval_over_seeds
+from zoo.catalogue import ModelInfo, list_models
+from zoo.errors import UsageError, nearest
+from zoo.files import complete_lines, read_object
+from zoo.paths import home
+from zoo.published import PublishedScore, Table
+from zoo.published.scores import WHOLE
+from zoo.report.model import recalls_of
+
+METRICS = ("recall_at_1", "map_at_r")
+
+SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
+"""Names of a model's seeds: `zoo train NAME --seed 1 --as NAME-seed1`."""
+
+UNRECORDED = "how it was trained is not recorded"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained model, or a finished run of a study.
+
+    Attributes:
+        name: the model's name, or STUDY/ARM/RUN.
+        dim: numbers per embedding.
+        seed: the seed, None where it is not recorded.
+        selection: how its epoch was selected, in words.
+        settings: its resolved recipe except name, seed and sources; None where no recipe is recorded.
+        results: measurements, as in results.json.
+        recipe: of a study's run: the name of its recipe, unless its arm changes the recipe.
+        changes: of a study's run: the number of ways in which the whole study departs from its recipes.
+        curves: of a study's run: recall at 1 by epoch. None for a model.
+        changed: whether a model was trained by its recipe with changes (`--set`).
+        study: of a study's run: the study's name.
+        arm: of a study's run: its arm.
+        parts: of a study's run: measurements of other views than the whole embedding.
+    """
+
+    name: str
+    dim: int
+    seed: int | None
+    selection: str
+    settings: Record | None
+    results: Sequence[Record] = field(default_factory=list)
+    recipe: str | None = None
+    changes: int = 0
+    curves: dict[str, list[tuple[int, float]]] | None = None
+    changed: bool = False
+    study: str | None = None
+    arm: str | None = None
+    parts: Sequence[Record] = field(default_factory=list)
+
+    def view(self, name: str) -> TrainedModel | None:
+        """Return the model with its measurements of a view; None where there are none."""
+        if name == WHOLE:
+            return self
+        results = [part for part in self.parts if part["view"] == name]
+        if not results:
+            return None
+        # Its epochs are those of the whole embedding.
+        return replace(self, name=f"{self.name}:{name}", dim=int(results[0]["dim"]), results=results, curves={})
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A score that was measured here.
+
+    Attributes:
+        value: the mean over runs.
+        sd: the standard deviation over runs, None for a single run.
+        interval: 95 %, None where it is not known.
+        over: "seeds" (Student's t of the mean) or, of a single run, "classes" (the bootstrap of its results.json).
+        runs: names of the runs.
+        seeds: their seeds.
+        protocol: how the epoch was selected and the score measured.
+        found: the runs.
+    """
+
+    value: float
+    sd: float | None
+    interval: tuple[float, float] | None
+    over: str | None
+    runs: tuple[str, ...]
+    seeds: tuple[int | None, ...]
+    protocol: str
+    found: tuple[TrainedModel, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published score next to ours, which is None unless the status is "measured".
+
+    status: "measured"; "not measured" where there is a model but not this metric; "not run" where there is no model;
+    "no recipe" where neither a model nor a study of this project measures the same.
+    """
+
+    table: Table
+    score: PublishedScore
+    status: str
+    ours: Ours | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the published score."""
+        return None if self.ours is None else self.ours.value - self.score.value
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """A model's mean minus another's over their common seeds.
+
+    interval: 95 %, Student's t of the paired differences; None for a single seed.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    seeds: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class OwnScore:
+    """One metric of a model, or of all seeds of its recipe, on one split.
+
+    difference: to the model that was named, if one was.
+    """
+
+    name: str
+    dim: int
+    dataset: str
+    split: str
+    metric: str
+    ours: Ours
+    difference: SeedDifference | None = None
+
+
+Measurement = tuple[TrainedModel, Record]
+"""A model and a measurement of it, as in results.json."""
+
+
+def compare(
+    tables: Iterable[Table], dataset: str | None = None, runs: Sequence[TrainedModel] | None = None
+) -> list[Comparison]:
+    """Compare each score of published tables with ours.
+
+    Args:
+        tables: the published tables.
+        dataset: compare only scores on this data set.
+        runs: models and runs; by default all models that are trained here or shipped, and all studies run here.
+    """
+    models = find_runs() if runs is None else list(runs)
+    return [
+        _comparison(table, score, models)
+        for table in tables
+        for score in table.scores
+        if dataset is None or score.dataset == dataset
+    ]
+
+
+def own_scores(
+    runs: Sequence[TrainedModel],
+    names: Sequence[str] = (),
+    dataset: str | None = None,
+    metrics: Sequence[str] = METRICS,
+    against: str | None = None,
+) -> list[OwnScore]:
+    """Return the measured scores of models, by data set, metric and name. Runs of studies are left out.
+
+    Args:
+        runs: models and runs.
+        names: only these models, each with the other seeds of its recipe.
+        dataset: only scores on this data set.
+        metrics: keys of results.json.
+        against: the model, or one of its seeds, from which differences are taken.
+
+    Raises:
+        UsageError: no model has a given name.
+    """
+    groups = list(_seed_groups([run for run in runs if run.curves is None]))
+    named = [_group_of(name, groups) for name in names]
+    chosen = [group for group in groups if group in named] if named else groups
+    metrics = tuple(dict.fromkeys(metrics))
+    base = None if against is None else _group_of(against, groups)
+    rows = [
+        _own_score(group, base, place, metric, pairs)
+        for group in chosen
+        for place in _places(group, dataset)
+        for metric in metrics
+        if (pairs := newest(group, *place, metric))
+    ]
+    return sorted(rows, key=lambda row: (row.dataset, row.split, metrics.index(row.metric), row.name))
+
+
+def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
+    """Find every model that is trained here or shipped, and every finished run of a study.
+
+    Args:
+        folders: folders of studies in addition to the one in `ZOO_HOME`.
+
+    Returns:
+        The models by name, then the runs.
+
+    Raises:
+        UsageError: a folder does not exist.
+    """
+    own = home() / "studies"
+    models = [_model(model, model.folder) for model in list_models() if model.folder is not None]
+    return [*models, *(run for folder in (*([own] if own.is_dir() else []), *folders) for run in study_runs(folder))]
+
+
+def study_runs(folder: Path) -> list[TrainedModel]:
+    """Read every finished run of a study, or of the studies in a folder, in the order of their names.
+
+    A result that cannot be read is skipped.
+
+    Raises:
+        UsageError: the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; name a study's folder, or one that contains studies.")
+    studies = [folder] if (folder / RESULTS).is_file() else sorted(folder.iterdir())
+    return [run for study in studies for run in _study_runs(study)]
+
+
+def runs_of(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+    """Return the runs of a recipe, one per seed, by seed.
+
+    The model named like the recipe sets the standard, unless it was trained with changes; where it is missing, the one
+    named RECIPE-seedN with the lowest N. Every other model or run whose recipe agrees in everything except name and
+    seed counts, whatever its name. Without a recipe.json (an ensemble, a model from elsewhere) the model stands alone.
+    A study's run of the recipe, of the last epoch and without settings first, sets a standard of its own; of the two
+    groups the one with more seeds is returned.
+    """
+    runs = list(runs)
+    named, studied = _standard(recipe, runs), _least_changed([run for run in runs if run.recipe == recipe], runs)
+    return max([] if named is None else seeds_of(named, runs), studied, key=len)
+
+
+def runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+    """Return the runs of a study's arm on a data set, one per seed, by seed, of the least changed study.
+
+    Runs of other studies count where the recipes agree.
+    """
+    runs = list(runs)
+    of_arm = [run for run in runs if (run.study, run.arm) == (study, arm)]
+    measured = [run for run in of_arm if any(result["dataset"] == dataset for result in run.results)]
+    return _least_changed(measured, runs)
+
+
+def seeds_of(standard: TrainedModel, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+    """Return the standard and the runs of its recipe with other seeds, by seed."""
+    if standard.settings is None:
+        return [standard]
+    by_seed = {standard.seed: standard}
+    for run in runs:
+        if run.settings is not None and _same_recipe(run.settings, standard.settings):
+            by_seed.setdefault(run.seed, run)
+    return sorted(by_seed.values(), key=lambda run: run.seed or 0)
+
+
+def agree(a: Any, b: Any, name: str = "") -> bool:
+    """Return whether two settings say the same.
+
+    A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
+    `loss_args`) must have the same fields.
+    """
+    if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
+        return all(agree(a[key], b[key], key) for key in a.keys() & b.keys())
+    return bool(a == b)
+
+
+def newest(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:
+    """Return the newest measurement of a metric of each run that has one, with torch in fp32 where there is one."""
+    return [(run, result) for run in runs if (result := _newest(run, dataset, split, metric)) is not None]
+
+
+def ours_of(metric: str, measurements: Sequence[Measurement]) -> Ours:
+    """Return the mean of a metric over one or more measurements, one per seed."""
+    values = [float(result["metrics"][metric]) for _, result in measurements]
+    several = len(values) > 1
+    interval = interval_over_seeds(values) if several else _interval_over_classes(measurements[0][1], metric)
+    return Ours(
+        value=statistics.fmean(values),
+        sd=statistics.stdev(values) if several else None,
+        interval=interval,
+        over=None if interval is None else "seeds" if several else "classes",
+        runs=tuple(run.name for run, _ in measurements),
+        seeds=tuple(run.seed for run, _ in measurements),
+        protocol="; ".join(dict.fromkeys(_protocol(run, result) for run, result in measurements)),
+        found=tuple(run for run, _ in measurements),
+    )
+
+
+def _comparison(table: Table, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
+    if score.recipe is None and score.study is None:
+        return Comparison(table, score, "no recipe")
+    groups = _candidates(score, models)
+    pairs = max((newest(runs, score.dataset, score.split, score.metric) for runs in groups), key=len)
+    if not pairs:
+        return Comparison(table, score, "not measured" if any(groups) else "not run")
+    return Comparison(table, score, "measured", ours_of(score.metric, pairs))
+
+
+def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[list[TrainedModel]]:
+    """Return the runs of the score's recipe, and those of its arm, each with the measurements of the score's view."""
+    groups = [] if score.recipe is None else [runs_of(score.recipe, models)]
+    if score.study is not None and score.arm is not None:
+        groups.append(runs_of_arm(score.study, score.arm, score.dataset, models))
+    views = [[view for run in group if (view := run.view(score.view)) is not None] for group in groups]
+    # A model trained under the recipe's name with another dimension is another model.
+    return [[run for run in group if run.dim == score.dim] for group in views]
+
+
+def _newest(run: TrainedModel, dataset: str, split: str, metric: str) -> Record | None:
+    results = [
+        result
+        for result in run.results
+        if (result["dataset"], result["split"]) == (dataset, split) and metric in result["metrics"]
+    ]
+    exact = [result for result in results if (result["runtime"], result["precision"]) == ("torch", "fp32")]
+    return next(reversed(exact or results), None)
+
+
+def _interval_over_classes(result: Record, metric: str) -> tuple[float, float] | None:
+    bounds = result.get("intervals", {}).get(metric)
+    return None if bounds is None else (float(bounds[0]), float(bounds[1]))
+
+
+def _protocol(run: TrainedModel, result: Record) -> str:
+    return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}"
+
+
+def _standard(recipe: str, runs: Sequence[TrainedModel]) -> TrainedModel | None:
+    runs = [run for run in runs if run.curves is None and not run.changed]
+    matches = [(SEEDED.fullmatch(run.name), run) for run in runs]
+    numbered = [(int(match["seed"]), run) for match, run in matches if match and match["name"] == recipe]
+    named = [(-1, run) for run in runs if run.name == recipe]
+    return min(named + numbered, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+def _least_changed(candidates: Sequence[TrainedModel], runs: Sequence[TrainedModel]) -> list[TrainedModel]:
+    """Return the least changed runs of studies with the other seeds of their recipe: the group with the most seeds."""
+    fewest = min((run.changes for run in candidates), default=0)
+    groups: list[list[TrainedModel]] = []
+    for run in sorted(candidates, key=lambda run: run.seed or 0):
+        if run.changes == fewest and not any(run is member for group in groups for member in group):
+            groups.append(seeds_of(run, runs))
+    return max(groups, key=len, default=[])
+
+
+def _same_recipe(a: Record, b: Record) -> bool:
+    """Return whether two resolved recipes agree; a model's and an ensemble's, which share no key, do not."""
+    return bool(a.keys() & b.keys()) and agree(a, b)
+
+
+def _model(model: ModelInfo, folder: Path) -> TrainedModel:
+    record = read_object(folder / "recipe.json")  # an unreadable one hides no score
+    recipe = record.get("recipe")
+    if not isinstance(recipe, dict):
+        members = record.get("ensemble")
+        selection = f"{len(members)} models joined" if isinstance(members, list) else UNRECORDED
+        return TrainedModel(model.name, model.dim, None, selection, None, model.results)
+    settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+    seed = recipe["seed"] if type(recipe.get("seed")) is int else None
+    selection, changed = _selection_of_model(record, recipe), bool(model.origin.changed)
+    return TrainedModel(model.name, model.dim, seed, selection, settings, model.results, changed=changed)
+
+
+def _selection_of_model(record: Record, recipe: Record) -> str:
+    schedule = recipe.get("schedule")
+    epochs = schedule.get("epochs") if isinstance(schedule, dict) else None
+    best = record.get("best_epoch")
+    if best is not None:
+        return f"best epoch on held-out training classes ({best} of {epochs})"
+    return f"last of {epochs} epochs"
+
+
+def _study_runs(study: Path) -> Iterator[TrainedModel]:
+    plan = read_object(study / "plan.json")
+    for name, result in sorted(_results(study), key=lambda pair: pair[0].split("/")):
+        try:
+            run = _study_run(study, name, {**_planned(plan, result), **result}, plan.get("study"))
+        except (KeyError, TypeError, IndexError):
+            continue
+        if run is not None:
+            yield run
+
+
+def _results(study: Path) -> Iterator[tuple[str, Record]]:
+    """Yield the run's name and the result of each line that can be read."""
+    for line in complete_lines(study / RESULTS):
+        try:
+            result = json.loads(line)
+            yield str(result["run"]), result
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _study_run(study: Path, name: str, result: Record, study_name: str | None) -> TrainedModel | None:
+    """Return None where the trained recipe is not known. study_name: as in the study's plan."""
+    if "resolved" not in result:
+        return None
+    measured = [{**evaluation, "runtime": "torch", "precision": "fp32"} for evaluation in result["evaluations"]]
+    whole = [evaluation for evaluation in measured if evaluation["view"] == WHOLE]
+    members = [
+        {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+        for recipe in result["resolved"]
+    ]
+    return TrainedModel(
+        name=f"{study.name}/{name}",
+        dim=int(whole[0]["dim"]),
+        seed=int(result["seed"]),
+        selection=_selection_of_run(study, result),
+        settings=members[0] if len(members) == 1 else {"members": members},
+        results=whole,
+        recipe=None if result["changed"] else str(result["recipe"]),
+        changes=len(result["settings"]) + (result["selection"] != "last"),
+        curves=recalls_of(result["training"][0]["log"]),
+        study=study_name,
+        arm=result.get("arm"),
+        parts=[evaluation for evaluation in measured if evaluation["view"] != WHOLE],
+    )
+
+
+def _selection_of_run(study: Path, result: Record) -> str:
+    trained, models = result["training"][0], len(result["training"])
+    how = f"last of {trained['epochs']} epochs" if trained["epochs"] else "not trained"
+    if result["selection"] != "last":
+        how = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
+    joined = f"{models} models joined, " if models > 1 else ""
+    return f"{joined}{how}, study {study.name}" + (
+        f" with {', '.join(result['settings'])}" if result["settings"] else ""
+    )
+
+
+def _planned(plan: Record, result: Record) -> Record:
+    """Return what results of earlier versions lack, from the study's plan with its recipes of the last epoch."""
+    recipes = plan.get("recipes", {}).get(result.get("arm"))
+    if not recipes or result.get("selection") != "last":
+        return {}
+    first = recipes["0"]
+    # Arms that change their recipe's settings got another name than the recipe.
+    changed = not str(first["name"]).startswith(f"{result['arm']}-")
+    facts = {"recipe": first["name"], "changed": changed, "settings": plan.get("settings", [])}
+    return {**facts, "resolved": list(recipes.values())}
+
+
+def _own_score(
+    group: Sequence[TrainedModel],
+    base: Sequence[TrainedModel] | None,
+    place: tuple[str, str],
+    metric: str,
+    measurements: Sequence[Measurement],
+) -> OwnScore:
+    others = newest(base, *place, metric) if base is not None and base is not group else []
+    difference = _seed_difference(measurements, others, metric)
+    return OwnScore(_group_name(group), group[0].dim, *place, metric, ours_of(metric, measurements), difference)
+
+
+def _seed_difference(
+    measurements: Sequence[Measurement], others: Sequence[Measurement], metric: str
+) -> SeedDifference | None:
+    """Return None where no seed was measured of both, on as many images and by one protocol."""
+    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in others}
+    differences: dict[int | None, float] = {}
+    for run, result in measurements:
+        other = other_by_seed.get((run.seed, *_conditions(result)))
+        if other is not None:
+            differences[run.seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
+    if not differences:
+        return None
+    values = list(differences.values())
+    interval = interval_over_seeds(values) if len(values) > 1 else None
+    return SeedDifference(statistics.fmean(values), interval, tuple(differences))
+
+
+def _conditions(result: Record) -> tuple[Any, ...]:
+    """Return the facts that two comparable measurements share."""
+    return tuple(result.get(key) for key in ("protocol", "runtime", "precision", "queries", "classes"))
+
+
+def _seed_groups(runs: Sequence[TrainedModel]) -> Iterator[list[TrainedModel]]:
+    """Group the runs by recipe; each run is in one group."""
+    left = sorted(runs, key=lambda run: (SEEDED.fullmatch(run.name) is not None, run.name))
+    while left:
+        group = seeds_of(left[0], left)
+        yield group
+        left = [run for run in left if run not in group]
+
+
+def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedModel]:
+    for group in groups:
+        if name in {known for run in group for known in _names(run)}:
+            return group
+    known = [run.name for group in groups for run in group]
+    raise UsageError(f"no model {name!r} here.{nearest(name, known)} List the models: zoo list")
+
+
+def _names(run: TrainedModel) -> tuple[str, ...]:
+    """Return the names that select a run: its own, and the one without its seed."""
+    seeded = SEEDED.fullmatch(run.name)
+    return (run.name, seeded["name"]) if seeded else (run.name,)
+
+
+def _group_name(group: Sequence[TrainedModel]) -> str:
+    """Return the shortest name of the group, without the seed."""
+    shortest = min((run.name for run in group), key=len)
+    seeded = SEEDED.fullmatch(shortest)
+    return seeded["name"] if seeded and len(group) > 1 else shortest
+
+
+def _places(group: Sequence[TrainedModel], dataset: str | None) -> list[tuple[str, str]]:
+    """Return the data sets and splits that the runs were measured on."""
+    places = {(result["dataset"], result["split"]) for run in group for result in run.results}
+    return sorted(place for place in places if None not in place and dataset in (None, place[0]))

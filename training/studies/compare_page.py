@@ -1,0 +1,270 @@
+"""Comparisons with published scores as terminal text, Markdown, CSV, JSON or one HTML page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Any
+
+from training.studies.compare import Comparison, TrainedModel
+from training.studies.statistics import correlation_triangle, pearson
+from zoo.published import PublishedScore
+from zoo.published import Table as PublishedTable
+from zoo.published.scores import scale
+from zoo.loading import find
+from zoo.render import Table, environment
+from zoo.report import figures
+from zoo.report.html import (
+    SVG,
+    Block,
+    Details,
+    ForestLine,
+    ForestPlot,
+    HeatMap,
+    Legend,
+    NumberedList,
+    Paragraph,
+    Picture,
+    Section,
+    page,
+)
+from zoo.report.model import recall_by_epoch
+
+COLUMNS = ("row", "data set", "metric", "published", "ours", "95 %", "seeds", "difference", "how ours came about")
+NUMBERS = ("published", "ours", "seeds", "difference")
+FEWEST_POINTS = 3
+"""Fewer points say nothing about how two measures go together."""
+
+
+def as_text(rows: Sequence[Comparison]) -> str:
+    """Return one table for a terminal per published table."""
+    return "\n".join(f"{heading}\n{source}\n{table.text()}" for heading, source, table in _tables(rows))
+
+
+def as_markdown(rows: Sequence[Comparison]) -> str:
+    """Return one Markdown section per published table."""
+    return environment("training.studies").get_template("comparison.md.j2").render(tables=_tables(rows))
+
+
+def as_csv(rows: Sequence[Comparison]) -> str:
+    """Return one line per comparison, in fractions."""
+    lines = [{key: _flat(value) for key, value in _facts(row).items()} for row in rows]
+    return Table(list(lines[0]) if lines else (), [list(line.values()) for line in lines]).csv()
+
+
+def as_json(rows: Sequence[Comparison]) -> str:
+    """Return the comparisons as JSON, in fractions."""
+    return json.dumps([_facts(row) for row in rows], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
+    """Return the HTML page; text from files is escaped.
+
+    Args:
+        rows: the comparisons.
+        shown: sections that come last, as those of `zoo.report.model`.
+    """
+    parts = [_table_section(group) for _, group in _by_table(rows)]
+    runs = list({run.name: run for row in rows if row.ours for run in row.ours.found}.values())
+    sections = [*parts, *_decay_sections(rows), *_correlation_sections(runs), *_epoch_sections(runs), *shown]
+    return page("Published numbers and ours", sections)
+
+
+FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
+    "table": as_text,
+    "markdown": as_markdown,
+    "csv": as_csv,
+    "json": as_json,
+    "html": as_html,
+}
+
+
+def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | None) -> str:
+    """Return the printed bounds and what they are over; empty where there are none."""
+    if bounds is None:
+        return ""
+    low, high = (number_text(metric, bound) for bound in bounds)
+    return f"{low} to {high} over {over}"
+
+
+def number_text(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
+    """Return a metric's value with its standard deviation, in percent where papers print percent."""
+    factor, digits = scale(metric), 2 if scale(metric) == 100 else 3
+    text = f"{factor * value:{sign}.{digits}f}"
+    return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"
+
+
+def _by_table(rows: Sequence[Comparison]) -> list[tuple[PublishedTable, list[Comparison]]]:
+    grouped = groupby(rows, key=lambda row: row.table.name)
+    return [(group[0].table, group) for _, same in grouped if (group := list(same))]
+
+
+def _tables(rows: Sequence[Comparison]) -> list[tuple[str, str, Table]]:
+    """Return heading, source and comparisons of each published table."""
+    return [(_heading(table), _source(table), _table(group)) for table, group in _by_table(rows)]
+
+
+def _heading(table: PublishedTable) -> str:
+    return f"{table.name}: {table.title}"
+
+
+def _source(table: PublishedTable) -> str:
+    return f"{table.paper.citation} ({table.paper.source}). Published: {table.protocol}."
+
+
+def _table(rows: Sequence[Comparison]) -> Table:
+    return Table(COLUMNS, list(map(_cells, rows)), NUMBERS)
+
+
+def _cells(row: Comparison) -> list[str]:
+    score, ours = row.score, row.ours
+    head = [score.row, score.dataset, score.metric, number_text(score.metric, score.value, score.sd)]
+    if ours is None or row.difference is None:
+        return [*head, row.status, "", "", "", _command(score) if row.status == "not run" else ""]
+    value = number_text(score.metric, ours.value, ours.sd)
+    interval = interval_text(score.metric, ours.interval, ours.over)
+    difference = number_text(score.metric, row.difference, sign="+")
+    return [*head, value, interval, str(len(ours.runs)), difference, ours.protocol]
+
+
+def _command(score: PublishedScore) -> str:
+    """Return the command that measures the score here."""
+    if score.recipe is not None:
+        return f"zoo train {score.recipe}"
+    return f"zoo benchmark run {score.study} --dataset {score.dataset}"
+
+
+def _facts(row: Comparison) -> dict[str, Any]:
+    """Return everything about a comparison for programs, in fractions."""
+    score, ours = row.score, row.ours
+    return {
+        "table": row.table.name,
+        "paper": row.table.paper.short,
+        "source": row.table.paper.source,
+        "row": score.row,
+        "recipe": score.recipe,
+        "study": score.study,
+        "arm": score.arm,
+        "view": score.view,
+        "dataset": score.dataset,
+        "split": score.split,
+        "backbone": score.backbone,
+        "dim": score.dim,
+        "metric": score.metric,
+        "published": score.value,
+        "published_sd": score.sd,
+        "published_runs": row.table.runs,
+        "published_protocol": row.table.protocol,
+        "status": row.status,
+        "ours": ours and ours.value,
+        "ours_sd": ours and ours.sd,
+        "ours_interval": ours and ours.interval and list(ours.interval),
+        "ours_interval_over": ours and ours.over,
+        "ours_runs": ours and list(ours.runs),
+        "ours_seeds": ours and list(ours.seeds),
+        "ours_protocol": ours and ours.protocol,
+        "difference": row.difference,
+    }
+
+
+def _flat(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _table_section(rows: Sequence[Comparison]) -> Section:
+    def place(row: Comparison) -> tuple[str, str]:
+        return row.score.dataset, row.score.metric
+
+    plots = [
+        Details(f"{metric} on {dataset}, as a picture", [ForestPlot(_forest_lines(list(group)))])
+        for (dataset, metric), group in groupby(sorted(rows, key=place), key=place)
+    ]
+    table = rows[0].table
+    return Section(_heading(table), [Paragraph(_source(table)), _table(rows), *plots])
+
+
+def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:
+    """Return of each row the published number with its deviation, then ours with its interval in green."""
+    lines = []
+    for row in rows:
+        score, ours, factor = row.score, row.ours, scale(row.score.metric)
+        mean, sd = factor * score.value, factor * (score.sd or 0)
+        spread = (mean - sd, mean + sd) if score.sd is not None else None
+        note = f"published, {row.table.protocol}"
+        lines.append(ForestLine(score.row, mean, spread, note, f"{mean:.4g}" + (f" ± {sd:.2g}" if sd else "")))
+        if ours is not None:
+            bounds = ours.interval and (factor * ours.interval[0], factor * ours.interval[1])
+            note = f"ours, {len(ours.runs)} seeds, {ours.protocol}"
+            value = factor * ours.value
+            lines.append(ForestLine(score.row, value, bounds, note, f"{value:.4g}", "good"))
+    return lines
+
+
+def _decay_sections(rows: Sequence[Comparison]) -> list[Section]:
+    """Draw R@1 against spectral decay, published and ours (Revisiting, figure 5), for each data set."""
+    if find_spec("matplotlib") is None:
+        return []
+    sections = []
+    for dataset in dict.fromkeys(row.score.dataset for row in rows):
+        points = {kind: _decay_points(rows, dataset, kind == "ours") for kind in ("published", "ours")}
+        if len(points["published"]) >= FEWEST_POINTS:
+            sections.append(_decay_section(dataset, points))
+    return sections
+
+
+def _decay_section(dataset: str, points_of: dict[str, dict[str, tuple[float, float]]]) -> Section:
+    drawn = {kind: points for kind, points in points_of.items() if points}
+    image = figures.scatter([list(points.values()) for points in drawn.values()], "spectral decay", "R@1, %")
+    heading = f"R@1 against spectral decay on {dataset}"
+    blocks: list[Block] = [Picture(image, SVG, heading), Legend(list(drawn), figures.COLOURS)]
+    for kind, points in drawn.items():
+        r = pearson([x for x, _ in points.values()], [y for _, y in points.values()])
+        blocks += [NumberedList(list(points)), *([] if r is None else [Paragraph(f"{kind}: r = {r:+.2f}")])]
+    return Section(heading, blocks, "half")
+
+
+def _decay_points(rows: Sequence[Comparison], dataset: str, ours: bool) -> dict[str, tuple[float, float]]:
+    """Return by row: spectral decay of training data and R@1 in percent, where both are known."""
+    values_of: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.score.dataset == dataset and row.score.metric in ("recall_at_1", "spectral_decay"):
+            score = row.ours if ours else row.score
+            if score is not None:
+                values_of.setdefault(row.score.row, {})[row.score.metric] = score.value
+    return {
+        name: (values["spectral_decay"], 100 * values["recall_at_1"])
+        for name, values in values_of.items()
+        if len(values) > 1
+    }
+
+
+def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:
+    """Show how the metrics of our models go together (Revisiting, figure 4), for each data set and split."""
+    measured: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for run in runs:
+        for result in run.results:
+            measured.setdefault((result["dataset"], result["split"]), {})[run.name] = result["metrics"]
+    sections = []
+    for (dataset, split), models in measured.items():
+        common = [name for name in next(iter(models.values())) if all(name in metrics for metrics in models.values())]
+        if len(models) >= FEWEST_POINTS and len(common) >= FEWEST_POINTS:
+            columns = {name: [metrics[name] for metrics in models.values()] for name in common}
+            text = f"Pearson's correlation over {len(models)} models of this zoo: {', '.join(models)}."
+            heat_map = HeatMap(common, correlation_triangle(columns))
+            sections.append(Section(f"Metrics on {dataset}, {split} split", [heat_map, Paragraph(text)]))
+    return sections
+
+
+def _epoch_sections(runs: Sequence[TrainedModel]) -> list[Section]:
+    """Draw R@1 by epoch of our models, from their folders, and of studies' runs."""
+    logs = {run.name: recall_by_epoch(find(run.name)) if run.curves is None else run.curves for run in runs}
+    series = {f"{name}, {key}": points for name, log in logs.items() for key, points in log.items()}
+    if not series or find_spec("matplotlib") is None:
+        return []
+    picture = Picture(figures.curves(series), SVG, "R@1 by epoch")
+    shown = len(figures.COLOURS)
+    left = f" The first {shown} of {len(series)}." if len(series) > shown else ""
+    text = f"From the models' and runs' logs; validation is on classes held out of the training split.{left}"
+    return [Section("R@1 by epoch", [picture, Legend(list(series), figures.COLOURS), Paragraph(text)], "half")]

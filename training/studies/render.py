@@ -1,0 +1,620 @@
+"""A study's report as Markdown, CSV, JSON and one HTML page, and the sentences that these share."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from training.studies.arms import SELECTIONS
+from training.studies.correlations import column, varies
+from training.studies.plan import Plan
+from training.studies.rank import Ranks
+from training.studies.report import Judged, Report, Row
+from training.studies.results import Values
+from training.studies.search import Search
+from training.studies.selections import RULE, Moved
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
+from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, Measure
+from training.studies.trends import Found
+from zoo.files import write_bytes, write_json
+from zoo.render import Table, environment
+from zoo.report import figures
+from zoo.report.html import (
+    SVG,
+    Block,
+    Details,
+    ForestLine,
+    ForestPlot,
+    HeatMap,
+    Legend,
+    NumberedList,
+    Paragraph,
+    Picture,
+    Section,
+    page,
+)
+
+SELECTION_TITLES = {
+    "last": "last epoch, trained on all training classes",
+    "validation": "epoch selected on held-out classes",
+}
+
+METRIC_TITLES = {
+    "map_at_r": "MAP@R",
+    "precision_at_1": "P@1",
+    "nmi": "NMI",
+    "nmi_random": "NMI of random embeddings",
+    "map": "mAP",
+}
+
+VERDICT_RULE = (
+    '"Holds" where the whole 95 % interval lies on the claimed side of 0 (or within the margin named), "does not" '
+    "where it lies on the other (or beyond the margin); undecided otherwise, below two seeds, and where the interval "
+    "is wider, end to end, than the difference itself (unless all of it lies within a margin). Each interval is for "
+    "its claim alone: of twenty claims about nothing, one has an interval beside 0 by chance. p (Holm) is adjusted for "
+    "all claims of differences here: those below 0.05 stand together."
+)
+
+LOW_RANK = (
+    "Rank below dimension: {}. Heads wider than the features that they are given leave the other singular values at "
+    "what rounding makes of 0, and these alone decide the spectral decay. Such arms are marked, and left out of "
+    "pictures and correlations of spectral decay and of verdicts on it."
+)
+
+TREND_RULE = (
+    "A straight line through all arms, seed by seed: its slope, a {}, and Spearman's rank correlation, each with the "
+    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. The interval is of these very arms: how '
+    "much hangs on their choice, the least and the greatest slope tell where any one is left out, and where that turns "
+    "the sign nothing is decided."
+)
+
+NAMED_RUNS = 5
+"""The largest number of unfinished runs that Markdown names."""
+
+TONES = {HOLDS: "good", FAILS: "bad"}
+
+MAX_LINES = len(figures.COLOURS)
+"""The largest number of lines in a figure."""
+
+Measured = TypeVar("Measured", Row, Moved)
+
+
+def as_markdown(report: Report) -> str:
+    """Return the report in Markdown."""
+    study, plan = report.plan.study, report.plan
+    return (
+        environment("training.studies")
+        .get_template("study.md.j2")
+        .render(
+            report=report,
+            plan=plan,
+            study=study,
+            notes=notes(report),
+            protocol=protocol(report),
+            trends=_trend_table(report) if report.trends else None,
+            trend_rule=trend_rule(report),
+            claims=_claim_table(report) if report.claims else None,
+            claim_counts=claim_counts(report.claims),
+            verdict_rule=VERDICT_RULE,
+            scores=_score_tables(report),
+            selections=_selection_table(report) if report.moved else None,
+            selection_rule=selection_rule(report),
+            correlations=_correlation_table(report) if report.correlations else None,
+            named=NAMED_RUNS,
+            command=command_of(plan),
+            dates=dates(report),
+            made_with="; ".join(fact_text(value) for values in report.made_with.values() for value in values),
+        )
+    )
+
+
+def as_html(report: Report) -> str:
+    """Return the whole page; text from files is escaped."""
+    study, plan = report.plan.study, report.plan
+    sections = [_about_section(report), *_trend_sections(report), *_claim_sections(report)]
+    for selection in plan.selections:
+        tables = report.values[selection]
+        sections += _score_sections([row for row in report.rows if row.selection == selection], selection, study.x)
+        sections += [*_sweep_sections(report, tables, selection), *_matrix_sections(tables, selection, report.ranks)]
+        sections += _decay_sections(tables, selection, report.ranks)
+    sections += [*_selection_sections(report), *_curve_sections(report.curves), *_spectrum_sections(report.spectra)]
+    return page(f"{study.name} on {plan.dataset}", [*sections, _run_section(report)])
+
+
+def as_csv(report: Report) -> str:
+    """Return one line per arm and measure, then one line per difference to the baseline."""
+    kinds = ("n", "mean", "sd", "low", "high")
+    columns = ("study", "dataset", "arm", "x", "selection", "split", "view", "metric", *kinds)
+    rows = [_csv_cells(report, row, row.arm, row.value) for row in report.rows]
+    for row in report.rows:
+        if row.difference is not None:
+            rows.append(_csv_cells(report, row, f"{row.arm} - {report.plan.study.reference}", row.difference))
+    return Table(columns, rows).csv()
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the report for programs."""
+    study = report.plan.study
+    return {
+        **report.plan.to_json(),
+        "command": command_of(report.plan),
+        "dates": report.dates,
+        "title": study.title,
+        "source": study.source,
+        "note": " ".join(notes(report)),
+        "rank_below_dimension": {str(measure): ranks for measure, ranks in report.ranks.items()},
+        "one_model": report.twins,
+        "moved": [{**asdict(shift), "measure": str(shift.measure)} for shift in report.moved],
+        "selections_made_unlike": report.unlike,
+        "baseline": study.reference,
+        "published_protocols": report.protocols,
+        "values": {
+            selection: {str(measure): values for measure, values in tables.items()}
+            for selection, tables in report.values.items()
+        },
+        "rows": [{**asdict(row), "measure": str(row.measure)} for row in report.rows],
+        "claims": list(map(_claim_facts, report.claims)),
+        "trends": [
+            {**asdict(each), "trend": each.trend.text, "measure": str(each.trend.measure), "lower": each.trend.lower}
+            for each in report.trends
+        ],
+        "correlations": [
+            dict(zip(("selection", "of", "with", "pearson"), row, strict=True)) for row in report.correlations
+        ],
+        "curves": report.curves,
+        "spectra": report.spectra,
+        "missing": report.missing,
+        "failures": report.failures,
+        "training_seconds": report.seconds,
+        **report.made_with,
+    }
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write report.md, report.csv, report.json and report.html."""
+    write_bytes(folder / "report.md", as_markdown(report).encode())
+    write_bytes(folder / "report.csv", as_csv(report).encode())
+    write_json(folder / "report.json", to_json(report))
+    write_bytes(folder / "report.html", as_html(report).encode())
+
+
+def command_of(plan: Plan) -> str:
+    """Return the `zoo benchmark run` that makes a plan's results, without the folder."""
+    words = ["zoo", "benchmark", "run", plan.study.name, "--dataset", plan.dataset, "--seeds", str(plan.seeds)]
+    if plan.selections != plan.study.selections:
+        words += ["--select", "both" if plan.selections == SELECTIONS else plan.selections[0]]
+    words += [word for label in plan.only for word in ("--only", label)]
+    return shlex.join([*words, *_common_options(plan)])
+
+
+def command_of_search(search: Search) -> str:
+    """Return the `zoo benchmark search` that makes a search's results, without the folder."""
+    counts = ("trials", "reruns", "folds", "patience", "seed")
+    words = [word for name in counts for word in (f"--{name}", str(getattr(search, name)))]
+    command = ["zoo", "benchmark", "search", *search.losses, "--dataset", search.dataset]
+    return shlex.join([*command, *words, *_common_options(search)])
+
+
+def protocol(report: Report) -> str:
+    """Return the protocol in a sentence or two."""
+    if report.plan.seeds == 1:
+        return "Seed 0 alone: no interval, and nothing is decided. Give --seeds for more."
+    reference = report.plan.study.reference
+    return (
+        f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval "
+        "of the mean; "
+        + (
+            f"differences to {reference} are paired by seed."
+            if reference in {arm.label for arm in report.plan.arms}
+            else f"no differences, which would be to {reference}: that arm was not chosen."
+        )
+    )
+
+
+def notes(report: Report) -> list[str]:
+    """Return the notes on the study, on chosen arms, and on arms whose numbers mislead."""
+    low: dict[str, tuple[int, int]] = {}
+    for ranks in report.ranks.values():
+        low |= ranks
+    texts = [note for note in (report.plan.study.note, _chosen_arms(report.plan)) if note]
+    if low:
+        texts.append(LOW_RANK.format(", ".join(f"{label} ({rank} of {dim})" for label, (rank, dim) in low.items())))
+    return [*texts, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.twins)]
+
+
+def dates(report: Report) -> str:
+    """Return when the runs ended, and how long they took."""
+    if not report.rows:
+        return "No run has finished yet."
+    ended = f"Runs ended from {report.dates[0]} to {report.dates[1]}. " if report.dates else ""
+    return f"{ended}Training took {report.seconds:,.0f} s in all."
+
+
+def claim_counts(claims: Sequence[Judged]) -> str:
+    """Return how many claims hold, do not, or are undecided."""
+    counts = {verdict: sum(judged.verdict == verdict for judged in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
+    together = sum(judged.holm is not None and judged.holm < 0.05 and judged.verdict == HOLDS for judged in claims)
+    unmeasured = sum(judged.difference is None or judged.difference.n < 2 for judged in claims)
+    many = "claim" if len(claims) == 1 else "claims"
+    text = f"Of {len(claims)} {many} {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
+    text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
+    return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
+
+
+def trend_rule(report: Report) -> str:
+    """Return what a trend is, and what its interval is of."""
+    return TREND_RULE.format(report.plan.study.x)
+
+
+def selection_rule(report: Report) -> str:
+    """Return what is compared of the two selections, and what else differs between them."""
+    return f"{RULE} {report.unlike}".rstrip()
+
+
+def measure_title(measure: Measure) -> str:
+    """Return a measure's printed name, as R@1 on test."""
+    metric = re.sub(r"^recall_at_(\d+)$", r"R@\1", measure.metric)
+    metric = METRIC_TITLES.get(metric, metric)
+    view = "" if measure.view == EMBEDDING else f" of {measure.view}"
+    return f"{metric.replace('_', ' ')}{view} on {measure.split}"
+
+
+def published_text(row: Row) -> str:
+    """Return the paper's number with its standard deviation over runs where it gives one."""
+    if row.published is None:
+        return ""
+    return f"{row.published:.4f}" + ("" if row.published_sd is None else f" ± {row.published_sd:.4f}")
+
+
+def p_text(p: float) -> str:
+    """Return a p-value as it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def fact_text(value: object) -> str:
+    """Return a fact about the runs, of several parts as part and value."""
+    return ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _common_options(plan: Plan | Search) -> list[str]:
+    data = [] if plan.data is None else ["--data", plan.data]
+    return [*(word for setting in plan.settings for word in ("--set", setting)), *data]
+
+
+def _chosen_arms(plan: Plan) -> str:
+    if not plan.only:
+        return ""
+    left = len(plan.study.claims) - len(plan.claims)
+    out = f" {left} claims about others are left out." if left else ""
+    return f"Chosen: {len(plan.only)} of the study's {len(plan.study.arms)} arms ({', '.join(plan.only)}).{out}"
+
+
+def _csv_cells(report: Report, row: Row, arm: str, value: Summary) -> list[object]:
+    measure, plan = row.measure, report.plan
+    head = [plan.study.name, plan.dataset, arm, row.x, row.selection, measure.split, measure.view, measure.metric]
+    return [*head, value.n, value.mean, value.sd, *(value.interval or (None, None))]
+
+
+def _score_tables(report: Report) -> list[tuple[str, list[Table]]]:
+    """Return for each selection with rows its title and a table per measure."""
+    titled = []
+    for selection in report.plan.selections:
+        rows = [row for row in report.rows if row.selection == selection]
+        measures = dict.fromkeys(row.measure for row in rows)
+        tables = [
+            _score_table([row for row in rows if row.measure == measure], report.plan.study.x) for measure in measures
+        ]
+        if tables:
+            titled.append((SELECTION_TITLES[selection], tables))
+    return titled
+
+
+def _score_table(rows: Sequence[Row], axis: str) -> Table:
+    published = ["published"] if any(row.published is not None for row in rows) else []
+    head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %", "difference", "95 %", *published]
+    return Table(head, [[*_score_cells(row, axis), *([published_text(row)] if published else [])] for row in rows])
+
+
+def _score_cells(row: Row, axis: str) -> list[str]:
+    place = [] if not axis else ["" if row.x is None else f"{row.x:g}"]
+    value, difference = row.value, row.difference
+    mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
+    head = [row.arm, *place, str(value.n), _mean_text(value) + mark, _interval_text(value)]
+    return [*head, f"{difference.mean:+.4f}" if difference else "", _interval_text(difference, "+")]
+
+
+def _claim_table(report: Report) -> Table:
+    several = len(report.plan.selections) > 1
+    rows = []
+    for judged in report.claims:
+        difference = judged.difference
+        compared = f"{judged.claim.better} - {judged.than}" + (f" ({judged.selection})" if several else "")
+        mean, seeds = (f"{difference.mean:+.4f}", str(difference.n)) if difference else ("", "0")
+        p = "" if judged.holm is None else p_text(judged.holm)
+        measured = [mean, _interval_text(difference, "+"), seeds, p, judged.verdict]
+        rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
+    return Table(("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict"), rows)
+
+
+def _claim_facts(judged: Judged) -> dict[str, Any]:
+    return {
+        "text": judged.claim.text,
+        "better": judged.claim.better,
+        "than": judged.than,
+        "measure": str(judged.claim.measure),
+        "within": judged.claim.within,
+        "lower": judged.claim.lower,
+        "selection": judged.selection,
+        "difference": judged.difference and asdict(judged.difference),
+        "verdict": judged.verdict,
+        "p_holm": judged.holm,
+    }
+
+
+def _trend_table(report: Report) -> Table:
+    several = len(report.plan.selections) > 1
+    rows = []
+    for trend in report.trends:
+        text = trend.trend.text + (f" ({trend.selection})" if several else "")
+        slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope, "+")]
+        ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, "+", 2)]
+        left_out = f"{trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}" if trend.left_out else ""
+        rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, trend.verdict, left_out])
+    slope_title = f"slope a {report.plan.study.x}"
+    head = ("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", "verdict", "slope without any one")
+    return Table(head, rows)
+
+
+def _selection_table(report: Report) -> Table:
+    rows = [
+        [shift.arm, str(shift.measure), f"{shift.difference.mean:+.4f}", _interval_text(shift.difference, "+")]
+        + [shift.verdict]
+        for shift in report.moved
+    ]
+    return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
+
+
+def _correlation_table(report: Report) -> Table:
+    rows = [[*names, "" if r is None else f"{r:+.3f}"] for *names, r in report.correlations]
+    return Table(("epoch", "of", "with", "r"), rows)
+
+
+def _mean_text(value: Summary) -> str:
+    return f"{value.mean:.4f}" + ("" if value.sd is None else f" ± {value.sd:.4f}")
+
+
+def _interval_text(value: Summary | None, sign: str = "", digits: int = 4) -> str:
+    if value is None or value.interval is None:
+        return ""
+    low, high = value.interval
+    return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
+
+
+def _about_section(report: Report) -> Section:
+    study, plan = report.plan.study, report.plan
+    arms = len({(row.arm, row.selection) for row in report.rows})
+    settings = [f"All arms with {', '.join(plan.settings)}."] if plan.settings else []
+    runs = len(plan.arms) * plan.seeds * len(plan.selections)
+    state = f"{runs - len(report.missing)} of {runs} runs are finished, of {arms} arms."
+    published = [f"Published numbers, {text}." for text in report.protocols]
+    title = f"{study.title} ({study.source})."
+    texts = [title, *notes(report), *settings, protocol(report), *published, state]
+    return Section("What was compared", list(map(Paragraph, texts)))
+
+
+def _claim_sections(report: Report) -> list[Section]:
+    """Return a forest plot for each measure that a claim is about."""
+    if not report.claims:
+        return []
+    blocks: list[Block] = [Paragraph(claim_counts(report.claims))]
+    for measure in dict.fromkeys(judged.claim.measure for judged in report.claims):
+        chosen = [judged for judged in report.claims if judged.claim.measure == measure]
+        several = len(report.plan.selections) > 1
+        lines = [_claim_line(judged, judged.difference, several) for judged in chosen if judged.difference is not None]
+        waiting = [judged.claim.text for judged in chosen if judged.difference is None]
+        grey = "; grey: as far as little is claimed to be" if any(line.band for line in lines) else ""
+        blocks.append(Paragraph(f"Differences of {measure_title(measure)}{grey}"))
+        blocks += [ForestPlot(lines, 0.0)] if lines else []
+        blocks += [Paragraph(f"Not measured yet: {'; '.join(waiting)}.")] if waiting else []
+    return [Section("Claims", [*blocks, Paragraph(VERDICT_RULE)])]
+
+
+def _claim_line(judged: Judged, difference: Summary, several: bool) -> ForestLine:
+    selection = f", {judged.selection}" if several else ""
+    p = "" if judged.holm is None else f"; p (Holm) {p_text(judged.holm)}"
+    limit = judged.claim.within
+    tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
+    note = f"{judged.claim.better} - {judged.than}: {_difference_text(difference)}{selection}{p}"
+    return ForestLine(judged.claim.text, difference.mean, difference.interval, note, judged.verdict, tone, band)
+
+
+def _score_sections(rows: Sequence[Row], selection: str, axis: str) -> list[Section]:
+    """Return every arm by every measure."""
+    blocks = _plots_by_measure(rows, lambda row: _score_line(row, axis))
+    return [Section(f"Scores: {SELECTION_TITLES[selection]}", blocks)] if blocks else []
+
+
+def _selection_sections(report: Report) -> list[Section]:
+    """Return what the selection of the epoch changes, by measure."""
+    blocks = _plots_by_measure(report.moved, _selection_line, reference=0.0)
+    heading = "Validation-selected beside the last epoch"
+    return [Section(heading, [Paragraph(selection_rule(report)), *blocks])] if blocks else []
+
+
+def _plots_by_measure(
+    rows: Sequence[Measured], line: Callable[[Measured], ForestLine], reference: float | None = None
+) -> list[Block]:
+    """Return a forest plot for each measure, all but the first folded."""
+    blocks: list[Block] = []
+    for measure in dict.fromkeys(row.measure for row in rows):
+        plot = ForestPlot([line(row) for row in rows if row.measure == measure], reference)
+        title = measure_title(measure)
+        blocks += [Details(title, [plot])] if blocks else [Paragraph(title), plot]
+    return blocks
+
+
+def _selection_line(moved: Moved) -> ForestLine:
+    difference = moved.difference
+    return ForestLine(moved.arm, difference.mean, difference.interval, _difference_text(difference), moved.verdict)
+
+
+def _difference_text(difference: Summary) -> str:
+    return f"{_signed_text(difference, 4)}, {_seeds_text(difference.n)}"
+
+
+def _signed_text(value: Summary, digits: int) -> str:
+    bounds = f" ({value.interval[0]:+.{digits}f} to {value.interval[1]:+.{digits}f})" if value.interval else ""
+    return f"{value.mean:+.{digits}f}{bounds}"
+
+
+def _seeds_text(number: int) -> str:
+    return f"{number} seed{'s' * (number > 1)}"
+
+
+def _score_line(row: Row, axis: str) -> ForestLine:
+    value, difference = row.value, row.difference
+    place = f"{axis} {row.x:g}; " if row.x is not None else ""
+    bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
+    to_baseline = f"; {difference.mean:+.4f} to the baseline" if difference else ""
+    published = f"; published {published_text(row)}" if row.published is not None else ""
+    rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
+    note = f"{place}{_seeds_text(value.n)}{bounds}{to_baseline}{published}{rank}"
+    mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")
+    return ForestLine(row.arm, value.mean, value.interval, note, mark)
+
+
+def _trend_sections(report: Report) -> list[Section]:
+    """Return a figure for each trend, and before them what its numbers are."""
+    sections = [_trend_section(report, trend, trend.slope) for trend in report.trends if trend.slope]
+    about = Section(f"By {report.plan.study.x}", [Paragraph(trend_rule(report))])
+    return [about, *sections] if sections else []
+
+
+def _trend_section(report: Report, trend: Found, slope: Summary) -> Section:
+    """Show every arm at its place on the axis, with its interval, and the line through them."""
+    study, measure = report.plan.study, trend.trend.measure
+    rows = [row for row in report.rows if (row.selection, row.measure) == (trend.selection, measure)]
+    placed = [(row, row.x) for row in rows if row.x is not None]
+    points = [(x, row.value.mean, row.value.interval) for row, x in placed]
+    image = figures.trend(points, _mean_line(slope, points), study.x, measure_title(measure))
+    blocks = [
+        Picture(image, SVG, f"{measure_title(measure)} of every arm by {study.x}"),
+        NumberedList([f"{row.arm}, {x:g}" for row, x in placed]),
+        Paragraph(_trend_text(report, trend, slope)),
+    ]
+    return Section(f"{trend.trend.text}: {trend.verdict}", blocks, "half")
+
+
+def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, float]:
+    """Return slope and intercept of the mean line, which goes through the means as every least-squares line does."""
+    middle, mean = (sum(values) / len(points) for values in zip(*((x, y) for x, y, _ in points), strict=True))
+    return slope.mean, mean - slope.mean * middle
+
+
+def _trend_text(report: Report, trend: Found, slope: Summary) -> str:
+    ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
+    least = f" Without any one arm {trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}." if trend.left_out else ""
+    axis = report.plan.study.x
+    text = f"{measure_title(trend.trend.measure)}: slope {_signed_text(slope, 4)} a {axis}, {_seeds_text(slope.n)}."
+    return f"{text}{ranks}{least} {SELECTION_TITLES[trend.selection].capitalize()}."
+
+
+def _sweep_sections(report: Report, tables: Mapping[Measure, Values], selection: str) -> list[Section]:
+    """Draw the first measure against the arms' places, a line for each recipe; trends have figures of their own."""
+    study = report.plan.study
+    if study.trends:
+        return []
+    measure = study.measures[0]
+    means = _means(tables[measure])
+    series: dict[str, list[tuple[float, float]]] = {}
+    for arm in study.arms:
+        if arm.x is not None and arm.label in means:
+            series.setdefault(arm.recipe.partition("-$")[0], []).append((arm.x, means[arm.label]))
+    if not series:
+        return []
+    title = measure_title(measure)
+    image = figures.curves(series, study.x, title)
+    return [_figure_section(f"{title} by {study.x}", image, series, f"{SELECTION_TITLES[selection]}.")]
+
+
+def _matrix_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
+    """Show how the measures go together over runs (Revisiting, figure 4)."""
+    by_run = {measure_title(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
+    columns = {name: [value for _, value in sorted(values.items())] for name, values in by_run.items()}
+    runs = len(next(iter(columns.values()), []))
+    if len(columns) < 3 or runs < 3:
+        return []
+    selected = SELECTION_TITLES[selection].capitalize()
+    text = f"Pearson's correlation over {runs} runs of all arms. {selected}."
+    heat_map = HeatMap(list(columns), correlation_triangle(columns))
+    return [Section("How the measures go together", [heat_map, Paragraph(text)])]
+
+
+def _decay_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
+    """Draw R@1, or else MAP@R, against spectral decay, a point for each arm (Revisiting, figure 5)."""
+    score = next((measure for measure in (R1, MAP_AT_R) if measure in tables), None)
+    if score is None or DECAY not in tables:
+        return []
+    scores, decays = _means(tables[score]), _means(tables[DECAY])
+    low = [label for label in scores if label in ranks.get(DECAY, {})]
+    labels = [label for label in scores if label in decays and label not in low]
+    if len(labels) < 3:
+        return []
+    points = [(decays[label], scores[label]) for label in labels]
+    r = pearson([x for x, _ in points], [y for _, y in points])
+    text = f"Means over seeds; r = {r:+.2f} over arms. {SELECTION_TITLES[selection].capitalize()}." if r else ""
+    text += f" Without {', '.join(low)}: rank below dimension." if low else ""
+    image = figures.scatter([points], measure_title(DECAY), measure_title(score))
+    blocks = [Picture(image, SVG, "A point for each arm"), NumberedList(labels), Paragraph(text)]
+    return [Section(f"{measure_title(score)} against spectral decay", blocks, "half")]
+
+
+def _curve_sections(curves: Mapping[str, Sequence[float]]) -> list[Section]:
+    series = {name.partition(":")[0]: list(enumerate(line, start=1)) for name, line in curves.items() if len(line)}
+    if not series:
+        return []
+    text = "On training classes held out, mean over seeds; test classes are measured once, at the end."
+    return [_figure_section("R@1 by epoch", figures.curves(series), series, text)]
+
+
+def _spectrum_sections(spectra: Mapping[str, Sequence[float]]) -> list[Section]:
+    """Return a figure for each split, view and selection."""
+    kinds: dict[str, dict[str, Sequence[float]]] = {}
+    for name, line in spectra.items():
+        arm, _, kind = name.partition(": ")
+        kinds.setdefault(kind, {})[arm] = line
+    return [
+        _figure_section(kind.capitalize(), figures.spectra(list(by_arm.values())), by_arm, "")
+        for kind, by_arm in kinds.items()
+    ]
+
+
+def _figure_section(heading: str, image: bytes, names: Iterable[str], text: str) -> Section:
+    names = list(names)
+    left = f" The first {MAX_LINES} of {len(names)}." if len(names) > MAX_LINES else ""
+    blocks: list[Block] = [Picture(image, SVG, heading), Legend(names, figures.COLOURS)]
+    blocks += [Paragraph(f"{text}{left}")] if text or left else []
+    return Section(heading, blocks, "half")
+
+
+def _run_section(report: Report) -> Section:
+    blocks: list[Block] = []
+    if report.missing:
+        heading = f"{len(report.missing)} runs are not finished"
+        blocks.append(Details(heading, [Paragraph("; ".join(report.missing))]))
+    if report.failures:
+        blocks.append(Table(("run", "failed with"), list(report.failures.items())))
+    if not report.curves:
+        text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
+        blocks.append(Paragraph(text))
+    made = [[key, "; ".join(map(fact_text, values))] for key, values in report.made_with.items() if values]
+    facts = Table(("made with", ""), [["command", command_of(report.plan)], *made])
+    return Section("Runs", [*blocks, Paragraph(dates(report)), facts])
+
+
+def _means(values: Values) -> dict[str, float]:
+    return {label: sum(seeds.values()) / len(seeds) for label, seeds in values.items()}

@@ -1,0 +1,281 @@
+"""A search's outcome as Markdown, JSON and one HTML page, with separated and concatenated scores as Reality prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from training.studies.claims import CLOSE
+from training.studies.closeness import KINDS, Difference, by_kind, closeness, compared
+from training.studies.crossval import METRICS, protocol_of_rerun
+from training.studies.plan import read
+from training.studies.render import TONES, command_of_search, fact_text
+from training.studies.search import PLAN, Search, best_of, open_trials, reruns_of
+from training.studies.stand_ins import with_recipes
+from training.studies.statistics import Summary, summary
+from zoo.files import write_bytes, write_json
+from zoo.render import Table, environment
+from zoo.report import figures
+from zoo.report.html import SVG, Block, Details, ForestLine, ForestPlot, Legend, Paragraph, Picture, Section, page
+
+CLOSENESS_RULE = (
+    f"Whether every two losses lie within {100 * CLOSE:g} points of one another after tuning; differences over reruns "
+    "are paired by seed. Holds where the whole 95 % interval lies within, does not where it lies beyond and is no "
+    "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not. "
+    "Each interval is for its pair and score alone; none is corrected for the others."
+)
+
+METRIC_TITLES = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
+
+RERUN_FACTS = ("seed", *KINDS, "protocol", "date", "versions", "commit", "hardware")
+"""The facts of a rerun that the report keeps; older reruns have fewer."""
+
+LossReport = dict[str, Any]
+"""The outcome of one loss; see `report_of`."""
+
+
+def report_of(search: Search, folder: Path) -> list[LossReport]:
+    """Return for each loss its trials, best values, validation score, and test scores of every rerun and on average.
+
+    Args:
+        search: the search.
+        folder: its folder.
+    """
+    report = []
+    for loss, trials in open_trials(search, folder).items():
+        performed = trials.get_trials(deepcopy=False)
+        best, states = best_of(trials), [trial.state.name.lower() for trial in performed]
+        runs = [] if best is None else reruns_of(search, loss, best.params, folder)
+        report.append(
+            {
+                "loss": loss,
+                "trials": {state: states.count(state) for state in dict.fromkeys(states)},
+                "best": best and {"trial": best.number, "values": best.params, "validation_map_at_r": best.value},
+                "began": _day(min((trial.datetime_start for trial in performed if trial.datetime_start), default=None)),
+                "ended": _day(max((t.datetime_complete for t in performed if t.datetime_complete), default=None)),
+                "validations": [trial.value for trial in performed],
+                "reruns": len(runs),
+                "tests": [{key: run[key] for key in RERUN_FACTS if key in run} for run in runs],
+                "scores": {kind: _summaries(runs, kind) for kind in KINDS} if runs else None,
+            }
+        )
+    return report
+
+
+def to_json(search: Search, report: list[LossReport]) -> dict[str, Any]:
+    """Return the report for programs."""
+    differences = compared(report)
+    verdicts = {f"{metric} {kind}": closeness(pairs) for (metric, kind), pairs in by_kind(differences).items()}
+    facts = {**asdict(search), "command": command_of_search(search)}
+    return {**facts, "losses": report, "differences": list(map(asdict, differences)), "close": verdicts}
+
+
+def as_markdown(search: Search, report: list[LossReport], folder: Path) -> str:
+    """Return the report in Markdown.
+
+    Args:
+        search: the search.
+        report: as `report_of` returns it.
+        folder: the search's folder.
+    """
+    differences = compared(report)
+    verdicts = [
+        f"{METRIC_TITLES[metric]} {kind}: {closeness(pairs)}" for (metric, kind), pairs in by_kind(differences).items()
+    ]
+    return (
+        environment("training.studies")
+        .get_template("search.md.j2")
+        .render(
+            search=search,
+            report=report,
+            protocol=protocol(search),
+            tested_by=tested_by(report),
+            scores=_score_table(report),
+            best_values=best_values,
+            trials=_trials_text,
+            differences=_difference_table(differences) if differences else None,
+            closeness_rule=CLOSENESS_RULE,
+            verdicts="; ".join(verdicts),
+            command=command_of_search(search),
+            made_with=made_with(folder, report),
+        )
+    )
+
+
+def as_html(search: Search, report: list[LossReport], folder: Path) -> str:
+    """Return the whole page; text from files is escaped. Arguments are those of `as_markdown`."""
+    about = (protocol(search), *tested_by(report), command_of_search(search), made_with(folder, report))
+    sections = [
+        Section("How it was searched", list(map(Paragraph, about))),
+        *_score_sections(report),
+        *_closeness_sections(report),
+        *_trial_sections(report),
+        _value_section(report),
+    ]
+    return page(f"Search on {search.dataset}", sections)
+
+
+def write_report(search: Search, report: list[LossReport], folder: Path) -> None:
+    """Write report.md, report.json and report.html."""
+    write_bytes(folder / "report.md", as_markdown(search, report, folder).encode())
+    write_json(folder / "report.json", to_json(search, report))
+    write_bytes(folder / "report.html", as_html(search, report, folder).encode())
+
+
+def protocol(search: Search) -> str:
+    """Return the protocol in a few sentences."""
+    settings = f" With {', '.join(search.settings)}." if search.settings else ""
+    owner = with_recipes(search.dataset)
+    recipes = f" The recipes are those of {owner}." if owner != search.dataset else ""
+    return (
+        f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
+        f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
+        "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
+        f"the 95 % Student-t interval, in percent.{recipes}{settings}"
+    )
+
+
+def tested_by(report: Sequence[LossReport]) -> list[str]:
+    """Return a sentence on the protocol of the tests; nothing before the first test."""
+    protocols = dict.fromkeys(protocol_of_rerun(run) for row in report for run in row["tests"])
+    return [f"Tested by: {'; '.join(protocols)}."] if protocols else []
+
+
+def made_with(folder: Path, report: Sequence[LossReport]) -> str:
+    """Return when the trials ran, and the versions and hardware that the search was begun or last resumed with."""
+    dates = sorted(date for row in report for date in (row["began"], row["ended"]) if date)
+    ran = f"Trials ran from {dates[0]} to {dates[-1]}. " if dates else ""
+    facts = read(folder / PLAN)
+    known = "; ".join(fact_text(facts[key]) for key in ("hardware", "versions", "commit") if facts.get(key))
+    return f"{ran}Made with: {known}."
+
+
+def best_values(row: LossReport) -> str:
+    """Return the best values of a loss."""
+    best = row["best"]
+    if not best:
+        return "none yet"
+    return ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in best["values"].items())
+
+
+def _day(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.date().isoformat()
+
+
+def _summaries(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
+
+
+def _trials_text(row: LossReport) -> str:
+    return ", ".join(f"{count} {state}" for state, count in row["trials"].items())
+
+
+def _score_table(report: Sequence[LossReport]) -> Table:
+    titles = [f"{METRIC_TITLES[metric]} {kind}" for kind in KINDS for metric in METRICS]
+    return Table(("loss", *titles, "validation MAP@R", "reruns"), list(map(_score_cells, report)))
+
+
+def _score_cells(row: LossReport) -> list[str]:
+    validated = f"{100 * row['best']['validation_map_at_r']:.2f}" if row["best"] else ""
+    if row["scores"] is None:
+        return [row["loss"], *([""] * len(KINDS) * len(METRICS)), validated, "0"]
+    scores = [_score_text(Summary(**row["scores"][kind][metric])) for kind in KINDS for metric in METRICS]
+    return [row["loss"], *scores, validated, str(row["reruns"])]
+
+
+def _score_text(value: Summary) -> str:
+    half = f" ± {50 * (value.interval[1] - value.interval[0]):.2f}" if value.interval else ""
+    return f"{100 * value.mean:.2f}{half}"
+
+
+def _difference_table(differences: Sequence[Difference]) -> Table:
+    rows = [
+        [
+            f"{pair.loss} - {pair.other}",
+            f"{METRIC_TITLES[pair.metric]} {pair.kind}",
+            *_points(pair.difference),
+            pair.verdict,
+        ]
+        for pair in differences
+    ]
+    return Table(("compared", "score", "difference", "95 %", "reruns", "within"), rows)
+
+
+def _points(value: Summary | None) -> list[str]:
+    """Return in points: the mean, its interval, and the number of reruns."""
+    if value is None:
+        return ["", "", "0"]
+    bounds = f"{100 * value.interval[0]:+.2f} to {100 * value.interval[1]:+.2f}" if value.interval else ""
+    return [f"{100 * value.mean:+.2f}", bounds, str(value.n)]
+
+
+def _score_sections(report: Sequence[LossReport]) -> list[Section]:
+    """Return every loss, separated and concatenated, by each metric."""
+    tested = [row for row in report if row["scores"]]
+    if not tested:
+        return []
+    blocks: list[Block] = []
+    for metric in reversed(METRICS):
+        lines = [
+            _score_line(f"{row['loss']}, {kind}", Summary(**row["scores"][kind][metric]))
+            for row in tested
+            for kind in row["scores"]
+        ]
+        title, plot = METRIC_TITLES[metric], ForestPlot(lines)
+        blocks += [Details(title, [plot])] if blocks else [Paragraph(title), plot]
+    return [Section("Test scores, %", blocks)]
+
+
+def _score_line(name: str, value: Summary) -> ForestLine:
+    bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
+    half = f" ± {(bounds[1] - bounds[0]) / 2:.2f}" if bounds else ""
+    return ForestLine(name, 100 * value.mean, bounds, f"{value.n} reruns", f"{100 * value.mean:.2f}{half}")
+
+
+def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:
+    """Return the differences between every two losses, by each score; the first two open."""
+    blocks: list[Block] = []
+    for number, ((metric, kind), pairs) in enumerate(by_kind(compared(report)).items()):
+        lines = [_difference_line(pair, pair.difference) for pair in pairs if pair.difference]
+        title = f"{METRIC_TITLES[metric]} {kind}: {closeness(pairs)}"
+        plots = [ForestPlot(lines, 0.0)] if lines else []
+        blocks += [Details(title, plots)] if number > 1 else [Paragraph(title), *plots]
+    return [Section("Are the tuned losses close?", [Paragraph(CLOSENESS_RULE), *blocks])] if blocks else []
+
+
+def _difference_line(pair: Difference, value: Summary) -> ForestLine:
+    bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
+    note = f"{100 * value.mean:+.2f} points" + (f" ({bounds[0]:+.2f} to {bounds[1]:+.2f})" if bounds else "")
+    band = (-100 * CLOSE, 100 * CLOSE)
+    label, tone = f"{pair.loss} - {pair.other}", TONES.get(pair.verdict, "")
+    return ForestLine(label, 100 * value.mean, bounds, f"{note}, {value.n} reruns", pair.verdict, tone, band)
+
+
+def _trial_sections(report: Sequence[LossReport]) -> list[Section]:
+    """Return the figure of the best validation so far, trial by trial."""
+    series = {row["loss"]: best for row in report if (best := _best_so_far(row["validations"]))}
+    if not series:
+        return []
+    picture = Picture(figures.curves(series, "trial", "MAP@R"), SVG, "Best validation by trial")
+    shown = len(figures.COLOURS)
+    left = f" The first {shown} of {len(series)}." if len(series) > shown else ""
+    text = f"Mean MAP@R over the folds' held-out classes; test classes take no part.{left}"
+    blocks = [picture, Legend(list(series), figures.COLOURS), Paragraph(text)]
+    return [Section("Best validation so far", blocks, "half")]
+
+
+def _best_so_far(validations: list[float | None]) -> list[tuple[float, float]]:
+    best, points = 0.0, []
+    for number, value in enumerate(validations, start=1):
+        if value is not None:
+            best = max(best, value)
+            points.append((float(number), best))
+    return points
+
+
+def _value_section(report: Sequence[LossReport]) -> Section:
+    rows = [[row["loss"], best_values(row), _trials_text(row)] for row in report]
+    return Section("Best values, in Reality's conventions", [Table(("loss", "values", "trials"), rows)], "half")

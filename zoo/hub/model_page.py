@@ -1,0 +1,335 @@
+"""The README.md of a published model: metadata that the Hub indexes, how to load the model, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.cards import Card
+from zoo.floors import EXPORT_FLOORS, RESIZE_FLOOR
+from zoo.onnx_runtime import FILES, RESIZING
+from zoo.origins import read_origin
+from zoo.parity import not_ours, read_parity
+from zoo.published import tables
+from zoo.render import Table, environment
+from zoo.results import read_results
+
+ENSEMBLE = "ensemble"
+"""Several networks in one, which `import zoo` does not register with timm."""
+
+OWN_ARCHITECTURES = ("bn_inception", "conv4", ENSEMBLE, "googlenet")
+"""The architectures that timm knows only from this package."""
+
+LICENCES = frozenset(
+    (
+        *("afl-3.0", "agpl-3.0", "apache-2.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsl-1.0", "cc", "cc0-1.0"),
+        *("cc-by-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nd-4.0"),
+        *("cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nc-nd-4.0"),
+        *("cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0"),
+        *("gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-3.0", "mit", "mpl-2.0", "openrail", "unknown", "unlicense"),
+    )
+)
+"""Identifiers that the Hub accepts; any other licence is `other` there, with a name."""
+
+SCORE_TITLES = {"map_at_r": "MAP@R", "r_precision": "R-precision", "nmi": "NMI"}
+"""Metrics that are shown in addition to recall, by their keys in results.json."""
+
+COST_TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+"""Metrics of a precision's cost, by their keys in onnx/parity.json."""
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """One measured score of a model, with the scores that papers print for its recipe.
+
+    Attributes:
+        dataset: the data set's name.
+        split: the measured split.
+        protocol: how the score was measured.
+        variant: runtime and precision.
+        metric: the key in results.json.
+        title: the printed name of the metric.
+        value: a fraction.
+        interval: its 95 % interval, None where there is none.
+        published: pairs (value, source) of papers.
+        changed: the changes to the recipe that this model was trained with, in words.
+    """
+
+    dataset: str
+    split: str
+    protocol: str
+    variant: str
+    metric: str
+    title: str
+    value: float
+    interval: tuple[float, float] | None
+    published: tuple[tuple[float, str], ...]
+    changed: str = ""
+
+
+@dataclass(frozen=True)
+class PrecisionChange:
+    """The change of a metric from fp32 and its 95 % interval, as fractions. within: it is shown to meet the target."""
+
+    change: float
+    low: float
+    high: float
+    within: bool
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """An ONNX graph of a model folder.
+
+    Attributes:
+        file: its path in the folder.
+        size: bytes.
+        cosine: the least cosine in onnx/parity.json: to torch's embeddings, or, of a graph that resizes, to the same
+            graph after resizing by Pillow.
+        resizes: whether it resizes images itself.
+        changes: the cost of its precision by metric, where it was measured.
+        holds: whether the cosine meets `zoo export`'s floor; False where the graph was kept by force.
+    """
+
+    file: str
+    size: int
+    cosine: float | None
+    resizes: bool = False
+    changes: Mapping[str, PrecisionChange] = field(default_factory=dict)
+    holds: bool = True
+
+    @property
+    def remark(self) -> str | None:
+        """A warning that a loss in retrieval is not shown to be small; None where it is, or was not measured."""
+        beyond = [
+            f"{title} {100 * cost.change:+.2f} points, 95 % {100 * cost.low:+.2f} to {100 * cost.high:+.2f}"
+            for title, cost in self.changes.items()
+            if not cost.within
+        ]
+        return f"{self.file} is not shown to cost less than its target: {'; '.join(beyond)}" if beyond else None
+
+
+def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> str:
+    """Return the text of README.md.
+
+    Args:
+        folder: the model folder.
+        card: its card.
+        repo_id: the repository on the Hub.
+        files: names of the other files that are published.
+
+    Raises:
+        ModelFolderError: results.json or onnx/parity.json is damaged.
+    """
+    scores = list(scores_of(folder, card))
+    graphs = graphs_of(folder)
+    table, notes = score_table(scores)
+    return (
+        environment("zoo.hub")
+        .get_template("README.md.j2")
+        .render(
+            metadata=_metadata(card, scores, files),
+            card=card,
+            heads=", ".join(f"{head.name} ({head.dim})" for head in card.heads),
+            repo_id=repo_id,
+            library=library(card),
+            has_onnx=_has_onnx(files),
+            has_golden="golden.safetensors" in files,
+            in_timm=card.architecture != ENSEMBLE,
+            scores=table if scores else None,
+            protocols=", ".join(dict.fromkeys(score.protocol for score in scores)),
+            notes=notes,
+            graphs=graph_table(graphs) if graphs else None,
+            resizing=any(graph.resizes for graph in graphs),
+        )
+    )
+
+
+def library(card: Card) -> str:
+    """Return the library that the Hub's page names: timm where timm alone builds the trunk."""
+    return "dml-zoo" if card.architecture in OWN_ARCHITECTURES else "timm"
+
+
+def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
+    """Read recall and `SCORE_TITLES` from results.json, each with what papers print for the model's recipe.
+
+    Raises:
+        ModelFolderError: results.json is damaged.
+    """
+    origin = read_origin(folder, card.name)
+    for result in read_results(folder):
+        dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
+        for metric, value in result["metrics"].items():
+            if (title := _title(metric)) is None:
+                continue
+            bounds = result.get("intervals", {}).get(metric)
+            yield ModelScore(
+                dataset=dataset,
+                split=split,
+                protocol=result["protocol"],
+                variant=" ".join(filter(None, (result["runtime"], result["precision"]))),
+                metric=metric,
+                title=title,
+                value=value,
+                interval=(bounds[0], bounds[1]) if bounds else None,
+                published=tuple(_published(origin.recipe, dataset, split, metric)),
+                changed=origin.words,
+            )
+
+
+def graphs_of(folder: Path) -> list[OnnxGraph]:
+    """Read the ONNX graphs of a model folder.
+
+    Raises:
+        ModelFolderError: onnx/parity.json is not what `zoo export` writes.
+    """
+    parity = read_parity(folder)
+    try:
+        return list(_graphs(folder, parity))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise not_ours(folder, str(error)) from None
+
+
+def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
+    """Return the table of scores in percent, and the sources that its numbers in brackets refer to."""
+    notes: list[str] = []
+    rows = []
+    for score in scores:
+        published = "; ".join(f"{100 * value:.1f} [{_note(notes, source)}]" for value, source in score.published)
+        published += f" ({score.changed})" if published and score.changed else ""
+        interval = f"{100 * score.interval[0]:.1f} to {100 * score.interval[1]:.1f}" if score.interval else ""
+        value = f"{100 * score.value:.1f}"
+        rows.append([score.dataset, score.split, score.variant, score.title, value, interval, published])
+    columns = ("data set", "split", "runtime", "metric", "here", "95 % interval", "published")
+    return Table(columns, rows), notes
+
+
+def graph_table(graphs: Sequence[OnnxGraph]) -> Table:
+    """Return the table of ONNX graphs."""
+    rows = [
+        [
+            f"`{graph.file}`",
+            f"{graph.size / 1e6:.1f}",
+            _cosine(graph),
+            "; ".join(_change(title, cost) for title, cost in graph.changes.items()),
+        ]
+        for graph in graphs
+    ]
+    return Table(("file", "MB", "least cosine to torch", "change from fp32"), rows)
+
+
+def _metadata(card: Card, scores: Sequence[ModelScore], files: Collection[str]) -> str:
+    """Return the YAML between the dashes, as huggingface_hub writes it."""
+    from huggingface_hub import ModelCardData
+
+    tags = ["dml-zoo", "deep-metric-learning", "image-retrieval", card.method, card.backbone, card.dataset]
+    formats = ["safetensors", *(["onnx"] if _has_onnx(files) else [])]
+    data = ModelCardData(
+        library_name=library(card),
+        pipeline_tag="image-feature-extraction",
+        tags=[*tags, *formats],
+        model_name=card.name if scores else None,
+        eval_results=[_eval_result(score) for score in scores] or None,
+        **_licence(card.licence),
+    )
+    return data.to_yaml().strip()
+
+
+def _licence(licence: str) -> dict[str, Any]:
+    if licence.lower() in LICENCES:
+        return {"license": licence.lower()}
+    return {"license": "other", "license_name": licence}
+
+
+def _eval_result(score: ModelScore) -> Any:
+    from huggingface_hub import EvalResult
+
+    facts: dict[str, Any] = {"protocol": score.protocol}
+    if score.interval:
+        facts["interval_95"] = list(score.interval)
+    if score.published:
+        facts["published"] = [{"value": value, "source": source} for value, source in score.published]
+        facts |= {"recipe": score.changed} if score.changed else {}
+    return EvalResult(
+        task_type="image-feature-extraction",
+        task_name="Image retrieval",
+        dataset_type=score.dataset,
+        dataset_name=score.dataset,
+        dataset_split=score.split,
+        metric_type=score.metric,
+        metric_name=f"{score.title} ({score.variant})" if score.variant else score.title,
+        metric_value=score.value,
+        metric_args=facts,
+    )
+
+
+def _has_onnx(files: Collection[str]) -> bool:
+    return any(name.startswith("onnx/model") for name in files)  # a text tower alone does not run the model
+
+
+def _note(notes: list[str], source: str) -> int:
+    """Return the number of a footnote, and add it if it is new."""
+    if source not in notes:
+        notes.append(source)
+    return notes.index(source) + 1
+
+
+def _title(metric: str) -> str | None:
+    if metric.startswith("recall_at_"):
+        return f"R@{metric.removeprefix('recall_at_')}"
+    return SCORE_TITLES.get(metric)
+
+
+def _published(recipe: str | None, dataset: str, split: str, metric: str) -> Iterator[tuple[float, str]]:
+    """Return what papers print for a recipe; scores that no recipe reproduces are left out."""
+    if recipe is None:
+        return
+    for table in tables():
+        for score in table.scores:
+            if (score.recipe, score.dataset, score.split, score.metric) == (recipe, dataset, split, metric):
+                yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
+
+
+def _graphs(folder: Path, parity: Mapping[str, Any]) -> Iterator[OnnxGraph]:
+    for precision, file in FILES.items():
+        if (folder / file).is_file():
+            record = parity.get(precision, {})
+            cosine = _number(record.get("min_cosine"))
+            holds = _holds(record, cosine, EXPORT_FLOORS[precision])
+            yield OnnxGraph(file, (folder / file).stat().st_size, cosine, False, dict(_changes(record)), holds)
+    for precision, file in RESIZING.items():
+        if (folder / file).is_file():
+            record = parity.get(f"{precision}-resize", {})
+            cosine = _number(record.get("min_cosine_to_pillow"))
+            size = (folder / file).stat().st_size
+            yield OnnxGraph(file, size, cosine, True, holds=_holds(record, cosine, RESIZE_FLOOR))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _holds(record: Mapping[str, Any], cosine: float | None, floor: float) -> bool:
+    """Return whether the record says that the graph holds, and its own number confirms it."""
+    confirmed = cosine is None or cosine >= floor
+    return confirmed and record.get("holds", True) is True and record.get("forced", False) is False
+
+
+def _changes(record: Mapping[str, Any]) -> Iterator[tuple[str, PrecisionChange]]:
+    for metric, title in COST_TITLES.items():
+        if row := (record.get("cost") or {}).get(metric):
+            low, high = map(float, row["interval"])
+            yield title, PrecisionChange(float(row["difference"]), low, high, row.get("within_target") is True)
+
+
+def _change(title: str, cost: PrecisionChange) -> str:
+    text = f"{title} {100 * cost.change:+.2f} ({100 * cost.low:+.2f} to {100 * cost.high:+.2f})"
+    return text if cost.within else f"{text}, not shown to be within the target"
+
+
+def _cosine(graph: OnnxGraph) -> str:
+    value = "" if graph.cosine is None else f"{graph.cosine:.6f}"
+    reference = " to the same behind Pillow" if value and graph.resizes else ""
+    return value + reference + ("" if graph.holds else " (below the floor of `zoo export`)")

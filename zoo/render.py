@@ -1,0 +1,99 @@
+"""Tables and Jinja templates: the one table model with its renderings, and the environment that fills templates."""
+
+from __future__ import annotations
+
+import csv
+import html
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is rendered as Markdown, CSV, terminal text, or (by the templates of `zoo.report`) HTML.
+
+    Attributes:
+        columns: the heads of the columns.
+        rows: one sequence of cells per row, as long as `columns`.
+        numbers: names of the columns that are aligned to the right.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    numbers: Collection[str] = ()
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, without a line break at its end."""
+        rule = ["---:" if column in self.numbers else "---" for column in self.columns]
+        return "\n".join(map(_markdown_row, (self.columns, rule, *self.rows)))
+
+    def csv(self) -> str:
+        """Return the table as CSV with a header line; None is an empty cell."""
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        return text.getvalue()
+
+    def text(self) -> str:
+        """Return the lines of the table for a terminal of 200 columns."""
+        from zoo.console import table_text
+
+        return table_text(self.columns, self.rows, self.numbers)
+
+    def aligned(self) -> list[bool]:
+        """Return for each column whether it is aligned to the right."""
+        return [column in self.numbers for column in self.columns]
+
+
+def replace_parts(text: str, parts: Mapping[str, str]) -> str:
+    """Return a page with new content between `<!-- name -->` and `<!-- end -->`.
+
+    Args:
+        text: the page.
+        parts: the new content of each part by its name. A name that the page lacks changes nothing.
+    """
+
+    def replacement(found: re.Match[str]) -> str:
+        return f"{found['start']}{parts[found['name']]}\n{found['end']}"
+
+    names = "|".join(map(re.escape, parts)) or "(?!)"
+    pattern = rf"(?P<start><!-- (?P<name>{names}) -->\n).*?(?P<end><!-- end -->)"
+    return re.sub(pattern, replacement, text, flags=re.DOTALL)
+
+
+@cache
+def environment(package: str, markup: bool = False) -> Environment:
+    """Return the Jinja environment of the templates in a package's folder `templates`.
+
+    Args:
+        package: the package's full name.
+        markup: whether the templates make HTML, in which every value is escaped.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=markup,
+        finalize=_escaper() if markup else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _escaper() -> Callable[[Any], Any]:
+    """Return a function that escapes a value as Python does (`&quot;`), so that pages do not depend on MarkupSafe."""
+    from markupsafe import Markup
+
+    return lambda value: value if hasattr(value, "__html__") else Markup(html.escape(str(value)))
+
+
+def _markdown_row(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
