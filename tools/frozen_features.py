@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo import markdown
-from zoo.comparison.compare import interval_over_seeds
+from training.studies.statistics import interval_over_seeds
 from zoo.evaluation.intervals import bootstrap_intervals
+from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 METRICS = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
@@ -178,12 +178,12 @@ def _interval(bounds: tuple[float, float]) -> str:
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(markdown.table(lines[0], lines[1:]))
+    return Table(lines[0], lines[1:]).markdown()
 
 
 def page(text: str, runs: Mapping[str, Any]) -> str:
     """Return the page with new tables between `<!-- name -->` and `<!-- end -->`."""
-    return markdown.with_parts(text, {"scores": scores_table(runs), "differences": differences_table(runs)})
+    return replace_parts(text, {"scores": scores_table(runs), "differences": differences_table(runs)})
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
-from zoo.comparison.runs import SEEDED
+from training.studies.compare import SEEDED
 from zoo.console import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zoo import markdown
+from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 GIB, HOURS_A_MONTH = 2**30, 730
@@ -249,11 +249,11 @@ TABLES: dict[str, Callable[[Units, Plan], str]] = {
 
 def page(text: str, units: Units, plan: Plan) -> str:
     """Return the page with new tables between `<!-- name -->` and `<!-- end -->`."""
-    return markdown.with_parts(text, {name: table(units, plan) for name, table in TABLES.items()})
+    return replace_parts(text, {name: table(units, plan) for name, table in TABLES.items()})
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(markdown.table(head, rows, range(1, len(head))))
+    return Table(head, rows, range(1, len(head))).markdown()
 
 
 def _size(number: float) -> str:

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from tools.export_families import DOCS, hardware
-from zoo import markdown
+from training.studies.statistics import interval_over_seeds
 from zoo.cards import read_card
-from zoo.comparison.compare import interval_over_seeds
 from zoo.datasets import load as load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.metrics import PerQuery
@@ -33,6 +32,7 @@ from zoo.loading import find, load
 from zoo.onnx_runtime import FILES
 from zoo.parity import COST_METRICS, read_parity, verdict
 from zoo.precision_cost import precision_cost, retrieval
+from zoo.render import Table, replace_parts
 
 MEBI = 2**20
 FIGURES, PAGE = "precision-cost.json", "precision-cost.md"
@@ -70,7 +70,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each model and variant."""
     head = ["model", "architecture", "variant", "MiB", "least cosine", *_heads("R@1"), *_heads("MAP@R")]
     lines = [_line(row, name, cost) for row in rows for name, cost in row["costs"].items()]
-    return "\n".join(markdown.table(head, lines, range(3, len(head))))
+    return Table(head, lines, head[3:]).markdown()
 
 
 def _heads(metric: str) -> list[str]:
@@ -98,7 +98,7 @@ def pools(known: Sequence[Mapping[str, Any]]) -> str:
             size = f"{pool['architecture']}, {pool['input']} px"
             lines.append([size, str(len(pool["seeds"])), name, *cells[:4], seeds, *cells[4:]])
     dates = " ".join(f"{pool['architecture']}: {pool['date']}, {pool['hardware']}." for pool in known)
-    return "\n".join([*markdown.table(head, lines, range(3, len(head))), "", dates])
+    return f"{Table(head, lines, head[3:]).markdown()}\n\n{dates}"
 
 
 def _changes(cost: Mapping[str, Any]) -> list[str]:
@@ -136,7 +136,7 @@ def page(text: str, known: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
     origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
     parts = {"costs": table(known["rows"]), "models": models(known["rows"]), "origin": origin}
-    return markdown.with_parts(text, {**parts, "pools": pools(known.get("pools", ()))})
+    return replace_parts(text, {**parts, "pools": pools(known.get("pools", ()))})
 
 
 def write_page(docs: Path, known: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,16 @@ class Table:
     Attributes:
         columns: the heads of the columns.
         rows: one sequence of cells per row, as long as `columns`.
-        numbers: names of the columns that are aligned to the right.
+        numbers: the columns that are aligned to the right, by their names or their places from 0.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    numbers: Collection[str] = ()
+    numbers: Collection[str | int] = ()
 
     def markdown(self) -> str:
         """Return the table in Markdown, without a line break at its end."""
-        rule = ["---:" if column in self.numbers else "---" for column in self.columns]
+        rule = ["---:" if right else "---" for right in self.aligned()]
         return "\n".join(map(_markdown_row, (self.columns, rule, *self.rows)))
 
     def csv(self) -> str:
@@ -44,11 +45,12 @@ class Table:
         """Return the lines of the table for a terminal of 200 columns."""
         from zoo.console import table_text
 
-        return table_text(self.columns, self.rows, self.numbers)
+        numbers = [column for column, right in zip(self.columns, self.aligned(), strict=True) if right]
+        return table_text(self.columns, self.rows, numbers)
 
     def aligned(self) -> list[bool]:
         """Return for each column whether it is aligned to the right."""
-        return [column in self.numbers for column in self.columns]
+        return [column in self.numbers or place in self.numbers for place, column in enumerate(self.columns)]
 
 
 def replace_parts(text: str, parts: Mapping[str, str]) -> str:
@@ -75,10 +77,10 @@ def environment(package: str, markup: bool = False) -> Environment:
         package: the package's full name.
         markup: whether the templates make HTML, in which every value is escaped.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(package),
+        loader=FileSystemLoader(str(files(package) / "templates")),
         autoescape=markup,
         finalize=_escaper() if markup else None,
         undefined=StrictUndefined,

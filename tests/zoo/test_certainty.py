@@ -10,8 +10,9 @@ from sklearn.linear_model import LogisticRegression
 
 from zoo.datasets.dataset import Dataset
 from zoo.evaluation.calibration import Bin
-from zoo.report.certainty import NEIGHBOURS, certainty, held_out_bins
-from zoo.report.pictures import reliability
+from zoo.report.figures import reliability
+from zoo.report.html import page
+from zoo.report.model import CALIBRATION_NEIGHBOURS, calibration_bins, calibration_section
 
 
 def dataset_of(labels: np.ndarray, **factors: np.ndarray) -> Dataset:
@@ -34,7 +35,7 @@ def pairs_by_loops(rows: np.ndarray, labels: np.ndarray) -> list[list[tuple[floa
     out = []
     for i, row in enumerate(rows.astype(np.float64)):
         others = [(float(row @ rows[j].astype(np.float64)), labels[i] == labels[j]) for j in range(len(rows)) if j != i]
-        out.append(sorted(others, key=lambda pair: -pair[0])[:NEIGHBOURS])
+        out.append(sorted(others, key=lambda pair: -pair[0])[:CALIBRATION_NEIGHBOURS])
     return out
 
 
@@ -64,7 +65,7 @@ def expected(case: tuple[np.ndarray, np.ndarray]) -> list[Bin]:
 def test_the_diagram_is_that_of_loops_and_of_scikit_learns_curve(
     case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
 ) -> None:
-    found = held_out_bins(case[0], dataset_of(case[1]))
+    found = calibration_bins(case[0], dataset_of(case[1]))
     assert len(found) > 5
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.count == theirs.count
@@ -74,21 +75,22 @@ def test_the_diagram_is_that_of_loops_and_of_scikit_learns_curve(
 def test_the_section_says_promised_observed_and_the_error(
     case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
 ) -> None:
-    section = certainty(case[0], dataset_of(case[1]))
-    cells = [float(cell) for cell in re.findall(r'<td class="number">([\d.,]+)</td>', section.body)]
+    section = calibration_section(case[0], dataset_of(case[1]))
+    body = page("", [section]).split("<main>")[1]
+    cells = [float(cell) for cell in re.findall(r'<td class="number">([\d.,]+)</td>', body)]
     wanted = [value for one in expected for value in (one.probability, one.share, one.count)]
     assert cells == pytest.approx(wanted, abs=2e-3)
-    error = sum(one.count * abs(one.probability - one.share) for one in expected) / (160 * NEIGHBOURS)
-    (told,) = re.findall(r"calibration error ([\d.]+)\.", section.body)
+    error = sum(one.count * abs(one.probability - one.share) for one in expected) / (160 * CALIBRATION_NEIGHBOURS)
+    (told,) = re.findall(r"calibration error ([\d.]+)\.", body)
     assert float(told) == pytest.approx(error, abs=2e-3)
-    assert "1,600 neighbours" in section.body
-    assert section.body.count("data:image/svg+xml") == 1
+    assert "1,600 neighbours" in body
+    assert body.count("data:image/svg+xml") == 1
 
 
 def test_by_hand() -> None:
     """Four classes of three on the axes, exactly apart: near neighbours are of the class, and none of the others."""
     labels = np.repeat(np.arange(4), 3)
-    found = held_out_bins(np.eye(4, dtype=np.float32)[labels], dataset_of(labels))
+    found = calibration_bins(np.eye(4, dtype=np.float32)[labels], dataset_of(labels))
     # Of ten neighbours of each of the twelve two are at cosine 1, and eight, of other classes, at cosine 0. Platt's
     # targets for the six queries of a half: 13 / 14 for the 12 of the class, 1 / 50 for the 48 others.
     assert [(one.share, one.count) for one in found] == [(0.0, 96), (1.0, 24)]
@@ -98,15 +100,18 @@ def test_by_hand() -> None:
 def test_only_queries_search_where_there_are_some(case: tuple[np.ndarray, np.ndarray]) -> None:
     rows, labels = case
     asks = (np.arange(160) % 4 == 0).astype(np.int64)
-    assert sum(one.count for one in held_out_bins(rows, dataset_of(labels, query=asks))) == 40 * NEIGHBOURS
+    assert (
+        sum(one.count for one in calibration_bins(rows, dataset_of(labels, query=asks))) == 40 * CALIBRATION_NEIGHBOURS
+    )
 
 
 @pytest.mark.parametrize("classes", [1, 3])
 def test_too_few_classes_are_said(case: tuple[np.ndarray, np.ndarray], classes: int) -> None:
     rows, labels = case
-    section = certainty(rows[labels < classes], dataset_of(labels[labels < classes]))
-    assert "at least four classes" in section.body
-    assert "<img" not in section.body
+    section = calibration_section(rows[labels < classes], dataset_of(labels[labels < classes]))
+    body = page("", [section]).split("<main>")[1]
+    assert "at least four classes" in body
+    assert "<img" not in body
 
 
 def test_equal_diagrams_are_equal_bytes() -> None:

@@ -11,12 +11,13 @@ from typing import get_args
 import pytest
 from scipy import stats
 
+from training.studies.compare import compare, find_runs, runs_of
+from training.studies.compare_page import FORMATS
+from training.studies.statistics import STUDENT
 from zoo.cards import Card
 from zoo.cli.benchmark import Format
-from zoo.comparison import FORMATS, compare, find_runs, runs_of
-from zoo.comparison.compare import STUDENT
 from zoo.preprocessing import Preprocessing
-from zoo.published import PublishedScore, Table, table
+from zoo.published import PublishedScore, PublishedTable, table
 from zoo.published.scores import Paper
 from zoo.results import Evaluation, add_result
 
@@ -30,8 +31,8 @@ RECIPE = {
 SCORE = PublishedScore("Margin", "cub", "recall_at_1", 0.63, "r50", 128, sd=0.005, recipe="margin-r50-cub")
 
 
-def table_of(*scores: PublishedScore, title: str = "t") -> Table:
-    return Table("toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores)
+def table_of(*scores: PublishedScore, title: str = "t") -> PublishedTable:
+    return PublishedTable("toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores)
 
 
 def model(home: Path, name: str, recipe: dict | None, dim: int = 128, best: int | None = None, **scores: float) -> Path:

@@ -11,8 +11,9 @@ import pytest
 from tests.serving import toys
 from tests.zoo.test_comparison import RECIPE, evaluation, model
 from tests.zoo.test_report import Reader
+from training.studies.compare import compare
+from training.studies.compare_page import as_html
 from zoo.cli.main import main
-from zoo.comparison import as_html, compare
 from zoo.published import table
 from zoo.results import add_result
 
@@ -49,7 +50,7 @@ def test_pictures_of_published_numbers_and_ours(measured: Path) -> None:
 def test_without_models_and_without_matplotlib_the_tables_stay(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = compare([table("revisiting-2")], "cars")
     assert as_html(rows).count("<img") == 1  # published numbers alone have a spectral decay
-    monkeypatch.setattr("zoo.comparison.page.find_spec", lambda name: None)
+    monkeypatch.setattr("training.studies.compare_page.find_spec", lambda name: None)
     assert as_html(rows).count("<img") == 0
     assert "Margin (D, 1.2)" in as_html(rows)
 

@@ -13,14 +13,15 @@ import torch
 from tests.training.studies import toys
 from tests.zoo.test_comparison import RECIPE, SCORE, Tags, model, table_of
 from training.studies import table
+from training.studies.compare import compare, find_runs
+from training.studies.compare_page import FORMATS
 from training.studies.plan import write_plan
+from training.studies.results_file import RESULTS
 from training.studies.runner import run_all
 from training.studies.same_images import Schedule
 from training.studies.single import workplace
 from training.studies.study import Arm
 from zoo.cli.main import main
-from zoo.comparison import FORMATS, compare, find_runs
-from zoo.comparison.studies import RESULTS
 from zoo.errors import UsageError
 from zoo.files import append_json_line
 from zoo.published import PublishedScore

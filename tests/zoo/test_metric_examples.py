@@ -21,9 +21,17 @@ from sklearn.metrics.cluster import pair_confusion_matrix
 
 from tests.zoo.test_report import Reader
 from zoo.cli.main import main
-from zoo.report import metric_examples
-from zoo.report.metric_examples import CLASSES, EACH, SHARES, embeddings, rankings, scores_of, sectors
-from zoo.report.metric_picture import draw
+from zoo.report import metrics_demo
+from zoo.report.metrics_demo import (
+    CLASSES,
+    POINTS_PER_CLASS,
+    SHARES,
+    draw,
+    embeddings,
+    rankings,
+    scores_of,
+    sectors,
+)
 
 
 def test_rankings_by_hand() -> None:
@@ -73,9 +81,9 @@ def test_classes_that_touch_tend_to_three_quarters_and_eleven_sixteenths(monkeyp
     """A query at t of its class's width from the nearest edge, t <= 1/2: the R nearest reach 1/2 to each side, and
     1/2 - t of them are strangers; the mean of 1/2 + t is 3/4. MAP@R counts 2 t at precision 1 and then, at each
     distance r from t to 1/2, one in two at precision (t + r) / 2 r; over all t that makes 11/16."""
-    monkeypatch.setattr(metric_examples, "EACH", 400)
+    monkeypatch.setattr(metrics_demo, "POINTS_PER_CLASS", 400)
     points, labels = sectors(1.0, 0)
-    found = metric_examples.retrieval_metrics(points, labels, k=(1,))
+    found = metrics_demo.retrieval_metrics(points, labels, k=(1,))
     assert found["r_precision"] == pytest.approx(3 / 4, abs=0.003)
     assert found["map_at_r"] == pytest.approx(11 / 16, abs=0.003)
 
@@ -83,7 +91,10 @@ def test_classes_that_touch_tend_to_three_quarters_and_eleven_sixteenths(monkeyp
 @pytest.mark.parametrize("share", SHARES.values())
 def test_gaps_between_classes_are_wider_than_within(share: float) -> None:
     points, labels = sectors(share, 0)
-    assert (points.shape, np.bincount(labels).tolist()) == ((CLASSES * EACH, 2), [EACH] * CLASSES)
+    assert (points.shape, np.bincount(labels).tolist()) == (
+        (CLASSES * POINTS_PER_CLASS, 2),
+        [POINTS_PER_CLASS] * CLASSES,
+    )
     angles = np.sort(np.mod(np.arctan2(points[:, 1], points[:, 0]), 2 * np.pi))
     gaps = np.sort(np.diff(angles, append=angles[0] + 2 * np.pi))
     assert gaps[-CLASSES] > 1.3 * gaps[-CLASSES - 1]

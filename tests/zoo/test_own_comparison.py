@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.zoo.test_comparison import RECIPE, model
+from training.studies.compare import find_runs, own_scores
 from zoo.cli.main import main
-from zoo.comparison.own import measured
-from zoo.comparison.runs import find_runs
 from zoo.errors import UsageError
 
 CONTRASTIVE = {**RECIPE, "objective": {"loss": "contrastive"}}
@@ -29,7 +28,7 @@ def two_methods(own_zoo: Path) -> Path:
 
 
 def on_cub(**asked: object) -> dict:
-    rows = measured(find_runs(), dataset="cub", **asked)  # the shipped models were measured on glyphs
+    rows = own_scores(find_runs(), dataset="cub", **asked)  # the shipped models were measured on glyphs
     return {(row.name, row.metric): row for row in rows}
 
 
@@ -64,7 +63,7 @@ def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> Non
 def test_names_and_metrics_choose(two_methods: Path) -> None:
     assert [name for name, _ in on_cub(names=["contrastive-seed2"])] == ["contrastive"]
     assert list(on_cub(metrics=["mrr"])) == [("alone", "mrr")]
-    assert measured(find_runs(), dataset="cars") == []
+    assert own_scores(find_runs(), dataset="cars") == []
     with pytest.raises(UsageError, match=r"no model 'contrastiv' here\. Did you mean 'contrastive'"):
         on_cub(names=["contrastiv"])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from training.studies.arms import changes_of, recipe_name
 from training.studies.plan import Plan
 from training.studies.study import EMBEDDING, Arm, Measure
-from zoo.published import PublishedScore, Table, tables
+from zoo.published import PublishedScore, PublishedTable, tables
 
 
-def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[Table, PublishedScore] | None:
+def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:
     """The score that names the arm, or its recipe, on the plan's data set, and the table that it stands in.
 
     None where no paper has printed the measure, where the whole study has settings, and where the recipe's name stands

@@ -20,7 +20,7 @@ from zoo.catalogue import ModelInfo, list_models
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object
 from zoo.paths import home
-from zoo.published import PublishedScore, Table
+from zoo.published import PublishedScore, PublishedTable
 from zoo.published.scores import WHOLE
 from zoo.report.model import recalls_of
 
@@ -91,7 +91,7 @@ class Ours:
         runs: names of the runs.
         seeds: their seeds.
         protocol: how the epoch was selected and the score measured.
-        found: the runs.
+        models: the runs themselves.
     """
 
     value: float
@@ -101,7 +101,7 @@ class Ours:
     runs: tuple[str, ...]
     seeds: tuple[int | None, ...]
     protocol: str
-    found: tuple[TrainedModel, ...] = ()
+    models: tuple[TrainedModel, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Comparison:
     "no recipe" where neither a model nor a study of this project measures the same.
     """
 
-    table: Table
+    table: PublishedTable
     score: PublishedScore
     status: str
     ours: Ours | None = None
@@ -156,7 +156,7 @@ Measurement = tuple[TrainedModel, Record]
 
 
 def compare(
-    tables: Iterable[Table], dataset: str | None = None, runs: Sequence[TrainedModel] | None = None
+    tables: Iterable[PublishedTable], dataset: str | None = None, runs: Sequence[TrainedModel] | None = None
 ) -> list[Comparison]:
     """Compare each score of published tables with ours.
 
@@ -304,11 +304,11 @@ def ours_of(metric: str, measurements: Sequence[Measurement]) -> Ours:
         runs=tuple(run.name for run, _ in measurements),
         seeds=tuple(run.seed for run, _ in measurements),
         protocol="; ".join(dict.fromkeys(_protocol(run, result) for run, result in measurements)),
-        found=tuple(run for run, _ in measurements),
+        models=tuple(run for run, _ in measurements),
     )
 
 
-def _comparison(table: Table, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
+def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
     if score.recipe is None and score.study is None:
         return Comparison(table, score, "no recipe")
     groups = _candidates(score, models)

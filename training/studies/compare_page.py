@@ -10,8 +10,7 @@ from typing import Any
 
 from training.studies.compare import Comparison, TrainedModel
 from training.studies.statistics import correlation_triangle, pearson
-from zoo.published import PublishedScore
-from zoo.published import Table as PublishedTable
+from zoo.published import PublishedScore, PublishedTable
 from zoo.published.scores import scale
 from zoo.loading import find
 from zoo.render import Table, environment
@@ -67,7 +66,7 @@ def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
         shown: sections that come last, as those of `zoo.report.model`.
     """
     parts = [_table_section(group) for _, group in _by_table(rows)]
-    runs = list({run.name: run for row in rows if row.ours for run in row.ours.found}.values())
+    runs = list({run.name: run for row in rows if row.ours for run in row.ours.models}.values())
     sections = [*parts, *_decay_sections(rows), *_correlation_sections(runs), *_epoch_sections(runs), *shown]
     return page("Published numbers and ours", sections)
 

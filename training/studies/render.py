@@ -130,9 +130,11 @@ def as_csv(report: Report) -> str:
     kinds = ("n", "mean", "sd", "low", "high")
     columns = ("study", "dataset", "arm", "x", "selection", "split", "view", "metric", *kinds)
     rows = [_csv_cells(report, row, row.arm, row.value) for row in report.rows]
-    for row in report.rows:
-        if row.difference is not None:
-            rows.append(_csv_cells(report, row, f"{row.arm} - {report.plan.study.reference}", row.difference))
+    rows += [
+        _csv_cells(report, row, f"{row.arm} - {report.plan.study.reference}", row.difference)
+        for row in report.rows
+        if row.difference is not None
+    ]
     return Table(columns, rows).csv()
 
 
@@ -370,11 +372,10 @@ def _trend_table(report: Report) -> Table:
 
 
 def _selection_table(report: Report) -> Table:
-    rows = [
-        [shift.arm, str(shift.measure), f"{shift.difference.mean:+.4f}", _interval_text(shift.difference, "+")]
-        + [shift.verdict]
-        for shift in report.moved
-    ]
+    rows = []
+    for shift in report.moved:
+        mean, interval = f"{shift.difference.mean:+.4f}", _interval_text(shift.difference, "+")
+        rows.append([shift.arm, str(shift.measure), mean, interval, shift.verdict])
     return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
 
 

@@ -34,11 +34,11 @@ from zoo.console import note, note_left_out, print_json, print_table, write_erro
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
-    from zoo.comparison.own import Measured
+    from training.studies.compare import OwnScore
     from zoo.datasets.dataset import Dataset as DataSet
-    from zoo.published import Absent, Table
-    from zoo.report.metric_examples import Embedded, Ranked
-    from zoo.report.page import Section
+    from zoo.published import Absent, PublishedTable
+    from zoo.report.html import Section
+    from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
 
 app = typer.Typer()
 
@@ -90,7 +90,7 @@ def _print_absent(rows: Sequence[Absent], as_json: bool) -> None:
         print_table(("paper", "what", "why"), [[row.paper.short, row.what, row.why] for row in rows])
 
 
-def _table_cells(table: Table) -> list[str]:
+def _table_cells(table: PublishedTable) -> list[str]:
     lists = [", ".join(table.datasets), ", ".join(table.metrics), str(len(table.scores))]
     return [table.name, table.paper.short, table.title, *lists, table.protocol]
 
@@ -148,8 +148,9 @@ def compare(
     runtime: Runtime = "torch",
 ) -> None:
     """compare published numbers with the models here"""
-    from zoo.comparison import FORMATS, as_html, find_runs
-    from zoo.comparison import compare as compare_tables
+    from training.studies.compare import compare as compare_tables
+    from training.studies.compare import find_runs
+    from training.studies.compare_page import FORMATS, as_html
     from zoo.errors import UsageError
     from zoo.published import select
     from zoo.published import table as published_table
@@ -182,7 +183,7 @@ def _model_sections(
     if not models:
         return []
     from zoo.loading import load
-    from zoo.report.report import sections
+    from zoo.report.model import sections
 
     pages = []
     for name in models:
@@ -230,20 +231,18 @@ def models(
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
-    from zoo.comparison.own import METRICS, measured
-    from zoo.comparison.runs import find_runs
+    from training.studies.compare import METRICS, find_runs, own_scores
     from zoo.datasets import check_name
-    from zoo.markdown import table as markdown_table
+    from zoo.render import Table
 
     if dataset is not None:
         check_name(dataset)
-    rows = measured(find_runs(), names or [], dataset, metric or METRICS, against)
+    rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
     columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
     numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
     cells = [_model_cells(row, bool(against)) for row in rows]
     if markdown is not None:
-        lines = markdown_table(columns, cells, [columns.index(name) for name in numbers])
-        write_text(markdown, "\n".join([*lines, ""]))
+        write_text(markdown, Table(columns, cells, numbers).markdown() + "\n")
     if as_json:
         print_json([asdict(row) | {"ours": _mean_facts(row)} for row in rows])
     elif rows:
@@ -252,13 +251,13 @@ def models(
         note("nothing of that has been measured yet; measure a model with: zoo evaluate MODEL --save")
 
 
-def _mean_facts(row: Measured) -> dict[str, Any]:
+def _mean_facts(row: OwnScore) -> dict[str, Any]:
     """Return what is known of the mean, without the runs themselves."""
-    return {key: value for key, value in asdict(row.ours).items() if key != "found"}
+    return {key: value for key, value in asdict(row.ours).items() if key != "models"}
 
 
-def _model_cells(row: Measured, paired: bool) -> list[str]:
-    from zoo.comparison.cells import interval_text, number_text
+def _model_cells(row: OwnScore, paired: bool) -> list[str]:
+    from training.studies.compare_page import interval_text, number_text
 
     ours, split = row.ours, "" if row.split == "test" else f", {row.split}"
     head = [f"{row.dataset}{split}", row.metric, row.name, str(row.dim), number_text(row.metric, ours.value, ours.sd)]
@@ -300,7 +299,7 @@ def report(
     from zoo.datasets import check
     from zoo.errors import UsageError
     from zoo.loading import find, load
-    from zoo.report.report import report as report_page
+    from zoo.report.model import report as report_page
 
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(
@@ -424,7 +423,7 @@ def metrics(
 ) -> None:
     """show what each metric sees, on made-up embeddings"""
     from zoo.errors import UsageError
-    from zoo.report.metric_examples import embeddings, rankings
+    from zoo.report.metrics_demo import embeddings, rankings
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: a seed is a whole number from 0 on.", code="negative-seed")
@@ -443,17 +442,16 @@ def metrics(
 
 def _check_picture(path: Path) -> None:
     from zoo.errors import UsageError
-    from zoo.report.pictures import check_available
+    from zoo.report.figures import check_matplotlib
 
     if path.suffix.lower() not in PICTURE_FORMATS:
         raise UsageError(f"--out {path}: its name ends in one of {', '.join(PICTURE_FORMATS)}.", code="unknown-format")
-    check_available()
+    check_matplotlib()
 
 
-def _write_picture(path: Path, embedded: list[Embedded], ranked: list[Ranked]) -> None:
+def _write_picture(path: Path, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
     from zoo.files import write_bytes
-    from zoo.report.metric_page import as_html
-    from zoo.report.metric_picture import draw
+    from zoo.report.metrics_demo import as_html, draw
 
     kind = path.suffix.lower().removeprefix(".")
     content = as_html(embedded, ranked).encode() if kind == "html" else draw(embedded, ranked, kind)
@@ -461,27 +459,35 @@ def _write_picture(path: Path, embedded: list[Embedded], ranked: list[Ranked]) -
         write_bytes(path, content)
 
 
-def _print_metrics_json(seed: int, embedded: list[Embedded], ranked: list[Ranked]) -> None:
-    from zoo.report.metric_examples import CLASSES, EACH, RELATIVES
+def _print_metrics_json(seed: int, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
+    from zoo.report.metrics_demo import CLASSES, POINTS_PER_CLASS, RELATIVES
 
     print_json(
         {
             "seed": seed,
             "classes": CLASSES,
-            "points_per_class": EACH,
+            "points_per_class": POINTS_PER_CLASS,
             "relatives": RELATIVES,
             "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
-            "rankings": [{"name": r.name, "found": r.found, "metrics": r.metrics} for r in ranked],
+            "rankings": [{"name": r.name, "found": r.ranks, "metrics": r.metrics} for r in ranked],
         }
     )
 
 
-def _print_metric_tables(embedded: list[Embedded], ranked: list[Ranked]) -> None:
-    from zoo.report.metric_examples import CLASSES, EACH, METRICS, RANKED, RELATIVES, percent
+def _print_metric_tables(embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
+    from zoo.report.metrics_demo import (
+        CLASSES,
+        METRICS,
+        POINTS_PER_CLASS,
+        RANKING_METRICS,
+        RELATIVES,
+        embedding_table,
+        ranking_table,
+    )
 
-    print(f"{CLASSES} classes of {EACH} points in the plane, made for this table (no paper's); %")
-    rows = [[row.name, *(percent(row.metrics[name]) for name in METRICS)] for row in embedded]
-    print_table(("classes are", *METRICS.values()), rows, numbers=METRICS.values())
+    print(f"{CLASSES} classes of {POINTS_PER_CLASS} points in the plane, made for this table (no paper's); %")
+    scores = embedding_table(embedded, "classes are")
+    print_table(scores.columns, scores.rows, METRICS.values())
     print(f"\na query with {RELATIVES} relatives, by which of its first {RELATIVES} results are such; %")
-    rows = [[row.name, *(percent(row.metrics[name]) for name in RANKED)] for row in ranked]
-    print_table(("found", *RANKED.values()), rows, numbers=RANKED.values())
+    scores = ranking_table(ranked, "found")
+    print_table(scores.columns, scores.rows, RANKING_METRICS.values())

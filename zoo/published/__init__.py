@@ -17,22 +17,22 @@ from typing import Any, TypeVar
 
 from zoo.datasets import DATASETS
 from zoo.errors import UsageError, ZooError, nearest
-from zoo.published.scores import Absent, Paper, PublishedScore, Table, scale
+from zoo.published.scores import Absent, Paper, PublishedScore, PublishedTable, scale
 
-__all__ = ["FOLDER", "Absent", "Paper", "PublishedScore", "Table", "absent", "read_paper", "select", "table", "tables"]
+__all__ = ["FOLDER", "Absent", "Paper", "PublishedScore", "PublishedTable", "absent", "read_paper", "select", "table", "tables"]
 
 FOLDER = Path(__file__).parent
 SHARED = ("backbone", "dim", "study")
 """Facts of a score that its table may say once."""
 
-Record = TypeVar("Record", Absent, Paper, PublishedScore, Table)
+Record = TypeVar("Record", Absent, Paper, PublishedScore, PublishedTable)
 
 _KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
 """What a field holds in the file; text where it isn't named here."""
 
 
 @cache
-def tables() -> tuple[Table, ...]:
+def tables() -> tuple[PublishedTable, ...]:
     """Every published table, by paper file and then in the file's order."""
     found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path)[0])
     names = [table.name for table in found]
@@ -47,7 +47,7 @@ def absent() -> tuple[Absent, ...]:
     return tuple(each for path in sorted(FOLDER.glob("*.toml")) for each in read_paper(path)[1])
 
 
-def table(name: str) -> Table:
+def table(name: str) -> PublishedTable:
     """The table of that name. Raises `UsageError` with the nearest names."""
     known = {table.name: table for table in tables()}
     if name not in known:
@@ -55,7 +55,7 @@ def table(name: str) -> Table:
     return known[name]
 
 
-def select(paper: str | None = None, dataset: str | None = None) -> list[Table]:
+def select(paper: str | None = None, dataset: str | None = None) -> list[PublishedTable]:
     """The tables of a paper (its short name) with scores on a data set. Raises `UsageError` for unknown names."""
     papers = dict.fromkeys([*(each.paper.short for each in tables()), *(each.paper.short for each in absent())])
     for kind, name, known in (("paper", paper, papers), ("data set", dataset, DATASETS)):
@@ -64,7 +64,7 @@ def select(paper: str | None = None, dataset: str | None = None) -> list[Table]:
     return [table for table in tables() if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))]
 
 
-def read_paper(path: Path) -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
+def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[Absent, ...]]:
     """The tables of one file, and what is absent. Raises `ZooError`, naming the file, for what makes no sense."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -78,14 +78,14 @@ def read_paper(path: Path) -> tuple[tuple[Table, ...], tuple[Absent, ...]]:
         raise ZooError(f"{path}: {error}") from None
 
 
-def _table(paper: Paper, raw: Any) -> Table:
+def _table(paper: Paper, raw: Any) -> PublishedTable:
     facts = _mapping(raw, "a table")
     shared = {key: facts.pop(key) for key in SHARED if key in facts}
     scores = facts.pop("scores", [])
     if not isinstance(scores, list):
         raise ZooError(f"scores must be a list, not {type(scores).__name__}.")
     rows = [shared | _mapping(score, "a score") for score in scores]
-    return _build(Table, facts, paper=paper, scores=tuple(map(_score, rows)))
+    return _build(PublishedTable, facts, paper=paper, scores=tuple(map(_score, rows)))
 
 
 def _score(raw: dict[str, Any]) -> PublishedScore:

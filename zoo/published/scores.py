@@ -90,7 +90,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Table:
+class PublishedTable:
     """A table of a paper, as far as its numbers are at hand.
 
     protocol: how the numbers came about, with what must be known before they are compared with others. runs: how many

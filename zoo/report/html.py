@@ -195,16 +195,10 @@ def page(title: str, sections: Iterable[Section]) -> str:
         title: title and first heading.
         sections: the sections in their order.
     """
-    templates = environment("zoo.report", markup=True)
-    templates.filters["kind"] = _kind
-    return templates.get_template("page.html.j2").render(title=title, sections=list(sections), policy=POLICY)
+    template = environment("zoo.report", markup=True).get_template("page.html.j2")
+    return template.render(title=title, sections=list(sections), policy=POLICY)
 
 
 def data_uri(data: bytes, media_type: str) -> str:
     """Return bytes as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _kind(block: Block) -> str:
-    """Return the name of a block's class, by which its template is chosen."""
-    return type(block).__name__

@@ -6,9 +6,9 @@ import pytest
 
 from training.studies.correlations import correlations_of
 from training.studies.plan import Plan
+from training.studies.render import measure_title
 from training.studies.study import R1, Measure
 from training.studies.table import STUDIES, study_of
-from training.studies.words import name_of
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -26,4 +26,4 @@ def test_nmi_of_random_embeddings_correlates_with_nothing() -> None:
     tables = dict.fromkeys((R1, Measure("nmi"), Measure("nmi_random")), values)
     found = correlations_of(Plan(study, "glyphs", 1), "last", tables, {})
     assert [(a, b) for _, a, b, _ in found] == [("test recall_at_1", "test nmi")]
-    assert name_of(Measure("nmi_random")) == "NMI of random embeddings on test"
+    assert measure_title(Measure("nmi_random")) == "NMI of random embeddings on test"

@@ -13,8 +13,8 @@ import pytest
 from tests.training.studies import toys
 from tests.training.studies.test_report import SCORES, finish
 from tests.zoo.test_report import Reader
-from training.studies.page import as_html
 from training.studies.plan import Plan
+from training.studies.render import as_html
 from training.studies.report import report_of
 from training.studies.study import Arm, Claim
 

@@ -19,10 +19,8 @@ from training.recipe import Recipe
 from training.resolving import resolve
 from training.studies import commands, search_command, table
 from training.studies.asked import plan_of, wanted
-from training.studies.command_line import command_of, command_of_search
-from training.studies.formats import as_markdown, to_json
-from training.studies.page import as_html
 from training.studies.plan import Plan, read_plan, write_plan
+from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
 from training.studies.report import report_of
 from training.studies.results_file import RESULTS
 from training.studies.same_images import Schedule

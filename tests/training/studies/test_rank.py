@@ -18,18 +18,16 @@ from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
 from training.recipe import Recipe
 from training.studies.arms import recipes_of
-from training.studies.formats import as_markdown, to_json
-from training.studies.page import as_html
 from training.studies.plan import Plan
 from training.studies.rank import rank_and_dim, ranks_of
+from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import Report, report_of
-from training.studies.statistics import HOLDS, UNDECIDED
+from training.studies.statistics import HOLDS, UNDECIDED, pearson
 from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study
 from training.studies.table import study_of
 from training.studies.views import _maker
 from zoo.evaluation.structure import spectral_decay
 from zoo.network import Network, create_heads, create_trunk, feature_count
-from zoo.report.matrix import pearson
 
 
 def wide(dim: int, label: str = "") -> Arm:

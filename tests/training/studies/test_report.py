@@ -17,9 +17,8 @@ from tests.zoo.test_report import Reader
 from training.recipes import FEATURES
 from training.studies.arms import recipes_of
 from training.studies.beside import published_of
-from training.studies.formats import as_csv, as_markdown, to_json, write_report
-from training.studies.page import as_html
 from training.studies.plan import Plan, Run
+from training.studies.render import as_csv, as_html, as_markdown, to_json, write_report
 from training.studies.report import report_of
 from training.studies.results import value_of
 from training.studies.statistics import (
@@ -30,6 +29,7 @@ from training.studies.statistics import (
     holm,
     p_value,
     paired,
+    pearson,
     summary,
     verdict,
 )
@@ -38,7 +38,6 @@ from training.studies.table import study_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
 from zoo.published import tables
-from zoo.report.matrix import pearson
 
 DRAW = np.random.default_rng(0)
 

@@ -21,11 +21,11 @@ from training.loop import fit
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies import crossval, measuring, search, search_command, search_words
+from training.studies import crossval, measuring, render_search, search, search_command
 from training.studies.folds import folds, without
+from training.studies.render_search import as_markdown, report_of, write_report
 from training.studies.results_file import Results
 from training.studies.search import Search, begin, best_of, open_trials, read_search
-from training.studies.search_report import as_markdown, report_of, write_report
 from training.studies.single import claimed, workplace
 from training.studies.spaces import SPACES, space_of
 from zoo import datasets
@@ -237,8 +237,8 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
 
 
 def test_a_search_says_whose_recipes_it_has_and_how_it_was_tested(tmp_path: Path, small: Search) -> None:
-    assert "The recipes are those of sop." in search_words.how(Search(("margin",), "inshop"))
-    assert "The recipes are" not in search_words.how(Search(("margin",), "sop"))
+    assert "The recipes are those of sop." in render_search.protocol(Search(("margin",), "inshop"))
+    assert "The recipes are" not in render_search.protocol(Search(("margin",), "sop"))
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     begin(one, tmp_path)
     assert "Tested by" not in as_markdown(one, report_of(one, tmp_path), tmp_path)

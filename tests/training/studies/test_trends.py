@@ -19,9 +19,8 @@ from training.losses import LOSSES as MODULES
 from training.recipe import Recipe
 from training.resolving import resolve
 from training.studies.arms import recipes_of
-from training.studies.formats import as_markdown, to_json
-from training.studies.page import as_html
 from training.studies.plan import Plan
+from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import report_of
 from training.studies.reuse import offered
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
