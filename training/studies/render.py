@@ -502,7 +502,7 @@ def _trend_section(report: Report, trend: Found, slope: Summary) -> Section:
     placed = [(row, row.x) for row in rows if row.x is not None]
     points = [(x, row.value.mean, row.value.interval) for row, x in placed]
     image = figures.trend(points, _mean_line(slope, points), study.x, measure_title(measure))
-    blocks = [
+    blocks: list[Block] = [
         Picture(image, SVG, f"{measure_title(measure)} of every arm by {study.x}"),
         NumberedList([f"{row.arm}, {x:g}" for row, x in placed]),
         Paragraph(_trend_text(report, trend, slope)),
@@ -570,7 +570,7 @@ def _decay_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ran
     text = f"Means over seeds; r = {r:+.2f} over arms. {SELECTION_TITLES[selection].capitalize()}." if r else ""
     text += f" Without {', '.join(low)}: rank below dimension." if low else ""
     image = figures.scatter([points], measure_title(DECAY), measure_title(score))
-    blocks = [Picture(image, SVG, "A point for each arm"), NumberedList(labels), Paragraph(text)]
+    blocks: list[Block] = [Picture(image, SVG, "A point for each arm"), NumberedList(labels), Paragraph(text)]
     return [Section(f"{measure_title(score)} against spectral decay", blocks, "half")]
 
 

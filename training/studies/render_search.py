@@ -263,7 +263,7 @@ def _trial_sections(report: Sequence[LossReport]) -> list[Section]:
     shown = len(figures.COLOURS)
     left = f" The first {shown} of {len(series)}." if len(series) > shown else ""
     text = f"Mean MAP@R over the folds' held-out classes; test classes take no part.{left}"
-    blocks = [picture, Legend(list(series), figures.COLOURS), Paragraph(text)]
+    blocks: list[Block] = [picture, Legend(list(series), figures.COLOURS), Paragraph(text)]
     return [Section("Best validation so far", blocks, "half")]
 
 
