@@ -16,12 +16,12 @@ import torch
 from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
+from training.studies.compare import SEEDED
 from training.studies.factors import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
-from training.studies.compare import SEEDED
 from zoo.console import print_json
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics

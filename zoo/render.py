@@ -62,10 +62,10 @@ def replace_parts(text: str, parts: Mapping[str, str]) -> str:
     """
 
     def replacement(found: re.Match[str]) -> str:
-        return f"{found['start']}{parts[found['name']]}\n{found['end']}"
+        return f"{found['start']}\n{parts[found['name']]}\n{found['end']}"
 
     names = "|".join(map(re.escape, parts)) or "(?!)"
-    pattern = rf"(?P<start><!-- (?P<name>{names}) -->\n).*?(?P<end><!-- end -->)"
+    pattern = rf"(?P<start><!-- (?P<name>{names}) -->).*?(?P<end><!-- end -->)"
     return re.sub(pattern, replacement, text, flags=re.DOTALL)
 
 
