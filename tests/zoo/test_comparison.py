@@ -32,7 +32,9 @@ SCORE = PublishedScore("Margin", "cub", "recall_at_1", 0.63, "r50", 128, sd=0.00
 
 
 def table_of(*scores: PublishedScore, title: str = "t") -> PublishedTable:
-    return PublishedTable("toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores)
+    return PublishedTable(
+        "toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores
+    )
 
 
 def model(home: Path, name: str, recipe: dict | None, dim: int = 128, best: int | None = None, **scores: float) -> Path:

@@ -19,7 +19,18 @@ from zoo.datasets import DATASETS
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.published.scores import Absent, Paper, PublishedScore, PublishedTable, scale
 
-__all__ = ["FOLDER", "Absent", "Paper", "PublishedScore", "PublishedTable", "absent", "read_paper", "select", "table", "tables"]
+__all__ = [
+    "FOLDER",
+    "Absent",
+    "Paper",
+    "PublishedScore",
+    "PublishedTable",
+    "absent",
+    "read_paper",
+    "select",
+    "table",
+    "tables",
+]
 
 FOLDER = Path(__file__).parent
 SHARED = ("backbone", "dim", "study")
