@@ -23,12 +23,12 @@ from training.studies.study import CATEGORIES
 from zoo import datasets
 from zoo.cards import read_card
 from zoo.console import print_json
+from zoo.data.decode import batches
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import across_classes, predictability
 from zoo.loading import find
 from zoo.network import PixelNetwork, load_network
-from zoo.preprocessing import batches
 
 Figures = Mapping[tuple[str, str], Seeds]
 """By head and figure."""

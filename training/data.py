@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.decoding import Decoded, Squares, decode
 from training.recipe import Data, Recipe
 from zoo import datasets
+from zoo.data.decode import Decoded, Squares, decode
 from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError
 

@@ -104,7 +104,7 @@ class Embedder:
     def _batches(
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> Iterable[np.ndarray]:
-        from zoo.preprocessing import batches  # Pillow is read while a graph is opened (zoo.loading)
+        from zoo.data.decode import batches  # Pillow is read while a graph is opened (zoo.loading)
 
         total = len(images) if isinstance(images, Sized) else None
         source = batches(images, self.preprocessing, batch_size, unreadable=unreadable)

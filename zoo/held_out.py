@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from zoo.cards import Card
+from zoo.data.decode import unreadable_images
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.datasets.folder import digest_of
 from zoo.errors import DatasetError
 from zoo.files import read_object
-from zoo.reading import unreadable_images
 
 FILE = "recipe.json"
 

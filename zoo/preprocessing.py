@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zoo.errors import CardError, ImageError
+from zoo.errors import CardError
 
 if TYPE_CHECKING:  # a card holds a Preprocessing, and who reads cards does not wait for Pillow
     from PIL import Image
@@ -81,47 +77,6 @@ def to_pixels(source: ImageLike, how: Preprocessing, limits: Limits | None = Non
     image = open_image(source, limits or DEFAULT_LIMITS, draft=how.resize).convert(how.mode)
     image = _centre_square(image, how)
     return np.asarray(image, dtype=np.uint8).reshape(how.shape)
-
-
-def batches(
-    images: Iterable[ImageLike],
-    how: Preprocessing,
-    batch_size: int,
-    threads: int | None = None,
-    unreadable: dict[int, ImageError] | None = None,
-) -> Iterator[np.ndarray]:
-    """Batches of pixels, uint8 [n, crop, crop, channels], in order, decoded in threads ahead of their use.
-
-    unreadable: where it is given, images that cannot be read are left out of their batch and put there by their place.
-    """
-    threads = threads or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-        # Two batches ahead keep the decoders busy while the network runs, without holding a whole folder in memory.
-        waiting: deque[tuple[int, Future[np.ndarray]]] = deque()
-        source = enumerate(images)
-        exhausted = False
-        while waiting or not exhausted:
-            while not exhausted and len(waiting) < 2 * batch_size:
-                try:
-                    place, image = next(source)
-                    waiting.append((place, pool.submit(to_pixels, image, how)))
-                except StopIteration:
-                    exhausted = True
-            count = min(batch_size, len(waiting))
-            if count:
-                ready = [_pixels(*waiting.popleft(), unreadable) for _ in range(count)]
-                if read := [pixels for pixels in ready if pixels is not None]:
-                    yield np.stack(read)
-
-
-def _pixels(place: int, decoded: Future[np.ndarray], unreadable: dict[int, ImageError] | None) -> np.ndarray | None:
-    try:
-        return decoded.result()
-    except ImageError as error:
-        if unreadable is None:
-            raise
-        unreadable[place] = error
-        return None
 
 
 def _centre_square(image: Image.Image, how: Preprocessing) -> Image.Image:

@@ -10,11 +10,8 @@ content the first counts.
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +27,7 @@ from serving.gallery.items import AS_IT_IS, Item, NewItem
 from serving.gallery.label_file import LabelFile, read_label_file, read_table
 from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
+from zoo.data.decode import decode_in_threads
 from zoo.datasets.table import is_table
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError, none_readable
@@ -54,13 +52,6 @@ class _Known:
     def content_sha256(self) -> str:
         return self.item.content_sha256
 
-
-@dataclass(frozen=True)
-class _Unreadable:
-    reason: str
-
-
-_Outcome = _Decoded | _Known | _Unreadable
 
 Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
 """Tells the run of every file, in order, and has it write what is new: run, model, files, batch size, progress."""
@@ -190,12 +181,14 @@ def _check_batch_size(batch_size: int) -> None:
 
 
 def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
-    """Decode the files in threads of this process, ahead of the network."""
+    """Embed the files and add them to the gallery; threads of this process decode up to two batches ahead."""
     batch: list[_Decoded] = []
+    together = max(1, min(8, batch_size // 4))
+    decoded = decode_in_threads(partial(_decode, run.gallery, embedder), files, 2 * batch_size, together)
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
-        for file, image in _ahead(partial(_decode, run.gallery, embedder), files, batch_size):
-            if isinstance(image, _Unreadable):
-                run.leave_out(file, image.reason)
+        for file, image in zip(files, decoded, strict=True):
+            if isinstance(image, ImageError):
+                run.leave_out(file, str(image))
             else:
                 _take(run, file, image, batch)
             if len(batch) == batch_size:
@@ -223,44 +216,13 @@ def _embedded(embedder: Embedder, batch: Sequence[_Decoded]) -> list[NewItem]:
     ]
 
 
-def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Outcome:
-    """The image ready to be embedded, unless the gallery has its content."""
+def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded | _Known:
+    """Return the image ready to be embedded, unless the gallery has its content. Raises `ImageError`."""
     try:
         data, content = read_image(file.path)
         known = gallery.item_of_content(content)
         if known is not None:
             return _Known(known)
         return _Decoded(file, content, *decode(data, embedder.preprocessing))
-    except ImageError as error:
-        return _Unreadable(str(error))
     except OSError as error:
-        return _Unreadable(f"the file cannot be read: {error.strerror or error}.")
-
-
-def _ahead(
-    decode: Callable[[ImageFile], _Outcome], files: Sequence[ImageFile], batch_size: int
-) -> Iterator[tuple[ImageFile, _Outcome]]:
-    """Each file with the outcome of decoding it, in order; threads work up to two batches ahead."""
-    # To hand a small image to a thread by itself takes about as long as to decode it.
-    together = max(1, min(8, batch_size // 4))
-    waiting: deque[tuple[Sequence[ImageFile], Future[list[_Outcome]]]] = deque()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode") as pool:
-        try:
-            for start in range(0, len(files), together):
-                some = files[start : start + together]
-                waiting.append((some, pool.submit(_each, decode, some)))
-                if len(waiting) * together >= 2 * batch_size:
-                    yield from _ready(*waiting.popleft())
-            while waiting:
-                yield from _ready(*waiting.popleft())
-        finally:
-            for _, outcomes in waiting:
-                outcomes.cancel()
-
-
-def _each(decode: Callable[[ImageFile], _Outcome], files: Sequence[ImageFile]) -> list[_Outcome]:
-    return [decode(file) for file in files]
-
-
-def _ready(files: Sequence[ImageFile], outcomes: Future[list[_Outcome]]) -> Iterator[tuple[ImageFile, _Outcome]]:
-    return zip(files, outcomes.result(), strict=True)
+        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None

@@ -8,10 +8,10 @@ be gone back to.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,15 @@ from serving.gallery.originals import Originals
 from serving.gallery.rows import blob_of
 from serving.gallery.shadow import Made
 from serving.gallery.store import Store
+from zoo.data.decode import map_in_threads
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ZooError
 from zoo.files import write_bytes
 from zoo.images import open_image
 from zoo.preprocessing import to_pixels
+
+AHEAD = 256
+"""At most this many images are decoded ahead of the network."""
 
 LAST = 16
 """So many items that came last may be embedded while writers wait."""
@@ -155,15 +159,16 @@ class Pictures:
 
     def make(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
         """A `Make`. The next batch is decoded in threads while one is embedded."""
-        for items, pictures in _ahead(self._picture, batches):
-            found: list[tuple[Item, np.ndarray, bool]] = []
+        numbered = ((number, item) for number, items in enumerate(batches) for item in items)
+        for _, group in groupby(map_in_threads(self._numbered_picture, numbered, AHEAD), key=itemgetter(0)):
+            pictures: list[tuple[Item, np.ndarray, bool]] = []
             missing = []
-            for item, picture in zip(items, pictures, strict=True):
-                try:
-                    found.append((item, *picture.result()))
-                except ZooError as error:
-                    missing.append(Missing(item.id, item.source, str(error)))
-            yield self._embedded(found), missing
+            for _, item, picture in group:
+                if isinstance(picture, ZooError):
+                    missing.append(Missing(item.id, item.source, str(picture)))
+                else:
+                    pictures.append((item, *picture))
+            yield self._embedded(pictures), missing
 
     def _embedded(self, found: Sequence[tuple[Item, np.ndarray, bool]]) -> list[Made]:
         if not found:
@@ -173,6 +178,13 @@ class Pictures:
             Made(item.id, blob_of(vector, self.embedder.dim, item.source), small)
             for (item, _, small), vector in zip(found, vectors, strict=True)
         ]
+
+    def _numbered_picture(self, numbered: tuple[int, Item]) -> tuple[int, Item, tuple[np.ndarray, bool] | ZooError]:
+        """Return the number of the item's batch, the item, and its picture or why it has none."""
+        try:
+            return *numbered, self._picture(numbered[1])
+        except ZooError as error:
+            return *numbered, error
 
     def _picture(self, item: Item) -> tuple[np.ndarray, bool]:
         """Pixels, and whether they are of a smaller picture. Raises `GalleryError` or `ImageError`."""
@@ -184,17 +196,3 @@ class Pictures:
                 raise ImageError("no file of its content was found, and its thumbnail is smaller than the image")
         how = self.embedder.preprocessing
         return to_pixels(open_image(data, draft=how.resize), how), small
-
-
-def _ahead(
-    work: Callable[[Item], tuple[np.ndarray, bool]], batches: Iterable[Sequence[Item]]
-) -> Iterator[tuple[Sequence[Item], list[Future[tuple[np.ndarray, bool]]]]]:
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="decode") as pool:
-        waiting = None
-        for batch in batches:
-            coming = batch, [pool.submit(work, item) for item in batch]
-            if waiting:
-                yield waiting
-            waiting = coming
-        if waiting:
-            yield waiting

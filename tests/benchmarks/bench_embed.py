@@ -118,7 +118,7 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
 
 def throughput(model: Embedder, paths: list[Path], batch: int, repeats: int, plain: bool) -> dict[str, float]:
     """Images a second: the network alone and the plain loop on a fifth of the images, embed() on all."""
-    from zoo.preprocessing import batches
+    from zoo.data.decode import batches
 
     few = paths[: max(batch, len(paths) // 5)]
     ready = list(batches(few, model.preprocessing, batch))

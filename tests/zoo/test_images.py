@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from zoo.data.decode import batches
 from zoo.errors import ImageError, ImageTooLargeError
 from zoo.images import Limits, open_image
-from zoo.preprocessing import Preprocessing, batches, to_pixels
+from zoo.preprocessing import Preprocessing, to_pixels
 
 GREY = Preprocessing(8, 8, "L", mean=(0.5,), std=(0.5,))
 COLOUR = Preprocessing(8, 8)

@@ -11,12 +11,12 @@ import numpy as np
 
 from training.finetuning.pictures import LEAST_CLASSES, check_share
 from zoo import datasets
+from zoo.data.decode import unreadable_images
 from zoo.datasets import table
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.datasets.folder import digest_of, is_parted, list_images
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand
-from zoo.reading import unreadable_images
 
 LEAST_IMAGES = 4
 """Two to learn from and two to measure on."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.data.decode import unreadable_images
 from zoo.datasets.dataset import Dataset, subset
 from zoo.datasets.folder import digest_of, is_parted
 from zoo.datasets.folder import load as load_folder
 from zoo.errors import DatasetError, UsageError, none_readable
 from zoo.paths import expand
-from zoo.reading import unreadable_images
 
 LEAST_CLASSES = 4
 """Two to train on and two to measure on."""

@@ -17,19 +17,18 @@ from tqdm.auto import tqdm
 
 from training.augmentation import augment, draw_changes
 from training.data import golden_images
-from training.decoding import Squares, unreadable
 from training.frozen.views import Views
 from training.output import provenance
 from training.run import Place
 from zoo.cards import Card
 from zoo.contents import check_files
+from zoo.data.decode import Squares, decode_in_threads, unreadable
 from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError, ImageError
 from zoo.features import About, Subject, writing_features
 from zoo.images import ImageLike
 from zoo.network import feature_count, load_network
 from zoo.preprocessing import Preprocessing, to_pixels
-from zoo.reading import in_threads
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _batches(dataset: Dataset, how: Preprocessing, views: Views, size: int) -> I
         pixels = to_pixels(image, how)
         return (pixels, *squares.decode(image)) if views.count else (pixels, pixels, 1.0)
 
-    found = zip(dataset.sources, in_threads(decode, dataset.images), strict=True)
+    found = zip(dataset.sources, decode_in_threads(decode, dataset.images), strict=True)
     while chunk := list(islice(found, size)):
         decoded = []
         for source, one in chunk:

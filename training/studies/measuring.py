@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.decoding import Squares, decode
 from training.recipe import Recipe
 from training.studies.factors import factor_metrics
 from training.studies.study import Study
 from training.studies.views import embed_views
 from zoo import datasets
+from zoo.data.decode import Squares, decode
 from zoo.datasets.dataset import Dataset
 from zoo.evaluation import evaluate
 from zoo.evaluation.metrics import DEFAULT_K

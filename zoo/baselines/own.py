@@ -16,12 +16,12 @@ from zoo.baselines.joint import HEAD as JOINT
 from zoo.baselines.joint import projected, projection
 from zoo.cards import NAME, Card, Head, read_card
 from zoo.contents import check_files
+from zoo.data.decode import batches
 from zoo.errors import CardError, ImageError, RecipeError, UsageError, none_readable
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
 from zoo.images import ImageLike
 from zoo.network import Network, build_trunk, feature_count, load_network, save_network, weights_of
-from zoo.preprocessing import batches
 from zoo.pretrained import Weights
 from zoo.torch_runtime import open_model, open_trunk
 from zoo.whitening import fit_whitening

@@ -355,10 +355,10 @@ def served(
 
 def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
     """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
+    from zoo.data.decode import readable
     from zoo.datasets import load
     from zoo.datasets.dataset import FOLDER
     from zoo.errors import DatasetError
-    from zoo.reading import readable
 
     if dataset or data:
         images = load(dataset or gallery.card.dataset, split, data)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.decoding import Squares, decode
+from zoo.data.decode import Squares, decode
 from zoo.datasets.dataset import Dataset
 from zoo.errors import DatasetError
 from zoo.preprocessing import Preprocessing

@@ -1,0 +1,1 @@
+"""Data sets and images: folders, tables, decoding and preprocessing."""
