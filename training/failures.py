@@ -14,12 +14,12 @@ from zoo.errors import DivergedError
 from zoo.files import atomic_path
 
 if TYPE_CHECKING:
-    from training.run import Run
+    from training.run import Trainer
 
 _NAMED = 8
 
 
-def keep_bad_batch(run: Run, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
+def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
     """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
     samples = batch.samples.cpu()
     where = _keep(batch, samples, folder / f"bad-batch-{run.place.processes.rank}.safetensors")

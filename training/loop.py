@@ -24,7 +24,7 @@ from training.minibatch import Minibatch
 from training.prefetch import prefetch
 from training.progress import Progress
 from training.recipe import Recipe
-from training.run import Place, Run, embed, embed_cached, steps_per_epoch
+from training.run import Place, Trainer, embed, embed_cached, steps_per_epoch
 from training.samplers import Sampler
 from training.samplers.create import create_sampler
 from training.trackers import Tracker
@@ -107,7 +107,7 @@ def _fit(
 ) -> Trained:
     steps = steps_per_epoch(recipe, data)
     updates = math.ceil(steps / recipe.optimizer.accumulate)
-    run = Run(recipe, data, updates, place, getattr(sampler, "memory", None))
+    run = Trainer(recipe, data, updates, place, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
     elif run.memory is not None:
@@ -127,7 +127,7 @@ def _fit(
     return Trained(run.final(), log.records, best_epoch, seconds, resumed_at, run.precision, folder / CHECKPOINT)
 
 
-def _is_exhausted(run: Run, patience: int) -> bool:
+def _is_exhausted(run: Trainer, patience: int) -> bool:
     """Whether the last `patience` epochs were no better than one before; the checkpoint knows, so a resumed run too."""
     return bool(patience and run.best and run.epoch - run.best["epoch"] >= patience)
 
@@ -146,7 +146,7 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _epoch(run: Run, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:
+def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:
     """Train one epoch, validate, keep what is best; the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards = 0
@@ -201,7 +201,7 @@ def _together(number: int, steps: int, accumulate: int) -> int:
     return accumulate if number <= complete else steps - complete
 
 
-def _gradients(run: Run, batch: Minibatch, folder: Path, number: int, together: int) -> dict[str, Tensor]:
+def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, together: int) -> dict[str, Tensor]:
     """Forward and backward of one of the `together` batches of an update; the loss's terms.
 
     Raises `TrainingError` where their sum is not finite.
@@ -214,7 +214,7 @@ def _gradients(run: Run, batch: Minibatch, folder: Path, number: int, together: 
     return {name: term.detach() for name, term in terms.items()}
 
 
-def _draws(run: Run, sampler: Sampler, steps: int) -> Iterator[Draw]:
+def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
     """The task and samples of each step. Tasks that draw by the classes share one stream of batches."""
     plan, labels = run.method.plan(run.epoch, steps), run.data.labels
     targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}
@@ -243,7 +243,7 @@ def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
     return {"loss": loss, "terms": means}
 
 
-def _keep(run: Run, folder: Path) -> None:
+def _keep(run: Trainer, folder: Path) -> None:
     """Write the checkpoint; the one before stays where this fails."""
     try:
         state.save(run.to_state(), folder / CHECKPOINT)
@@ -254,7 +254,7 @@ def _keep(run: Run, folder: Path) -> None:
         ) from None
 
 
-def validate(run: Run) -> dict[str, float]:
+def validate(run: Trainer) -> dict[str, float]:
     """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out.
 
     Raises `DivergedError` where the weights give no embeddings any more.

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from training.frozen.data import CachedData
 from training.recipe import Augmentation
-from training.run import Run
+from training.run import Trainer
 
 
 @torch.no_grad()
-def observe(run: Run, chunk: int = 256) -> Tensor:
+def observe(run: Trainer, chunk: int = 256) -> Tensor:
     """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
     if isinstance(run.data, CachedData):
         return run.data.plain().to(run.place.device)
@@ -36,6 +36,6 @@ def observe(run: Run, chunk: int = 256) -> Tensor:
 
 
 @torch.no_grad()
-def embed_features(run: Run, features: Tensor) -> np.ndarray:
+def embed_features(run: Trainer, features: Tensor) -> np.ndarray:
     """Unit embeddings float32 [b, dim] of pooled features [b, f]."""
     return run.network.embed(features.float()).cpu().numpy()

@@ -45,7 +45,7 @@ class Place:
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
 
-class Run:
+class Trainer:
     """Network, method, optimiser, schedule and average of one training run, and the memory of its sampler if any.
 
     updates: of the weights, in an epoch. memory: the current embeddings of all training samples, float32 [n, dim].

@@ -26,7 +26,7 @@ from training.data import TrainingData
 from training.prefetch import prefetch
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.run import Place, Run
+from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from zoo.network import create_trunk
 
@@ -44,7 +44,7 @@ def noise(recipe: Recipe, classes: int = 100, samples: int = 8) -> TrainingData:
 def ours(recipe: Recipe, place: Place, steps: int) -> list[list[float]]:
     """Seconds of each part of every step."""
     data = noise(recipe)
-    run = Run(recipe, data, steps, place)
+    run = Trainer(recipe, data, steps, place)
     run.network.train()
     plan = run.method.plan(0, steps)
     draws = create_sampler(recipe, data.labels).epoch(0, steps)

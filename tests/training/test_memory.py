@@ -14,7 +14,7 @@ from training.loop import CHECKPOINT, fit
 from training.memory import embed_features, observe
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Place, Run, embed
+from training.run import Place, Trainer, embed
 
 CPU = Place(torch.device("cpu"))
 
@@ -37,7 +37,7 @@ def noise(n: int = 120) -> TrainingData:
 
 def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
     data = noise()
-    run = Run(recipe(), data, 4, CPU)
+    run = Trainer(recipe(), data, 4, CPU)
     rows = embed_features(run, observe(run))
     assert run.network.training
     expected = embed(run.network, recipe(), data.squares.numpy(), CPU.device)
@@ -49,7 +49,7 @@ def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> No
     fit(recipe(), data, tmp_path, CPU, progress=False)
     saved = state.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
-    run = Run(recipe(), data, 4, CPU)
+    run = Trainer(recipe(), data, 4, CPU)
     first = embed_features(run, observe(run))
     changed = np.flatnonzero(np.abs(saved - first).max(1) > 1e-4)
     assert 8 <= len(changed) <= 4 * 8

@@ -14,7 +14,7 @@ from training.methods.method import Method
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
 from training.resolving import resolve
-from training.run import Place, Run
+from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from training.settings import override
 from zoo.cards import Head
@@ -228,7 +228,7 @@ def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> N
 def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setting: str, match: str) -> None:
     data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
     with pytest.raises(RecipeError, match=match):
-        Run(override(RECIPE, [setting]), data, 1, Place(torch.device("cpu")))
+        Trainer(override(RECIPE, [setting]), data, 1, Place(torch.device("cpu")))
 
 
 def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:

@@ -24,7 +24,7 @@ from training.log import Log
 from training.loop import CHECKPOINT, fit
 from training.prefetch import prefetch
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
-from training.run import Place, Run
+from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from training.trackers import create_trackers
 from zoo.cards import Head
@@ -35,7 +35,7 @@ FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")
 ALL_PAIRS = Objective("margin", loss_args={"beta": 1.2})
 
 
-def gradients(run: Run, samples: np.ndarray, together: int = 1) -> list[Tensor]:
+def gradients(run: Trainer, samples: np.ndarray, together: int = 1) -> list[Tensor]:
     run.network.train()
     terms = run.method.loss(run.minibatch(samples, run.data.images(samples), "main"))
     run.backward(torch.stack(list(terms.values())).sum(), together)
@@ -45,8 +45,9 @@ def gradients(run: Run, samples: np.ndarray, together: int = 1) -> list[Tensor]:
 def test_chunks_change_memory_and_nothing_else() -> None:
     plain = recipe(backbone=FROZEN, objective=ALL_PAIRS, augmentation=Augmentation(oversample=1))
     samples = np.array([0, 15, 1, 16, 2, 17, 3, 18])
-    whole = gradients(Run(plain, noise(), 3, CPU), samples)
-    chunked = gradients(Run(dataclasses.replace(plain, batch=Batch(8, "spc", 2, chunk=3)), noise(), 3, CPU), samples)
+    whole = gradients(Trainer(plain, noise(), 3, CPU), samples)
+    chunks = dataclasses.replace(plain, batch=Batch(8, "spc", 2, chunk=3))
+    chunked = gradients(Trainer(chunks, noise(), 3, CPU), samples)
     for a, b in zip(whole, chunked, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
@@ -60,7 +61,7 @@ def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> 
         schedule=Schedule(1, 3),  # the third batch makes an update by itself
     )
     trained = fit(how, noise(), tmp_path, CPU, progress=False).network
-    run = Run(how, noise(), 3, CPU)
+    run = Trainer(how, noise(), 3, CPU)
     batches = list(create_sampler(how, noise().labels).epoch(0, 3))
     for group in (batches[:2], batches[2:]):
         found = [gradients(run, samples, len(group)) for samples in group]  # they add up
@@ -226,8 +227,8 @@ def test_trackers_are_refused_by_name_and_by_what_is_lacking(tmp_path: Path, mon
 def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     # The graph is captured as ever, but not turned into machine code, which takes a minute.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    plain = Run(recipe(), noise(), 3, CPU)
-    compiled = Run(recipe(), noise(), 3, Place(CPU.device, compiled=True))
+    plain = Trainer(recipe(), noise(), 3, CPU)
+    compiled = Trainer(recipe(), noise(), 3, Place(CPU.device, compiled=True))
     for run in (plain, compiled):
         run.network.eval()
     images = torch.randn(4, 3, 16, 16)
@@ -241,7 +242,7 @@ def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, mon
     how = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
     for precision in ("fp32", "bf16"):
-        run = Run(dataclasses.replace(how, precision=precision), noise(), 3, CPU)
+        run = Trainer(dataclasses.replace(how, precision=precision), noise(), 3, CPU)
         convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
         convolution.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
         found.append(gradients(run, samples))

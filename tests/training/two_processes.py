@@ -18,7 +18,7 @@ from tests.training.toys import SMALL, noise, recipe
 from training.loop import fit
 from training.processes import connect
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
-from training.run import Place, Run
+from training.run import Place, Trainer
 from zoo.cards import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")
@@ -71,7 +71,7 @@ def _plain() -> Recipe:
 
 
 def gradients(place: Place) -> dict[str, torch.Tensor]:
-    run = Run(shared("plain"), noise(), 3, place)
+    run = Trainer(shared("plain"), noise(), 3, place)
     run.network.train()
     samples = torch.arange(8).numpy() * 7 % 60
     part = run.data.images(samples[place.processes.part(8)])

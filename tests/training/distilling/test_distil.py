@@ -28,7 +28,7 @@ from training.frozen.views import Views
 from training.methods.teacher import needs_same_dim
 from training.output import write_model_folder
 from training.recipe import Augmentation
-from training.run import Run
+from training.run import Trainer
 from training.transfers import TRANSFERS
 from zoo.cards import Card, read_card
 from zoo.cli.main import main
@@ -254,7 +254,7 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
 
 def test_licence_and_sources_are_those_of_all_that_it_was_made_of(tmp_path: Path) -> None:
     recipe = dataclasses.replace(toys.recipe(), sources=("the loss",))
-    network = Run(recipe, toys.noise(), 1, CPU).final()
+    network = Trainer(recipe, toys.noise(), 1, CPU).final()
 
     def written(base: Card | None, teacher: Card | None) -> Card:
         return write_model_folder(tmp_path / "made", recipe, network, [], {}, noise().images[:1], base, teacher)

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.training import toys
 from tests.training.toys import CPU
 from training.output import write_model_folder
-from training.run import Run
+from training.run import Trainer
 from zoo.cards import Card
 from zoo.datasets.dataset import Dataset
 
@@ -29,7 +29,7 @@ def noise(classes: int = 8, each: int = 6) -> Dataset:
 def make_model(folder: Path, seed: int = 0) -> Card:
     """A model folder with a network as it is before training."""
     recipe = toys.recipe(seed=seed)
-    network = Run(recipe, toys.noise(), 1, CPU).final()
+    network = Trainer(recipe, toys.noise(), 1, CPU).final()
     return write_model_folder(folder, recipe, network, [], {}, noise().images[:2])
 
 

@@ -22,7 +22,7 @@ from training.frozen.views import USUAL, Views, usual_views
 from training.loop import fit
 from training.recipe import Augmentation, Recipe
 from training.resolving import resolve
-from training.run import Run
+from training.run import Trainer
 from zoo.cards import Card
 from zoo.cli.main import main
 from zoo.errors import DatasetError, RecipeError, UsageError
@@ -138,7 +138,7 @@ def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -
     recipe = frozen("triplet-r-conv4-glyphs", made, "data.validation=0", "schedule.average=0")
     data = load(recipe)
     samples = np.arange(0, 48, 3)
-    run = Run(recipe, data, 1, CPU)
+    run = Trainer(recipe, data, 1, CPU)
     torch.manual_seed(1)
     batch = run.minibatch(samples, data.images(samples), "main")
     run.backward(sum(run.method.loss(batch).values()))
@@ -146,7 +146,7 @@ def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -
 
     torch.manual_seed(1)
     chosen = torch.randint(3, (16,)).numpy()
-    direct = Run(recipe, data, 1, CPU)  # the same initial head
+    direct = Trainer(recipe, data, 1, CPU)  # the same initial head
     seen = torch.from_numpy(np.array(data.features.views[chosen, samples]))
     torch.manual_seed(1)
     torch.randint(3, (16,))

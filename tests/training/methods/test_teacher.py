@@ -15,7 +15,7 @@ from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model
 from training.methods.teacher import open_teacher
 from training.recipe import Augmentation, Backbone, Objective, Recipe
-from training.run import Run
+from training.run import Trainer
 from zoo.cards import Card, Head
 from zoo.errors import ModelNotFoundError, RecipeError
 from zoo.loading import load
@@ -43,12 +43,12 @@ def student(teacher: tuple[Path, Card], dim: int = 64, transfer: str = "embeddin
     return dataclasses.replace(recipe, **change)
 
 
-def batch_of(run: Run) -> Any:
+def batch_of(run: Trainer) -> Any:
     return run.minibatch(SAMPLES, run.data.images(SAMPLES), "main")
 
 
 def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher: tuple[Path, Card]) -> None:
-    run = Run(student(teacher), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher), toys.noise(), 1, CPU)
     batch = batch_of(run)
     how = teacher[1].preprocessing
     mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (how.mean, how.std))
@@ -65,7 +65,7 @@ def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher:
 
 def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Path, Card]) -> None:
     how = dataclasses.replace(teacher[1].preprocessing, resize=32, crop=32, mean=(0.1, 0.2, 0.3))
-    run = Run(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
     batch = batch_of(run)
     seen = batch.seen_by(teacher[1].preprocessing)
     assert batch.images.shape == (8, 3, 32, 32)
@@ -81,7 +81,7 @@ def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Pat
 @pytest.mark.parametrize("transfer", ["embedding", "rkd", "similarity"])
 def test_trunk_and_head_learn_and_the_teacher_does_not(transfer: str, teacher: tuple[Path, Card]) -> None:
     dim = 64 if transfer == "embedding" else 5
-    run = Run(student(teacher, dim, transfer), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, dim, transfer), toys.noise(), 1, CPU)
     batch = batch_of(run)
     run.backward(run.method.loss(batch)["loss"])
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in run.network.parameters() if p.ndim > 1)
@@ -96,7 +96,7 @@ def test_trunk_and_head_learn_and_the_teacher_does_not(transfer: str, teacher: t
 
 
 def test_a_student_may_have_no_head(teacher: tuple[Path, Card]) -> None:
-    run = Run(student(teacher, 0, "rkd"), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, 0, "rkd"), toys.noise(), 1, CPU)
     assert torch.isfinite(run.method.loss(batch_of(run))["loss"])
 
 
@@ -113,7 +113,7 @@ def test_a_student_may_have_no_head(teacher: tuple[Path, Card]) -> None:
 )
 def test_what_does_not_fit_is_refused(teacher: tuple[Path, Card], change: dict[str, Any], says: str) -> None:
     with pytest.raises(RecipeError, match=says):
-        Run(student(teacher, **change), toys.noise(), 1, CPU)
+        Trainer(student(teacher, **change), toys.noise(), 1, CPU)
 
 
 def test_a_teacher_that_is_not_there_or_takes_other_images_is_refused(
@@ -122,6 +122,6 @@ def test_a_teacher_that_is_not_there_or_takes_other_images_is_refused(
     with pytest.raises(ModelNotFoundError):
         open_teacher(str(tmp_path / "nowhere"), "")
     grey = dataclasses.replace(teacher[1].preprocessing, mode="L", mean=(0.5,), std=(0.25,))
-    run = Run(student(teacher), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher), toys.noise(), 1, CPU)
     with pytest.raises(RecipeError, match=r"the images have 3 channel\(s\), and 1 are wanted"):
         batch_of(run).seen_by(grey)
