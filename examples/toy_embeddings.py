@@ -62,7 +62,7 @@ WIDTH, BATCH, RATE, STEPS, NEGATIVE_MARGIN = 30, 24, 0.03, 200, 0.1
 
 
 class Split(NamedTuple):
-    """Rows [60, 2] of the training and of the test lines; row i lies on line `LABELS[i]`."""
+    """Return rows [60, 2] of the training and of the test lines; row i belongs to line `LABELS[i]`."""
 
     train: np.ndarray
     test: np.ndarray
@@ -123,7 +123,7 @@ def every_triplet(embeddings: Tensor, labels: Tensor) -> Triplets:
 
 
 def miner_of(form: Form, probability: float) -> Callable[[Tensor, Tensor], Triplets | Pairs]:
-    """What the loss of that form counts. Raises `RecipeError` for a probability outside 0..1."""
+    """Return the miner of that form's loss. Raises `RecipeError` for a probability outside 0..1."""
     mine = Rho(probability, every_triplet, form.published) if form.rho else every_triplet
     return mine if form.positive_term else lambda embeddings, labels: negatives_alone(mine(embeddings, labels))
 
@@ -136,7 +136,7 @@ def negatives_alone(tuples: Triplets | Pairs) -> Pairs:
 
 
 def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Split:
-    """The embeddings of a seed's points after so many steps, float32 unit rows; 0 steps: by the untrained net.
+    """Return the embeddings of a seed's points after `steps` steps, float32 unit rows; 0 steps: by the untrained net.
 
     A step is Adam's, on 24 of the 60 training points drawn without replacement, with all triplets among them. The seed
     decides points, initial weights and batches, so that the forms differ in nothing else, and rho's exchanges. Torch's

@@ -125,7 +125,7 @@ FAMILIES = (
 
 
 def measure(member: Member, calibration: str, data: Path | None) -> dict[str, Any]:
-    """One row of the table: parity and size of each precision, or why there is none."""
+    """Return one row of the table: parity and size of each precision, or the reason for its absence."""
     row: dict[str, Any] = {
         **dataclasses.asdict(member),
         "recipe": member in RECIPES,
@@ -138,7 +138,7 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
         folder = Path(name) / "model"
         try:
             network, card = _write_model(member, folder, calibration, data)
-        except Exception as error:  # whatever an architecture does with an input of this size
+        except Exception as error:  # architectures fail in many ways at this input size
             return {**row, "failures": {"torch": _reason(error)}}
         weights = sum(parameter.numel() for parameter in network.parameters())
         row |= {"family": type(network.trunk).__module__.rpartition(".")[2], "parameters": weights, "dim": card.dim}
@@ -211,7 +211,7 @@ def _features(network: Network, size: int) -> int:
 
 @torch.no_grad()
 def _wake(network: Network) -> None:
-    """Draw anew what starts at nearly zero, as layer scales and a block's last norm: its branch would be silent."""
+    """Draw parameters that start near zero (layer scales, a block's last norm) again, so that branches contribute."""
     for name, parameter in network.named_parameters():
         if parameter.abs().max() < 1e-3:
             if parameter.ndim > 1 or name.endswith("bias"):

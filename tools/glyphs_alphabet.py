@@ -82,7 +82,7 @@ def _coverage() -> dict[int, tuple[int, ...]]:
 
 
 def _is_plain(text: str, prefix: str) -> bool:
-    """Whether it is a letter or digit of that script that isn't another one with a mark, or a form of another one."""
+    """Return whether it is a letter or digit of that script, and not another one with a mark or in another form."""
     name = unicodedata.name(text, "")
     return (
         name.startswith(prefix + " ")
@@ -116,7 +116,7 @@ def descriptions(glyphs: Sequence[Image.Image]) -> np.ndarray:
 
 
 def similarities(found: Sequence[Candidate]) -> np.ndarray:
-    """How alike each two candidates look at most, over faces and turns: float32 [n, n]."""
+    """Return the largest likeness of each two candidates over faces and rotations: float32 [n, n]."""
     shapes, rows = _shapes(found)
     turned = [descriptions([shape.rotate(t, Image.Resampling.BILINEAR) for shape in shapes]) for t in TURNS]
     order = np.concatenate(rows)
@@ -164,7 +164,7 @@ def choose(similarity: np.ndarray, threshold: float = THRESHOLD) -> list[int]:
 
 
 def describe_alphabet(kept: Sequence[Candidate]) -> dict[str, object]:
-    """What glyphs.json holds."""
+    """Return the content of glyphs.json."""
     groups: dict[tuple[str, tuple[int, ...]], str] = {}
     for candidate in kept:
         key = (candidate.script, candidate.faces)

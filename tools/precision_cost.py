@@ -40,7 +40,7 @@ PRECISIONS = ("fp16", "int8")
 
 
 def row(folder: Path) -> dict[str, Any]:
-    """What a model folder says of itself and of its variants. Raises `UsageError` where no cost was measured."""
+    """Return a model folder's records of itself and its variants. Raises `UsageError` if no cost was measured."""
     card, parity = read_card(folder), read_parity(folder)
     costs = {name: entry["cost"] for name, entry in parity.items() if "recall_at_1" in (entry.get("cost") or {})}
     if not costs:
@@ -121,7 +121,7 @@ def _judged(interval: Sequence[float] | None, digits: int) -> str:
 
 
 def models(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the models are, and how each was made int8."""
+    """Return the list of models, with the scope of their int8 graphs."""
     return "\n".join(
         f"- {row['model']}: {row['architecture']} {json.dumps(row['args'])}, {row['dim']} dimensions, {row['steps']:,} "
         f"steps, seed {row['seed']}; {row['bytes']['fp32'] / MEBI:.2f} MiB in fp32; int8: {row['int8']['quantised']}, "
@@ -131,7 +131,7 @@ def models(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(text: str, known: Mapping[str, Any]) -> str:
-    """The page with its parts, which stand between `<!-- name -->` and `<!-- end -->`, anew."""
+    """Return the page with new parts between `<!-- name -->` and `<!-- end -->`."""
     dates = [row["date"] for row in known["rows"]]
     versions = ", ".join(f"{name} {number}" for name, number in known["rows"][0]["versions"].items())
     origin = f"Measured {min(dates)} to {max(dates)} on {known['hardware']}; {versions}."
@@ -140,7 +140,7 @@ def page(text: str, known: Mapping[str, Any]) -> str:
 
 
 def write_page(docs: Path, known: Mapping[str, Any]) -> None:
-    """Keep the figures, and make the page of them anew."""
+    """Write the figures, and the page made from them."""
     shown = docs / PAGE
     text = page(shown.read_text(encoding="utf-8"), known)
     write_json(docs / FIGURES, known)
@@ -148,7 +148,7 @@ def write_page(docs: Path, known: Mapping[str, Any]) -> None:
 
 
 def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
-    """What each precision changes on average of the models, judged as one model's changes are (`zoo.precision_cost`).
+    """Return each precision's mean change over the models, judged like one model's changes (`zoo.precision_cost`).
 
     Raises `UsageError` unless there are several, of one architecture and data set and of a seed each.
     """
