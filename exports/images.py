@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 from zoo.cards import Card
+from zoo.data.table import is_table
 from zoo.datasets import DATASETS
 from zoo.datasets import load as load_dataset
 from zoo.datasets.dataset import FOLDER, WHOLE
 from zoo.datasets.folder import is_parted, list_unlabelled
-from zoo.datasets.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
 from zoo.golden import read_golden
 from zoo.held_out import read_record, split_for

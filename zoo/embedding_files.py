@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from zoo.datasets.table import LABEL, PATH, QUERY, TRUTH
+from zoo.data.table import LABEL, PATH, QUERY, TRUTH
 from zoo.embedding_records import (
     EmbeddingRecord,
     from_metadata,

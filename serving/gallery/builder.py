@@ -24,11 +24,10 @@ from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.image_files import ImageFile, find_images, listed_images, read_image, root_of
 from serving.gallery.indexing import Report, Run
 from serving.gallery.items import AS_IT_IS, Item, NewItem
-from serving.gallery.label_file import LabelFile, read_label_file, read_table
 from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.data.decode import decode_in_threads
-from zoo.datasets.table import is_table
+from zoo.data.table import LabelFile, is_table, read_label_file, read_table
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError, none_readable
 from zoo.paths import expand
@@ -77,7 +76,7 @@ def index_folder(
 
     Each batch is one transaction. Images that cannot be read are left out and listed in the report. `labels`: a CSV
     file with the columns path (below the folder), label, in place of the folders' names, and others, which are metadata
-    (serving.gallery.label_file). A table has all of this itself; the source of an image is then its path below the
+    (zoo.data.table). A table has all of this itself; the source of an image is then its path below the
     table's folder, or its full path where it lies elsewhere. `embed`: where it is done, by default in this process
     (serving.gallery.distributed has another). An item that is there keeps a label that was given to it: a folder's name
     is taken over of images that moved and were labelled by their folder, what the file says always, none never; with

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from serving.gallery.label_file import LabelFile
+from zoo.data.table import LabelFile, is_table, place_of
 from zoo.datasets.folder import list_files
-from zoo.datasets.table import is_table, place_of
 from zoo.errors import ImageError, ImageTooLargeError, UsageError
 from zoo.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.paths import expand

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
-from serving.gallery.label_file import read_label_file
+from zoo.data.table import read_label_file
 from zoo.embedder import Embedder
 from zoo.errors import UsageError
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from training.finetuning.pictures import LEAST_CLASSES, check_share
 from zoo import datasets
+from zoo.data import table
 from zoo.data.decode import unreadable_images
-from zoo.datasets import table
 from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.datasets.folder import digest_of, is_parted, list_images
 from zoo.errors import DatasetError, UsageError
@@ -78,7 +78,7 @@ def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
 
 
 def read_pictures(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> Pictures:
-    """Every image below a folder or of a table (`zoo.datasets.table`), with labels or without.
+    """Every image below a folder or of a table (`zoo.data.table`), with labels or without.
 
     With the subfolders `train` and `test`, or the column split, these are taken. Else a share is held out by the seed:
     of the classes, where every image lies in a folder of its class, or has a label, and at least four classes have two

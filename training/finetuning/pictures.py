@@ -56,7 +56,7 @@ class Split:
 
 
 def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
-    """The images of a folder of folders, or of a table (`zoo.datasets.table`); each is decoded once.
+    """The images of a folder of folders, or of a table (`zoo.data.table`); each is decoded once.
 
     Raises `DatasetError` or `UsageError` where there is nothing that can be split, saying what is missing.
     """

@@ -28,7 +28,7 @@ def baseline(
 ) -> Embedder:
     """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
 
-    whiten: a folder, a table (`zoo.datasets.table`; of one with the column split the images to train on) or images
+    whiten: a folder, a table (`zoo.data.table`; of one with the column split the images to train on) or images
     (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is fitted; it becomes the model's
     head. Of a folder or table what cannot be read is left out, with a warning. dim: the dimensions that it keeps
     (default: all). size: pixels of the input (default: the backbone's own). joint: keep CLIP's

@@ -224,7 +224,7 @@ def embed(
 
 def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
     """Return the images and, for the table of rows, the path and label of each, and what else a table says of it."""
-    from zoo.datasets import table
+    from zoo.data import table
     from zoo.datasets.folder import list_images
     from zoo.errors import UsageError
 
@@ -238,14 +238,14 @@ def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
 
 
 def _row_facts(row: Mapping[str, str]) -> dict[str, str]:
-    from zoo.datasets.table import IMAGE, PATH
+    from zoo.data.table import IMAGE, PATH
 
     return {PATH: row[IMAGE], **{name: cell for name, cell in row.items() if name != IMAGE}}
 
 
 def _path_facts(path: Path) -> dict[str, str]:
     """Return the path and the label: the image's folder, if it has one."""
-    from zoo.datasets.table import LABEL, PATH
+    from zoo.data.table import LABEL, PATH
 
     return {PATH: path.as_posix(), LABEL: "" if path.parent == Path() else path.parent.as_posix()}
 

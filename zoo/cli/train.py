@@ -204,8 +204,8 @@ def finetune(
     from training.finetuning.history import check_name
     from training.finetuning.pictures import check_share
     from training.twins import twin_of
-    from zoo.paths import expand
     from zoo.loading import find
+    from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
@@ -479,9 +479,9 @@ def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
     from training.frozen.extract import Model as TrunkModel
     from zoo.cards import read_card
+    from zoo.loading import find
     from zoo.paths import expand
     from zoo.references import reference
-    from zoo.loading import find
 
     folder = find(name)
     is_path = expand(name).resolve() == folder.resolve()

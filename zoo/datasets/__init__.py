@@ -81,7 +81,7 @@ def load(name: str, split: str = "test", data: str | Path | None = None) -> Data
     """One split ("train" or "test") of the data set `name`.
 
     `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set,
-    or a table of it (CSV, see `zoo.datasets.table`).
+    or a table of it (CSV, see `zoo.data.table`).
     Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
     """
     check(name, split, data)
@@ -101,7 +101,7 @@ def check(name: str, split: str = "test", data: str | Path | None = None) -> Non
 
 def check_data(data: str | Path, name: str) -> None:
     """Raise `DatasetError` where neither the folder of that data set's files is there nor, for "folder", a table."""
-    from zoo.datasets.table import is_table
+    from zoo.data.table import is_table
 
     if name != "folder":
         check_folder(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.datasets import table
+from zoo.data import table
 from zoo.datasets.dataset import SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError
 from zoo.images import SUFFIXES
@@ -20,7 +20,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
 
     If `data` has the subfolders `train` and `test`, the one asked for is the data set; otherwise all of `data` is,
     whichever split is asked for, "all" included, and its split is called so. A CSV file is read as
-    `zoo.datasets.table` says. Raises `DatasetError` for a missing or empty folder, images outside any class, and a
+    `zoo.data.table` says. Raises `DatasetError` for a missing or empty folder, images outside any class, and a
     single class.
     """
     if data is None:

@@ -1,0 +1,289 @@
+"""CSV files of images: labels, splits, queries and metadata.
+
+`load` reads a table in place of a folder as a data set; `read_table` and `read_label_file` read labels and metadata.
+All read UTF-8 with a header, and refuse a row of more cells than the header.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset
+from zoo.errors import DatasetError, UsageError
+from zoo.paths import expand, is_folder
+
+IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
+PATH = "path"
+"""The name of the column image in the tables that `zoo embed` writes and `zoo index --labels` reads."""
+
+TRUTH = {"1": True, "true": True, "0": False, "false": False}
+"""The values of a cell that says whether an image searches."""
+
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?")
+"""As many digits as 64 bits, whole or floating, hold of every number: longer ones are names."""
+_TRUE_OR_FALSE = {"true": True, "false": False}
+
+Row = Mapping[str, str]
+
+
+def is_table(path: str | Path) -> bool:
+    """Return whether a path names a table and not a folder."""
+    return expand(path).suffix.lower() == ".csv" and not is_folder(path)
+
+
+def is_parted(path: str | Path) -> bool:
+    """Return whether the table has the column split. Raises what `load` raises, except for missing labels."""
+    return SPLIT in read(path)[0]
+
+
+def check_parted(path: str | Path) -> None:
+    """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
+    path = expand(path)
+    rows = read(path, labelled=True)
+    if SPLIT not in rows[0]:
+        raise DatasetError(
+            f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
+            "with train or test in every row, so that no class is in both."
+        )
+    train, test = (set(_of_split(path, rows, split).classes) for split in SPLITS)
+    if both := sorted(train & test):
+        raise DatasetError(
+            f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
+            "that it did not train on: let each be in one of them."
+        )
+
+
+def load(split: str, path: str | Path) -> Dataset:
+    """Read a CSV file with the columns image (or path) and label as a data set.
+
+    Images are relative to the table's folder. With a column split (train or test in each row) the data set has the rows
+    of the given split; otherwise it has all rows, and its split is "all". With a column query, the images that it marks
+    (1 or true) search the others (0 or false) when they are measured: it becomes the factor `query`. Other columns are
+    not read.
+
+    Args:
+        split: "train", "test", or "all" for a table without a column split.
+        path: The table.
+
+    Raises:
+        DatasetError: The table is missing, empty or has a single class.
+        UsageError: The file is not a table, lacks a column or a cell (with its line), or lists an image twice.
+    """
+    path = expand(path)
+    dataset = _of_split(path, read(path, labelled=True), split)
+    if len(dataset.classes) == 1:
+        raise DatasetError(f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.")
+    return dataset
+
+
+def load_unlabelled(split: str, path: str | Path) -> Dataset:
+    """Read a table that may lack labels, as `load` does: an image without one has the class ""; one class is enough."""
+    path = expand(path)
+    return _of_split(path, read(path), split)
+
+
+def images_of(path: str | Path) -> list[Path]:
+    """Return the images that a table lists, without those of the split test; labels are not read.
+
+    Raises what `load_unlabelled` raises.
+    """
+    path = expand(path)
+    rows = read(path)
+    return [place_of(path, row[IMAGE]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+
+
+def place_of(path: Path, image: str) -> Path:
+    """Return the path of an image that a table names, relative to the table's folder."""
+    return path.parent / expand(image)
+
+
+def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
+    if SPLIT not in rows[0]:
+        split = WHOLE
+    elif split == WHOLE:
+        raise DatasetError(f"{path} has the column {SPLIT}, and is no split of its own; name train or test.")
+    else:
+        rows = [row for row in rows if row[SPLIT] == split]
+    if not rows:
+        raise DatasetError(f"{path} lists no images of the split {split}.")
+    classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
+    names = [row[IMAGE] for row in rows]
+    images = [place_of(path, name) for name in names]
+    asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
+    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
+
+
+def read(path: str | Path, labelled: bool = False) -> list[Row]:
+    """Return the rows, at least one: image, label ("" for none) and, if the table has these columns, split and query.
+
+    Args:
+        path: The table.
+        labelled: Whether every row needs a label.
+
+    Raises:
+        DatasetError: The table is missing or empty.
+        UsageError: The file is not a table, or a column or a cell is missing or wrong.
+    """
+    path = expand(path)
+    if not path.is_file():
+        raise DatasetError(f"there is no file {path}.")
+    try:
+        with _csv_rows(path) as (header, cells):
+            columns = _table_columns(path, header, labelled)
+            rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
+    if not rows:
+        raise DatasetError(f"{path} lists no images.")
+    _check(path, rows, labelled)
+    return [row for _, row in rows]
+
+
+@contextmanager
+def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
+    """Open a CSV file: its header, and its rows with their line numbers, which are read as they are taken.
+
+    Raises:
+        UsageError: A row has more cells than the header, perhaps because a comma cut a label.
+        OSError: The file cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
+        csv.Error: It is not CSV.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        header = list(reader.fieldnames or ())
+
+        def rows() -> Iterator[tuple[int, dict[str, Any]]]:
+            for row in reader:
+                if any(row.pop(None, None) or ()):  # the reader gives further cells under None
+                    raise UsageError(
+                        f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
+                        f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".'
+                    )
+                yield reader.line_num, row
+
+        yield header, rows()
+
+
+def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
+    """Return the header's name of each column that is read."""
+    image = IMAGE if IMAGE in header else PATH
+    if image not in header or (labelled and LABEL not in header):
+        needed = f"{IMAGE} (or {PATH})"
+        columns = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
+        raise UsageError(
+            f"{path} needs a header with the {columns}, and {SPLIT} where it is parted into train and test; it has: "
+            f"{', '.join(header) or 'nothing'}."
+        )
+    wanted = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
+    if twice := [name for name in wanted.values() if header.count(name) > 1]:
+        raise UsageError(f"{path} has the column {twice[0]} more than once.")
+    return wanted
+
+
+def _check(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
+    seen: set[str] = set()
+    for line, row in rows:
+        if labelled and not (row[IMAGE] and row[LABEL]):
+            raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
+        if not row[IMAGE]:
+            raise UsageError(f"{path}, line {line}: an image is needed.")
+        if row[IMAGE] in seen:
+            raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
+        if row.get(SPLIT, SPLITS[0]) not in SPLITS:
+            raise UsageError(f"{path}, line {line}: the split is {' or '.join(SPLITS)}, not {row[SPLIT]!r}.")
+        if row.get(QUERY, "0").lower() not in TRUTH:
+            raise UsageError(f"{path}, line {line}: query is {', '.join(TRUTH)}, not {row[QUERY]!r}.")
+        seen.add(row[IMAGE])
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """Labels and metadata by the image's path below the folder, or as a table names it.
+
+    metadata: of every path, without empty cells; columns: its keys. labels: of every path, None for an empty cell;
+    None without a column `label`, where the folders' names stay.
+    """
+
+    labels: Mapping[str, str | None] | None = None
+    columns: tuple[str, ...] = ()
+    metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def read_label_file(path: Path) -> LabelFile:
+    """Read a UTF-8 CSV file whose header names `path` and one more column at least.
+
+    The column `label` holds labels; every other one that has a name is a key of the metadata. Its cells are numbers
+    where all of them are written as numbers (00123 is not), true and false where all are that, and else texts.
+    Raises `UsageError` that names the line.
+    """
+    return _read_labels(path, lists=False)
+
+
+def read_table(path: Path) -> LabelFile:
+    """Read a table: as `read_label_file`, with the column `image`, or `path` where it has none, which may stand alone.
+
+    `metadata` has every image, in the order of the rows.
+    """
+    return _read_labels(path, lists=True)
+
+
+def _read_labels(path: Path, lists: bool) -> LabelFile:
+    """Read labels and metadata. lists: the file is a table, which lists the images."""
+    try:
+        with _csv_rows(path) as (header, cells):
+            key, columns = _metadata_columns(path, header, lists)
+            rows = _rows(path, cells, key, lists)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
+    labelled = LABEL in header
+    read = {column: _kind([row[column] for row in rows.values() if row[column]]) for column in columns}
+    return LabelFile(
+        {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
+        tuple(columns),
+        {source: {key: read[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
+    )
+
+
+def _metadata_columns(path: Path, names: list[str], lists: bool) -> tuple[str, list[str]]:
+    """Return the header's name of the images' column, and the names of the metadata's columns."""
+    named = [name for name in names if name]  # what writes row numbers leaves their column without a name
+    key = IMAGE if lists and IMAGE in named else PATH
+    if key not in named or (not lists and len(named) < 2):
+        columns = "column image (or path)" if lists else "columns path and label, or path and metadata"
+        raise UsageError(f"{path} needs a header with the {columns}; it has: {', '.join(names) or 'nothing'}.")
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(f"{path} has the column {twice[0]} more than once.")
+    return key, [name for name in named if name not in (key, LABEL)]
+
+
+def _rows(path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lists: bool) -> dict[str, dict[str, str]]:
+    rows: dict[str, dict[str, str]] = {}
+    for line, row in cells:
+        if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
+            named = "an image" if key == IMAGE else "a path"
+            raise UsageError(f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.")
+        source = Path(row.pop(key)).as_posix()
+        if rows.setdefault(source, row) != row:
+            raise UsageError(f"{path}, line {line}: {source} has another label or other metadata above.")
+    return rows
+
+
+def _kind(cells: list[str]) -> Callable[[str], Any]:
+    """Return the function that parses the cells of a column."""
+    if all(map(_WHOLE.fullmatch, cells)):
+        return int
+    if all(map(_DECIMAL.fullmatch, cells)):
+        return float
+    return _TRUE_OR_FALSE.__getitem__ if _TRUE_OR_FALSE.keys() >= set(cells) else str
