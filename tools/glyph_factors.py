@@ -102,8 +102,11 @@ def by_model(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Figures]:
 
 
 def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return, for models of several seeds, every head's figures, also minus those of the first head and minus those of the
-    first model's same head: means with 95 % Student-t intervals, differences paired by seed."""
+    """Yield, for each model of several seeds, the figures of every head.
+
+    They follow again minus those of the model's first head, and minus those of the first model's same head: means with
+    95 % Student-t intervals, differences paired by seed.
+    """
     models = by_model(reports)
     reference = next(iter(models), "")
     for model, figures in models.items():

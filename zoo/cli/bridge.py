@@ -13,10 +13,6 @@ COMMANDS = {
     "benchmark resume": "training.studies.commands:RESUME",
     "benchmark studies": "training.studies.commands:STUDIES",
     "benchmark search": "training.studies.search_command:COMMAND",
-    "benchmark run": "training.studies.commands:RUN",
-    "benchmark resume": "training.studies.commands:RESUME",
-    "benchmark studies": "training.studies.commands:STUDIES",
-    "benchmark search": "training.studies.search_command:COMMAND",
 }
 
 
