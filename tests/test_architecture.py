@@ -93,7 +93,7 @@ def in_fresh_process(code: str) -> str:
         "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
         "serving.gallery, serving.service, serving.app, serving.client",
         "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-        "zoo.cli.train, zoo.cli.export, zoo.features",
+        "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
         "training.distilling.pictures",
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,9 +10,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
-from zoo.cli import bridge
 from zoo.cli import main as cli
-from zoo.cli.command import Command
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,12 +41,9 @@ def lines_of(text: str) -> Iterator[str]:
 
 def examples() -> Iterator[tuple[str, str]]:
     """The command and the lines of the examples in each command's help."""
-    pages = {name: bridge.load(name).examples for name in bridge.COMMANDS}
     for entry in cli.COMMANDS:
-        if entry.module and entry.name not in bridge.COMMANDS:
-            pages[entry.name] = cli.load(entry).epilog or ""
-    for name, page in pages.items():
-        yield from ((name, line) for line in page.replace("\\\n", " ").splitlines() if line.startswith("  "))
+        page = (cli.load(entry).epilog or "") if entry.module else ""
+        yield from ((entry.name, line) for line in page.replace("\\\n", " ").splitlines() if line.startswith("  "))
 
 
 def asked() -> Iterator[tuple[str, list[str]]]:
@@ -80,14 +74,6 @@ def test_the_command_line_takes_it(where: str, words: list[str], monkeypatch: py
             command.callback = lambda **options: ran.append(options)
         return command
 
-    def load_old(name: str, load=bridge.load) -> Command:
-        return dataclasses.replace(load(name), run=lambda options: ran.append(options))
-
     monkeypatch.setattr(cli, "load", load)
-    monkeypatch.setattr(bridge, "load", load_old)
-    if "--help" in words and bridge.takes(words):
-        with pytest.raises(SystemExit, match="0"):
-            cli.main(words)
-    else:
-        assert cli.main(words) == 0
-        assert ran or "--help" in words
+    assert cli.main(words) == 0
+    assert ran or "--help" in words

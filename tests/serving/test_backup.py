@@ -17,7 +17,7 @@ from serving.gallery import Gallery
 from serving.gallery.binding import MODEL
 from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
-from tests.serving.here import run_here
+from tests.commandline import run_here
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError

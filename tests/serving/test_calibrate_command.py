@@ -19,8 +19,8 @@ from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
 from serving.gallery.marks import SentQuery
 from serving.gallery.thumbnails import Thumbnail
+from tests.commandline import run_here
 from tests.raising import raises
-from tests.serving.here import run_here
 from tests.serving.test_gallery import CARD
 from zoo.errors import EvaluationError, UsageError
 

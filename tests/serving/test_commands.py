@@ -16,9 +16,9 @@ import pytest
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.server import listen
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.running import ROOT, run, serving
 from zoo.cards import read_card
 from zoo.embedder import Embedder

@@ -8,7 +8,7 @@ import pytest
 from serving.configuration import HOSTS, PREFIX, READ_KEYS, WRITE_KEYS, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, MODEL
 from serving.keys import Keys
-from tests.serving.here import command_named
+from tests.commandline import command_named
 from tests.serving.running import ROOT
 from zoo.errors import UsageError
 

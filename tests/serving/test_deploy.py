@@ -22,8 +22,8 @@ import pytest
 
 from serving.backup import restore
 from serving.configuration import Configuration
+from tests.commandline import parsed
 from tests.serving import toys
-from tests.serving.here import parsed
 from tests.serving.running import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -22,8 +22,8 @@ from serving.gallery.distributed import on_ray, tables, write
 from serving.gallery.embedding_worker import FILES, EmbeddingWorker, is_among, sorted_hashes
 from serving.gallery.image_files import ImageFile, find_images
 from serving.gallery.indexing import Report, Run
+from tests.commandline import run_here
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.running import ROOT
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, MissingDependencyError, ModelMismatchError, UsageError

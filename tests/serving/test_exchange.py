@@ -16,7 +16,7 @@ from pyarrow import parquet
 from serving.gallery import Gallery
 from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from serving.gallery.marks import SentQuery
-from tests.serving.here import run_here
+from tests.commandline import run_here
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError

@@ -14,9 +14,9 @@ import pytest
 from serving.gallery import Gallery, Item
 from serving.gallery.gallery import STORE
 from serving.gallery.verification import verify_gallery
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.test_gallery import damage_one_bit, generation
 from zoo.errors import UsageError
 

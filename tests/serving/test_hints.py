@@ -9,7 +9,7 @@ import pytest
 
 from serving.gallery import Gallery, hints
 from serving.gallery.filters import Filter
-from tests.serving.here import run_here
+from tests.commandline import run_here
 
 SAID = "never tuned: each search looks at all 24 items"
 

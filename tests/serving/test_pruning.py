@@ -9,8 +9,9 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
+from tests.commandline import run_here
 from tests.raising import raises
-from tests.serving.here import Terminal, run_here
+from tests.serving.here import Terminal
 from zoo.embedder import Embedder
 from zoo.errors import UsageError
 

@@ -16,9 +16,9 @@ from serving.configuration import READ_KEYS
 from serving.gallery import Gallery
 from serving.keys import Keys
 from serving.searcher import Searcher
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.running import Running, answering
 from zoo.cli.main import main
 from zoo.embedder import Embedder

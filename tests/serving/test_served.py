@@ -21,8 +21,8 @@ from serving.gallery.items import Block
 from serving.gallery.measuring import sample_in
 from serving.gallery.store import Store
 from serving.served import Labelled, gallery_steps, measure, model_change_steps, report, same_images
+from tests.commandline import run_here
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.toys import content

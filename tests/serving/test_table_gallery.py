@@ -15,8 +15,8 @@ from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
 from serving.gallery.items import Item
 from serving.gallery.originals import Originals, folders_of
+from tests.commandline import run_here
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.test_distributed import Workers, content
 from zoo.embedder import Embedder
 from zoo.errors import DatasetError, GalleryError, UsageError

@@ -19,8 +19,8 @@ from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
 from serving.served import report
 from serving.upgrading import Compared
+from tests.commandline import run_here as run
 from tests.serving import toys
-from tests.serving.here import run_here as run
 from tests.serving.toys import content
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ModelMismatchError, UsageError

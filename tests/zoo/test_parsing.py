@@ -9,11 +9,10 @@ import pytest
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from zoo.cli import bridge
 from zoo.cli import main as cli
 from zoo.cli.main import main
 
-COMMANDS = {entry.name: cli.load(entry) for entry in cli.COMMANDS if entry.module and entry.name not in bridge.COMMANDS}
+COMMANDS = {entry.name: cli.load(entry) for entry in cli.COMMANDS if entry.module}
 
 
 def words_of(command: TyperCommand) -> list[TyperArgument]:

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zoo.cli import bridge
 from zoo.console import printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
@@ -260,8 +259,6 @@ def run(arguments: list[str]) -> int:
     Raises:
         ZooError: The command failed, or the arguments are wrong (`UsageError` with the code "command-line").
     """
-    if bridge.takes(arguments):
-        return bridge.run(arguments)
     root = typer.main.get_command(_app)
     if "_ZOO_COMPLETE" in os.environ:  # the shell asks for completions
         root.main(prog_name="zoo")

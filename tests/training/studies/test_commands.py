@@ -8,14 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from tests.commandline import run_here
+from tests.raising import raises
 from tests.training.studies import toys
-from training.studies import commands, names, search_command, table
-from zoo.cli.command import Command
+from training.studies import names, table
 from zoo.cli.main import main
 from zoo.errors import DatasetError, UsageError
 
@@ -32,28 +32,22 @@ def data(tmp_path: Path) -> str:
     return str(toys.images(tmp_path / "images"))
 
 
-def call(command: Command, *arguments: str) -> int:
-    parser = ArgumentParser()
-    command.configure(parser)
-    return command.run(parser.parse_args(arguments)) or 0
-
-
 def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "out")
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--out", folder, "--seeds", "1", *SETTINGS)
-    assert call(commands.RUN, *begun, "--only", "margin") == 0
+    assert run_here("benchmark run", *begun, "--only", "margin") == 0
     out, err = capsys.readouterr()
     assert "# toys/two on glyphs" in out
     assert "Chosen: 1 of the study's 2 arms (margin). 2 claims about others are left out." in out
     assert "runs are left" not in err
     for written in (tmp_path / "out").glob("report.*"):
         written.unlink()
-    assert call(commands.RESUME, folder, "--report", "--quiet") == 0
+    assert run_here("benchmark resume", folder, "--report", "--quiet") == 0
     assert capsys.readouterr().out == out  # nothing was trained meanwhile
     assert "<h1>toys/two on glyphs</h1>" in (tmp_path / "out" / "report.html").read_text()
-    assert call(commands.RUN, *begun, "--json", "--quiet") == 0
+    assert run_here("benchmark run", *begun, "--json", "--quiet") == 0
     out, err = capsys.readouterr()
     assert err == ""
     printed = json.loads(out)
@@ -62,7 +56,7 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == printed["report"]
     assert {row["arm"] for row in printed["report"]["rows"]} == {"margin", "contrastive"}
     other = (*begun[:4], data, "--out", str(tmp_path / "other"), *begun[7:])
-    assert call(commands.RUN, *other, "--from", folder) == 0
+    assert run_here("benchmark run", *other, "--from", folder) == 0
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
@@ -71,13 +65,13 @@ def test_what_a_name_stands_for_in_part_is_said_before_it_is_run(
 ) -> None:
     monkeypatch.setitem(names.ALIASES, "diva/figure-4", ("toys/two",))
     begun = ("diva/figure-4", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
-    assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin") == 0
+    assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin") == 0
     out, err = capsys.readouterr()
     assert "diva/figure-4" in err
     assert "toys/two" in err
     assert "docs/papers.md" in err
     assert "# toys/two on glyphs" in out
-    assert call(commands.RUN, *begun, *SETTINGS, "--only", "margin", "--quiet") == 0
+    assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin", "--quiet") == 0
     assert capsys.readouterr().err == ""
 
 
@@ -88,21 +82,22 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     small.remove("--set")
     named = ("toys/two", "--dataset", "folder")
     with pytest.raises(UsageError, match="which folder"):
-        call(commands.RUN, *named)
+        run_here("benchmark run", *named)
     for asked in (named, ("toys/two", "--dataset", "glyphs", "--set", "data.dataset=folder")):
         with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
-            call(commands.RUN, *asked, "--data", f"{data}/train")
-    assert call(commands.RUN, *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
+            run_here("benchmark run", *asked, "--data", f"{data}/train")
+    assert run_here("benchmark run", *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
     out = capsys.readouterr().out
     assert "# toys/two on folder" in out
     assert f"The images are those of the data set folder ({data}), the recipes those of cifar100." in out
-    with pytest.raises(UsageError, match=r"toys/two was not begun on glyphs in .*toys-two-glyphs"):
-        call(commands.RESUME, "toys/two", "--dataset", "glyphs")
-    with pytest.raises(UsageError, match="there is no folder toys/two; of a study by its name give --dataset too"):
-        call(commands.RESUME, "toys/two")
-    assert call(commands.RESUME, *named, "--report") == 0
+    with raises(UsageError, "not-begun") as caught:
+        run_here("benchmark resume", "toys/two", "--dataset", "glyphs")
+    assert "toys-two-glyphs" in str(caught.value)
+    with raises(UsageError, "no-dataset"):
+        run_here("benchmark resume", "toys/two")
+    assert run_here("benchmark resume", *named, "--report") == 0
     assert capsys.readouterr().out == out
-    assert call(commands.RESUME, *named, "--only", "contrastive", "--quiet", "--json") == 0
+    assert run_here("benchmark resume", *named, "--only", "contrastive", "--quiet", "--json") == 0
     assert json.loads(capsys.readouterr().out)["done"] == 1
 
 
@@ -113,7 +108,7 @@ def test_all_studies_of_a_name_are_run(
     monkeypatch.setitem(table.STUDIES, other.name, other)
     monkeypatch.setitem(names.ALIASES, "toys/figure-1", (toys.STUDY.name, other.name))
     begun = ("toys/figure-1", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path), "--seeds", "1", *SETTINGS)
-    assert call(commands.RUN, *begun, "--only", "margin", "--quiet", "--json") == 0
+    assert run_here("benchmark run", *begun, "--only", "margin", "--quiet", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["report"]["study"] for each in told] == ["toys/two", "toys/three"]
     assert [each["folder"] for each in told] == [str(tmp_path / "toys-two"), str(tmp_path / "toys-three")]
@@ -123,14 +118,14 @@ def test_all_studies_of_a_name_are_run(
 
 def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str) -> None:
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
-    assert call(commands.RUN, *begun, "--only", "margin") == 0
+    assert run_here("benchmark run", *begun, "--only", "margin") == 0
     assert (own_zoo / "studies" / "toys-two-glyphs" / "report.csv").is_file()
 
 
 def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (toys.images(tmp_path / "spoilt") / "train" / "class3" / "2.png").write_bytes(b"no image")
     begun = ("toys/two", "--dataset", "glyphs", "--data", str(tmp_path / "spoilt"), "--out", str(tmp_path / "out"))
-    assert call(commands.RUN, *begun, "--seeds", "1", *SETTINGS) == 1
+    assert run_here("benchmark run", *begun, "--seeds", "1", *SETTINGS) == 1
     out, err = capsys.readouterr()
     assert re.search(r"margin, seed 0: failed: .*class3/2\.png", err)
     assert re.search(r"Failed: margin, seed 0: .*class3/2\.png", out)
@@ -159,9 +154,9 @@ def test_a_split_without_images_is_said_before_any_training(split: str, tmp_path
     shutil.rmtree(Path(data) / split)
     (Path(data) / split).mkdir()
     begun = ("--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), *SETTINGS)
-    for command, what in ((commands.RUN, "toys/two"), (search_command.COMMAND, "ntxent")):
+    for command, what in (("benchmark run", "toys/two"), ("benchmark search", "ntxent")):
         with pytest.raises(DatasetError, match=f"{split} holds no images"):
-            call(command, what, *begun)
+            run_here(command, what, *begun)
     assert not (tmp_path / "out").exists()
 
 
@@ -170,20 +165,20 @@ def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
 ) -> None:
     folder = tmp_path / "out"
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", *SETTINGS, "--only", "margin")
-    assert call(commands.RUN, *begun, "--out", str(folder)) == 0
+    assert run_here("benchmark run", *begun, "--out", str(folder)) == 0
     found, before = capsys.readouterr().out, files(folder)
     Path(data).rename(tmp_path / "elsewhere")
     with pytest.raises(DatasetError, match="images"):
-        call(commands.RESUME, str(folder), "--only", "contrastive")
+        run_here("benchmark resume", str(folder), "--only", "contrastive")
     assert files(folder) == before  # not even the plan has another arm
-    assert call(commands.RESUME, str(folder), "--quiet") == 0
+    assert run_here("benchmark resume", str(folder), "--quiet") == 0
     assert capsys.readouterr().out == found
     moved = (*begun[:4], str(tmp_path / "elsewhere"), *begun[5:])
     (tmp_path / "elsewhere" / "train").rename(tmp_path / "train")
     (tmp_path / "elsewhere" / "train").mkdir()
-    assert call(commands.RUN, *moved, "--out", str(tmp_path / "new"), "--from", str(folder)) == 0
+    assert run_here("benchmark run", *moved, "--out", str(tmp_path / "new"), "--from", str(folder)) == 0
     with pytest.raises(DatasetError, match="train holds no images"):
-        call(commands.RUN, *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--from", str(folder))
+        run_here("benchmark run", *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--from", str(folder))
     assert not (tmp_path / "newer").exists()
 
 
@@ -191,35 +186,35 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
     folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
     begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")
     with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
-        call(search_command.COMMAND, *begun, "--data", f"{data}/train")
-    assert call(search_command.COMMAND, *begun) == 0
+        run_here("benchmark search", *begun, "--data", f"{data}/train")
+    assert run_here("benchmark search", *begun) == 0
     assert "# Search on glyphs" in capsys.readouterr().out
-    assert call(commands.RESUME, folder, "--json", "--quiet") == 0
+    assert run_here("benchmark resume", folder, "--json", "--quiet") == 0
     (row,) = json.loads(capsys.readouterr().out)["losses"]
     assert (row["loss"], row["trials"], row["reruns"]) == ("ntxent", {"complete": 1}, 1)
-    assert call(commands.RESUME, folder, "--report", "--quiet") == 0
+    assert run_here("benchmark resume", folder, "--report", "--quiet") == 0
     assert "# Search on glyphs" in capsys.readouterr().out
     Path(data).rename(tmp_path / "elsewhere")
-    assert call(commands.RESUME, folder, "--quiet") == 0  # nothing is left to do
+    assert run_here("benchmark resume", folder, "--quiet") == 0  # nothing is left to do
     with pytest.raises(DatasetError, match="images"):
-        call(search_command.COMMAND, *begun, "--trials", "2")
-    with pytest.raises(UsageError, match="has no arms"):
-        call(commands.RESUME, folder, "--only", "margin")
+        run_here("benchmark search", *begun, "--trials", "2")
+    with raises(UsageError, "option-without-effect"):
+        run_here("benchmark resume", folder, "--only", "margin")
 
 
 def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(commands.STUDIES, "--paper", "revisiting") == 0
+    assert run_here("benchmark studies", "--paper", "revisiting") == 0
     out = capsys.readouterr().out
     assert "revisiting/figure-7" in out
     assert "claims/rho" not in out
-    assert call(commands.STUDIES, "--json") == 0
+    assert run_here("benchmark studies", "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(table.STUDIES)
     assert listed["claims/rho"]["arms"][1]["recipe"] == "r-margin-$backbone-$dataset"
 
 
 def test_listing_studies_loads_no_torch() -> None:
-    code = "import sys, training.studies.search_command, training.studies.commands, training.studies.table"
+    code = "import sys, zoo.cli.studies, training.studies.table"
     heavy = "print(*({'torch', 'torchvision', 'timm', 'optuna', 'matplotlib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

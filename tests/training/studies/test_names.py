@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from tests.commandline import run_here
 from tests.raising import raises
-from training.studies import commands
 from training.studies import names as names_module
 from training.studies.arms import recipes_of
 from training.studies.names import ALIASES, check_study, in_part, studies_for
@@ -60,13 +59,11 @@ def test_or_it_is_refused_with_the_page_that_says_why(name: str) -> None:
 
 
 def test_the_refusal_stands_where_the_name_is_used() -> None:
-    parser = ArgumentParser()
-    commands.RUN.configure(parser)
     for words in (["sharing/figure-6"], ["sharing/figure-6", "--dataset", "omniglot"]):
         with raises(UsageError, "not-run"):
-            commands.RUN.run(parser.parse_args(words))
-    with pytest.raises(UsageError, match="revisiting/figure-7 needs a data set"):
-        commands.RUN.run(parser.parse_args(["revisiting/figure-7"]))
+            run_here("benchmark run", *words)
+    with raises(UsageError, "no-dataset"):
+        run_here("benchmark run", "revisiting/figure-7")
 
 
 def test_the_page_says_of_every_such_name_why_and_what_is_nearest() -> None:

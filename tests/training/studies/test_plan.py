@@ -6,27 +6,27 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
 
+from tests.commandline import parsed
 from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
 from training.recipe import Recipe
 from training.resolving import resolve
-from training.studies import commands, search_command, table
-from training.studies.asked import plan_of, wanted
+from training.studies import table
 from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
 from training.studies.report import report_of
 from training.studies.results_file import RESULTS
 from training.studies.same_images import Schedule
 from training.studies.search import Search
+from training.studies.study import Study
 from training.studies.table import study_of
-from zoo.cli.command import Command
+from zoo.cli.studies import plan_of, wanted_plan
 from zoo.errors import TrainingError, UsageError
 
 
@@ -54,8 +54,8 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
     whole = toys.plan(tmp_path / "images", 1)
     write_plan(only(whole, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
-    assert wanted(tmp_path, []).only == ("contrastive",)
-    assert Schedule(wanted(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
+    assert wanted_plan(tmp_path, []).only == ("contrastive",)
+    assert Schedule(wanted_plan(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
     assert write_plan(whole, tmp_path).only == ()
     assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
     with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
@@ -137,10 +137,11 @@ def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path
         assert says in text
 
 
-def parsed(command: Command, words: list[str]) -> Namespace:
-    parser = ArgumentParser()
-    command.configure(parser)
-    return parser.parse_args(words)
+def plan_by(study: Study, words: list[str]) -> Plan:
+    """Return the plan that `zoo benchmark run` makes of these arguments."""
+    params = parsed("benchmark run", *words)
+    given = {name: params[name] for name in ("dataset", "seeds", "select", "data")}
+    return plan_of(study, **given, settings=params["settings"] or (), only=params["only"] or ())
 
 
 @pytest.mark.parametrize(
@@ -156,25 +157,22 @@ def parsed(command: Command, words: list[str]) -> Namespace:
 def test_the_command_of_a_study_asks_for_its_plan(plan: Plan) -> None:
     words = shlex.split(command_of(plan))
     assert words[:3] == ["zoo", "benchmark", "run"]
-    assert plan_of(plan.study, parsed(commands.RUN, words[3:])) == plan
+    assert plan_by(plan.study, words[3:]) == plan
 
 
 def test_the_command_of_a_search_asks_for_it() -> None:
     search = Search(("ntxent", "margin"), "glyphs", 8, 3, 2, 1, 7, settings=toys.SETTINGS, data="/data")
     words = shlex.split(command_of_search(search))
-    args = parsed(search_command.COMMAND, words[3:])
-    asked = {name: getattr(args, name) for name in ("dataset", "trials", "reruns", "folds", "patience", "seed", "data")}
-    assert Search(tuple(args.losses), settings=tuple(args.settings), **asked) == search
+    params = parsed("benchmark search", *words[3:])
+    given = {name: params[name] for name in ("dataset", "trials", "reruns", "folds", "patience", "seed", "data")}
+    assert Search(tuple(params["losses"]), settings=tuple(params["settings"]), **given) == search
 
 
 def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
     study = study_of("group/convergence")
-    args = parsed(commands.RUN, [study.name, "--dataset", "glyphs", "--seeds", "1"])
-    plan = plan_of(study, args)
+    plan = plan_by(study, [study.name, "--dataset", "glyphs", "--seeds", "1"])
     assert plan.selections == ("validation",)
-    assert plan_of(study, parsed(commands.RUN, [study.name, "--dataset", "glyphs", "--select", "last"])).selections == (
-        "last",
-    )
+    assert plan_by(study, [study.name, "--dataset", "glyphs", "--select", "last"]).selections == ("last",)
     for run in plan.runs(tmp_path):
         assert run.recipes[0].data.validation > 0
         finish(run, 0.6, [1.0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from training.loop import fit
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies import crossval, measuring, render_search, search, search_command
+from training.studies import crossval, measuring, render_search, search
 from training.studies.folds import folds, without
 from training.studies.render_search import as_markdown, report_of, write_report
 from training.studies.results_file import Results
@@ -29,6 +28,7 @@ from training.studies.search import Search, begin, best_of, open_trials, read_se
 from training.studies.single import claimed, workplace
 from training.studies.spaces import SPACES, space_of
 from zoo import datasets
+from zoo.cli.studies import Output, perform_search, search_workplace
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
@@ -335,14 +335,14 @@ def test_a_rerun_that_diverges_fails_the_command(
     one, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
     monkeypatch.setattr(search, "rerun", diverges)
     begin(one, tmp_path)
-    args = Namespace(quiet=False, json=True, data=None, device="cpu")
-    assert search_command.go(one, tmp_path, args, search_command.work_for(one, args)) == 1
+    workplace, output = search_workplace(one, None, "cpu"), Output(as_json=True)
+    assert perform_search(one, tmp_path, workplace, output) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["failed"] == 2
     assert json.loads(out)["close"] == {}
     assert "rerun 2 of 2: failed: the loss became inf" in err
     monkeypatch.setattr(search, "rerun", rerun)
-    assert search_command.go(one, tmp_path, args, search_command.work_for(one, args)) == 0
+    assert perform_search(one, tmp_path, workplace, output) == 0
 
 
 def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: Search) -> None:

@@ -1,0 +1,438 @@
+"""`zoo benchmark run`, `resume`, `studies` and `search`: many training runs, compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from zoo.cli.options import Device, Json, Quiet, Seed, Settings
+from zoo.console import print_json, print_table
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from training.studies.plan import Plan
+    from training.studies.runner import Tally
+    from training.studies.same_images import Schedule
+    from training.studies.search import Search
+    from training.studies.single import Workplace
+    from training.studies.study import Study
+
+app = typer.Typer()
+
+COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
+
+DataFolder = Annotated[str | None, typer.Option("--data", metavar="DIR", help="the folder that holds the data set")]
+Arms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="ARM",
+        help="run only this arm; repeatable. A study that was begun so consists of these arms, and more can be added",
+    ),
+]
+OtherStudies = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="take over finished runs of the same recipes from this study's folder; repeatable",
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """How a command prints: as JSON or for people, with progress or without."""
+
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        """The function that prints a line of progress."""
+        from training.studies.runner import tell
+
+        return _silent if self.quiet else tell
+
+
+def _silent(line: str) -> None:
+    """Print nothing."""
+
+
+# zoo benchmark run
+
+
+@app.command(
+    "run",
+    epilog="""\
+  zoo benchmark run revisiting/figure-7 --dataset omniglot
+  zoo benchmark run claims/rho --dataset glyphs --seeds 3 --out rho
+  zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two seeds more in the same folder
+  zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
+  zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
+  zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
+  zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
+  zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
+  zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
+
+A study is a folder: plan.json, results.jsonl (one line per run) and the report. Give the same command again, or zoo
+benchmark resume, after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in
+several terminals, or on several machines that share the folder, shares out the runs.""",
+)
+def run(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
+    ],
+    dataset: Annotated[
+        str | None, typer.Option(metavar="D", help="the data set that every arm is trained on (required)")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="seeds of each arm, 0 to N - 1 (default: the study's own)"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of the study (default: ZOO_HOME/studies/...)")
+    ] = None,
+    select: Annotated[
+        Literal["last", "validation", "both"] | None,
+        typer.Option(
+            help="measure the last epoch of runs on all training classes (the default of most studies), the best one "
+            "on held-out training classes, or both, in separate runs"
+        ),
+    ] = None,
+    settings: Settings = None,
+    data: DataFolder = None,
+    only: Arms = None,
+    others: OtherStudies = None,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """train, measure and compare the arms of a study
+
+    Every arm is trained with several seeds. --set changes the recipes of all arms.
+    """
+    from training.studies.names import check_study, in_part, studies_for
+    from zoo.datasets import check
+
+    check_study(study)
+    if dataset is None:
+        raise UsageError(
+            f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.", code="no-dataset"
+        )
+    check(dataset, "test", data)
+    studies = studies_for(study, dataset)
+    if (text := in_part(study)) is not None and not quiet:
+        print(text, file=sys.stderr)
+    from training.studies.on_data import on_data  # torch, after the arguments are checked
+    from training.studies.runner import ready
+    from training.studies.same_images import Schedule
+
+    folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
+    plans = [plan_of(each, dataset, seeds, select, settings or (), data, only or ()) for each in studies]
+    schedules = [Schedule(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
+    workplaces = ready(schedules, data, device, only or [], others or [])
+    begun = [schedule.begin() for schedule in schedules]
+    return _perform(begun, workplaces, only or [], others or [], Output(as_json, quiet))
+
+
+def plan_of(
+    study: Study,
+    dataset: str,
+    seeds: int | None = None,
+    select: str | None = None,
+    settings: Sequence[str] = (),
+    data: str | None = None,
+    only: Sequence[str] = (),
+) -> Plan:
+    """Return the plan that the options of `zoo benchmark run` describe.
+
+    Args:
+        study: The study; its own seeds and selections are used where the options are None.
+        dataset: Name of the data set.
+        seeds: Number of seeds of each arm.
+        select: "last", "validation" or "both".
+        settings: Changes of all recipes, as KEY=VALUE.
+        data: Folder of the data set.
+        only: Labels of the arms to run; empty for all.
+    """
+    from training.studies.arms import SELECTIONS
+    from training.studies.plan import Plan
+
+    selections = study.selections if select is None else (select,)
+    if select == "both":
+        selections = SELECTIONS
+    count = study.seeds if seeds is None else seeds
+    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only))
+
+
+def study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:
+    """Return the folder of a study.
+
+    Args:
+        study: The study.
+        dataset: Name of the data set.
+        out: The folder that the user named; None for one in the local zoo.
+        alone: Whether it is the only study that was asked for; several get one folder each in `out`.
+    """
+    from training.studies.study import slug
+    from zoo import paths
+
+    if out is None:
+        return paths.home() / "studies" / f"{slug(study.name)}-{dataset}"
+    return out if alone else out / slug(study.name)
+
+
+def _perform(
+    schedules: Sequence[Schedule],
+    workplaces: Sequence[Workplace],
+    only: list[str],
+    others: list[Path],
+    output: Output,
+) -> int:
+    """Perform the remaining runs of each study, write and print the reports, and return the exit status."""
+    from training.studies.runner import carry_out
+
+    outcomes = []
+    for schedule, workplace in zip(schedules, workplaces, strict=True):
+        tally = carry_out(schedule, workplace, only, others, output.say)
+        outcomes.append(_report(schedule, tally, output))
+    return _finish(outcomes, output)
+
+
+def _report(schedule: Schedule, tally: Tally, output: Output) -> dict[str, Any]:
+    """Write the report of the finished runs, print it, and return the outcome for `--json`."""
+    from training.studies.render import as_markdown, to_json, write_report
+    from training.studies.report import report_of
+
+    folder = schedule.folder
+    schedule.check_finished()
+    report = report_of(schedule.plan, folder, schedule.runs)
+    write_report(report, folder)
+    if not output.as_json:
+        print(as_markdown(report))
+    if not output.quiet:
+        print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
+        if report.missing:
+            print(f"{len(report.missing)} runs are left: zoo benchmark resume {folder}", file=sys.stderr)
+    return {"folder": str(folder), **tally.to_json(), "report": to_json(report)}
+
+
+def _finish(outcomes: list[dict[str, Any]], output: Output) -> int:
+    """Print the outcome of one study, or a list of several, as JSON if wanted; return 1 if a run failed."""
+    if output.as_json:
+        print_json(outcomes[0] if len(outcomes) == 1 else outcomes)
+    return 1 if any(outcome["failed"] for outcome in outcomes) else 0
+
+
+# zoo benchmark resume
+
+
+@app.command(
+    "resume",
+    epilog="""\
+  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs
+  zoo benchmark resume claims/rho --dataset glyphs                       the same
+  zoo benchmark resume ~/.dml-zoo/studies/claims-rho-glyphs --report     nothing is trained, only reported""",
+)
+def resume(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="the folder of a study that was begun, or with --dataset its name")
+    ],
+    dataset: Annotated[
+        str | None, typer.Option(metavar="D", help="data set on which the study of this name was begun")
+    ] = None,
+    only_report: Annotated[
+        bool, typer.Option("--report", help="train nothing: write and print the report of the finished runs")
+    ] = False,
+    data: DataFolder = None,
+    only: Arms = None,
+    others: OtherStudies = None,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """continue a study, and report on it"""
+    from training.studies.on_data import on_data
+    from training.studies.runner import Tally, ready
+    from training.studies.same_images import Schedule
+    from training.studies.search import PLAN, read_search
+
+    folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
+    if (folders[0] / PLAN).exists():
+        if only:
+            raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")
+        found = read_search(folders[0])
+        return perform_search(found, folders[0], None if only_report else search_workplace(found, data, device), output)
+    more = [] if only_report else only or []
+    schedules = [Schedule(on_data(wanted_plan(folder, more)), folder) for folder in folders]
+    if only_report:
+        return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
+    workplaces = ready(schedules, data, device, only or [], others or [])
+    begun = [schedule.begin() if more else schedule for schedule in schedules]
+    return _perform(begun, workplaces, only or [], others or [], output)
+
+
+def wanted_plan(folder: Path, only: Sequence[str]) -> Plan:
+    """Return the plan in a folder, with the arms `only`, which may be new to it; with all of its own if empty."""
+    from training.studies.plan import read_plan
+
+    plan = read_plan(folder)
+    return dataclasses.replace(plan, only=tuple(only)) if only else plan
+
+
+def _begun_folders(study: str, dataset: str | None) -> list[Path]:
+    """Return the folder that is named, or those of the studies by that name that were begun on the data set."""
+    from training.studies.names import check_study, studies_for
+    from training.studies.plan import PLAN
+    from training.studies.study import NAME
+
+    if dataset is None:
+        if NAME.fullmatch(study) and not Path(study).exists():
+            check_study(study)
+            raise UsageError(
+                f"there is no folder {study}; of a study by its name give --dataset too.", code="no-dataset"
+            )
+        return [Path(study)]
+    folders = [study_folder(each, dataset) for each in studies_for(study, dataset)]
+    begun = [folder for folder in folders if (folder / PLAN).exists()]
+    if not begun:
+        raise UsageError(
+            f"{study} was not begun on {dataset} in {' or '.join(map(str, folders))}. Name its folder, or begin it: "
+            f"zoo benchmark run {study} --dataset {dataset}",
+            code="not-begun",
+        )
+    return begun
+
+
+# zoo benchmark studies
+
+
+@app.command("studies", epilog="  zoo benchmark studies --paper revisiting")
+def list_studies(
+    paper: Annotated[
+        str | None, typer.Option(metavar="PAPER", help="only studies whose name begins so, as revisiting or claims")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """list the studies that can be run"""
+    from training.studies.table import STUDIES
+
+    studies = [study for name, study in STUDIES.items() if paper in (None, name.partition("/")[0])]
+    if as_json:
+        print_json([dataclasses.asdict(study) for study in studies])
+        return
+    rows = [
+        [s.name, s.title, s.source, str(len(s.arms)), str(len(s.claims)), ", ".join(s.datasets) or "any"]
+        for s in studies
+    ]
+    print_table(COLUMNS, rows, numbers=("arms", "claims"))
+
+
+# zoo benchmark search
+
+
+@app.command(
+    "search",
+    epilog="""\
+  zoo benchmark search contrastive triplet margin --dataset omniglot --trials 8 --reruns 3 --set schedule.epochs=10
+  zoo benchmark resume ~/.dml-zoo/studies/search-omniglot
+
+Each trial trains one model per fold, each stopped by its own quarter of the training classes; only the reruns touch
+test classes. Optuna keeps the trials in the folder: processes that share it share the work.""",
+)
+def search(
+    losses: Annotated[list[str], typer.Argument(metavar="LOSS", help="contrastive, triplet, margin, arcface, ...")],
+    dataset: Annotated[str, typer.Option(metavar="D", help="the data set")],
+    data: DataFolder = None,
+    trials: Annotated[int, typer.Option(metavar="N", help="number of trials of each loss")] = 50,
+    reruns: Annotated[int, typer.Option(metavar="N", help="number of reruns of each loss's best trial")] = 10,
+    folds: Annotated[int, typer.Option(metavar="N", help="number of folds of the training classes")] = 4,
+    patience: Annotated[int, typer.Option(metavar="N", help="stop after N epochs without a better one")] = 9,
+    seed: Seed = 0,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="folder of the search (default: ZOO_HOME/studies/...)")
+    ] = None,
+    device: Device = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """tune losses by Bayesian search and folds
+
+    The best trial of each loss is then trained again and tested. --set changes the recipes of all runs.
+    """
+    from training.studies.spaces import space_of
+    from zoo import paths
+    from zoo.datasets import check
+
+    check(dataset, "test", data)
+    for loss in losses:
+        space_of(loss)
+    from training.studies.plan import check_images
+    from training.studies.search import PLAN, Search, begin  # torch, after the arguments are checked
+
+    wanted = Search(
+        tuple(losses),
+        dataset,
+        trials=trials,
+        reruns=reruns,
+        folds=folds,
+        patience=patience,
+        seed=seed,
+        settings=tuple(settings or ()),
+        data=data,
+    )
+    folder = out or paths.home() / "studies" / f"search-{dataset}"
+    workplace = search_workplace(wanted, data, device)
+    if not (folder / PLAN).exists():  # missing images leave no folder behind
+        check_images(wanted.first, wanted.data)
+        workplace.check([wanted.first])
+    return perform_search(begin(wanted, folder), folder, workplace, Output(as_json, quiet))
+
+
+def search_workplace(search: Search, data: str | None, device: str | None) -> Workplace:
+    """Return where a search trains: its device and its images."""
+    from training.memory_allocation import keep_freed_memory
+    from training.studies.single import workplace
+    from zoo.torch_runtime import choose_device
+
+    keep_freed_memory()
+    return workplace(choose_device(device), data or search.data)
+
+
+def perform_search(search: Search, folder: Path, workplace: Workplace | None, output: Output) -> int:
+    """Perform the remaining trials and reruns, write the report and print it.
+
+    Args:
+        search: The search.
+        folder: Its folder.
+        workplace: Where to train; None only reports.
+        output: How to print.
+
+    Returns:
+        The exit status: 1 if a rerun failed.
+    """
+    from training.studies import search as searching
+    from training.studies.render_search import as_markdown, report_of, to_json, write_report
+
+    failed = 0
+    if workplace is not None:
+        if searching.is_left(search, folder):
+            workplace.check([search.first])
+        failed = searching.run(search, folder, workplace, output.say)
+    report = report_of(search, folder)
+    write_report(search, report, folder)
+    if output.as_json:
+        print_json({"folder": str(folder), "failed": failed, **to_json(search, report)})
+    else:
+        print(as_markdown(search, report, folder))
+        print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
+    if failed:
+        print(f"{failed} of the reruns failed, or had no values to test.", file=sys.stderr)
+    return 1 if failed else 0
