@@ -22,9 +22,9 @@ import pytest
 from PIL import Image
 
 from serving import supervisor
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.here import run_here
 from tests.serving.running import Running, run, serving, stopped
 from zoo.errors import UsageError
 from zoo.processor import threads
