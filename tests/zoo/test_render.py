@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.resources import files
 
 import pytest
@@ -58,3 +60,9 @@ def test_templates_are_part_of_the_package(package: str) -> None:
 def test_templates_that_make_html_escape(package: str) -> None:
     text = environment(package, markup=True).from_string("{{ value }}").render(value="<b> & \"x\" 'y'")
     assert text == "&lt;b&gt; &amp; &quot;x&quot; &#x27;y&#x27;"
+
+
+def test_jinja_is_loaded_only_for_a_page() -> None:
+    code = "import sys, zoo, zoo.cli.main, zoo.render, zoo.report.html; print('jinja2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
