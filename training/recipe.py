@@ -299,3 +299,14 @@ class Ensemble:
 
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def agree(a: Any, b: Any, name: str = "") -> bool:
+    """Return whether two recorded recipes, or two of their settings, say the same.
+
+    A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
+    `loss_args`) must have the same fields.
+    """
+    if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
+        return all(agree(a[key], b[key], key) for key in a.keys() & b.keys())
+    return bool(a == b)

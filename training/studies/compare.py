@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from training.recipe import agree
 from training.studies.results_file import RESULTS
 from training.studies.statistics import interval_over_seeds
 from zoo.catalogue import ModelInfo, list_models
@@ -273,17 +274,6 @@ def seeds_of(standard: TrainedModel, runs: Iterable[TrainedModel]) -> list[Train
         if run.settings is not None and _same_recipe(run.settings, standard.settings):
             by_seed.setdefault(run.seed, run)
     return sorted(by_seed.values(), key=lambda run: run.seed or 0)
-
-
-def agree(a: Any, b: Any, name: str = "") -> bool:
-    """Return whether two settings say the same.
-
-    A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
-    `loss_args`) must have the same fields.
-    """
-    if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
-        return all(agree(a[key], b[key], key) for key in a.keys() & b.keys())
-    return bool(a == b)
 
 
 def newest(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from training.output import provenance
-from training.recipe import Recipe
+from training.recipe import Recipe, agree
 from training.studies.arms import SELECTIONS, recipes_of
-from training.studies.compare import agree
 from training.studies.results_file import RESULTS, Results
 from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.output import provenance
-from training.recipe import Recipe
+from training.recipe import Recipe, agree
 from training.resolving import resolve
-from training.studies.compare import agree
 from training.studies.crossval import Validation, name_of, rerun, results_of, validate
 from training.studies.plan import check_images, read
 from training.studies.results_file import Results
