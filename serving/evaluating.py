@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from serving.searcher import Searcher
 from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
 from zoo.evaluation.calibration import Bin
+from zoo.files import LockHeldError, locked
 
 FACT = "evaluation"
 
@@ -51,14 +51,13 @@ def _measured(path: str, searcher: Searcher) -> dict[str, Any]:
 
 @contextmanager
 def _alone(gallery: Gallery) -> Iterator[None]:
-    """One evaluation of a gallery at a time, of all processes. Raises `RefusedError` (409) where there is one."""
-    with (gallery.path / MODEL).open("rb") as file:  # is only read, so that a gallery is locked that nobody may write
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = "This gallery is being evaluated. GET /evaluate has the outcome once that is done."
-            raise RefusedError(HTTPStatus.CONFLICT, "being_evaluated", message) from None
-        yield
+    """Allow one evaluation of a gallery at a time in all processes. Raises `RefusedError` (409) for a second one."""
+    try:
+        with locked(gallery.path / MODEL, wait=False):
+            yield
+    except LockHeldError:
+        message = "This gallery is being evaluated. GET /evaluate has the outcome once that is done."
+        raise RefusedError(HTTPStatus.CONFLICT, "being_evaluated", message) from None
 
 
 def _kept(path: str, searcher: Searcher) -> dict[str, Any]:

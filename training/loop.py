@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from training.samplers.create import create_sampler
 from training.trackers import Tracker
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
+from zoo.files import LockHeldError, locked
 from zoo.network import Network
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
@@ -136,14 +136,14 @@ def _is_exhausted(run: Trainer, patience: int) -> bool:
 def exclusive(folder: Path) -> Iterator[None]:
     """Held by one process at a time; the lock goes with the process. Raises `TrainingError` where another holds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TrainingError(
-                f"another process trains this recipe already, in {folder}. Wait for it, or end it."
-            ) from None
-        yield
+    (folder / LOCK).touch()
+    try:
+        with locked(folder / LOCK, wait=False):
+            yield
+    except LockHeldError:
+        raise TrainingError(
+            f"another process trains this recipe already, in {folder}. Wait for it, or end it."
+        ) from None
 
 
 def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:

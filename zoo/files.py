@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -180,12 +179,31 @@ def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
         shutil.rmtree(retired, ignore_errors=True)
 
 
+class LockHeldError(Exception):
+    """Another process or thread holds a lock."""
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Held by one process or thread at a time; the lock is on the folder itself, so no file is left behind."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a folder or file exclusively; the system releases it when the process ends.
+
+    The lock is on the folder or file itself, which is opened for reading only: no lock file is left behind in a model
+    folder, and a folder that this process may not write can be locked, too.
+
+    Args:
+        path: An existing folder or file. Threads of one process exclude each other as processes do.
+        wait: Whether to wait for the lock.
+
+    Raises:
+        LockHeldError: Another process or thread holds the lock, and `wait` is false.
+        OSError: The path cannot be opened.
+    """
+    from filelock import lock_descriptor  # most commands lock nothing
+
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not lock_descriptor(descriptor, blocking=wait, poll_interval=0.005):
+            raise LockHeldError(path)
         yield
     finally:
         os.close(descriptor)

@@ -10,10 +10,8 @@ the next one removes.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import secrets
 import shutil
 import time
@@ -30,7 +28,7 @@ from serving.gallery.schema import METRIC
 from serving.gallery.segment import rows_of
 from serving.gallery.store import Store
 from zoo.errors import GalleryError
-from zoo.files import atomic_folder
+from zoo.files import LockHeldError, atomic_folder, locked
 
 logger = logging.getLogger(__name__)
 
@@ -178,15 +176,12 @@ def _sweep(folder: Path, keep: set[str]) -> None:
 
 @contextmanager
 def alone(folder: Path, wait: bool) -> Iterator[None]:
-    """Held by whoever writes generations or says which one counts; the system lets go of it for one that is killed."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Hold the right to write generations and to choose the current one. Raises `BusyError`."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-    except BlockingIOError:
+        with locked(folder, wait):
+            yield
+    except LockHeldError:
         raise BusyError(f"{folder} is being compacted by another process.") from None
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,7 @@ from training.studies.plan import FAILURE, Run
 from training.studies.same_images import Schedule, images_of
 from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
-from zoo.files import write_json
+from zoo.files import LockHeldError, locked, write_json
 
 
 @dataclass
@@ -60,13 +59,14 @@ def workplace(device: torch.device, root: str | Path | None) -> Workplace:
 def claimed(folder: Path) -> Iterator[bool]:
     """Whether this process alone holds the run's folder now; the claim goes with the process."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "claim").open("w") as lock:
+    (folder / "claim").touch()
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            stack.enter_context(locked(folder / "claim", wait=False))
+        except LockHeldError:
             yield False
-            return
-        yield True
+        else:
+            yield True
 
 
 def perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 import urllib.error
@@ -17,7 +16,7 @@ from typing import BinaryIO
 from tqdm import tqdm
 
 from zoo.errors import DatasetError
-from zoo.files import sha256_of
+from zoo.files import locked, sha256_of
 
 _CHUNK = 2**16
 
@@ -63,16 +62,15 @@ def fetch(
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the file stays, because removing it would let a third process in."""
+    """Hold a lock file, which stays, because removing it would let a third process in."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = path.open("w")
+        path.touch()
     except OSError as error:
         raise DatasetError(
             f"{path.parent} cannot be written to: {error.strerror}. Set ZOO_HOME to a folder that can."
         ) from None
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(path):
         yield
 
 
