@@ -95,7 +95,8 @@ def in_fresh_process(code: str) -> str:
         "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
         "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
         "training.distilling.pictures",
-        "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo, zoo.hub.model_page",
+        "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
+        "zoo.hub.model_page",
     ],
 )
 def test_without_torch(what: str) -> None:
