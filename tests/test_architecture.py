@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,14 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path, top_level: bool) -> Iterator[str]:
-    """Full names of what a file imports, `from a import b` as a.b where that is a module."""
+@cache
+def imports(path: Path, top_level: bool) -> tuple[str, ...]:
+    """Return the full names of what a file imports, `from a import b` as a.b where that is a module."""
+    return tuple(imported(path, top_level))
+
+
+def imported(path: Path, top_level: bool) -> Iterator[str]:
+    """Yield them as they stand in the file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {
         id(node)
@@ -79,29 +86,38 @@ def test_there_is_no_import_circle() -> None:
         visit(name, [])
 
 
-def in_fresh_process(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+def in_fresh_process(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "zoo",
-        "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
-        "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
-        "serving.gallery, serving.service, serving.app, serving.client",
-        "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-        "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
-        "training.distilling.pictures",
-        "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
-        "zoo.hub.model_page",
-    ],
+WITHOUT_TORCH = (
+    "zoo",
+    "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
+    "zoo.onnx_runtime, zoo.verify, zoo.golden, zoo.datasets.glyphs, zoo.datasets.omniglot, zoo.datasets.folder",
+    "serving.gallery, serving.service, serving.app, serving.client",
+    "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
+    "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
+    "training.distilling.pictures",
+    "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
+    "zoo.hub.model_page",
 )
-def test_without_torch(what: str) -> None:
-    heavy = "{'torch', 'torchvision', 'timm', 'sklearn', 'matplotlib'}"
-    assert in_fresh_process(f"import sys, {what}; print(*({heavy} & set(sys.modules)))") == ""
+"""All are imported by one process, in this order."""
+
+
+def test_without_torch() -> None:
+    code = """
+import importlib, sys
+for line in sys.argv[1:]:
+    for name in line.split(", "):
+        importlib.import_module(name)
+        loaded = {"torch", "torchvision", "timm", "sklearn", "matplotlib"} & set(sys.modules)
+        assert not loaded, (name, loaded)
+"""
+    in_fresh_process(code, *WITHOUT_TORCH)
 
 
 def test_embedding_with_onnx_loads_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""One exported toy for all tests of exports: exporting it takes seconds."""
+"""One exported toy for all tests of exports, and for all processes that run them: exporting it takes seconds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from exports.export import Exporter
 from tests.exports.toys import make_toy, write_pictures
@@ -18,13 +19,22 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
-    """A toy with all its variants."""
-    folder = tmp_path_factory.mktemp("models") / CARD.name
-    make_toy(folder)
-    exporter = Exporter(folder, str(pictures))
-    for precision in ("fp32", "fp16", "int8"):
-        exporter.export(precision)
+def exported(
+    tmp_path_factory: pytest.TempPathFactory, pictures: Path, testrun_uid: str, request: pytest.FixtureRequest
+) -> Path:
+    """Return a toy with all its variants. Read it only: the first process that needs it makes it for the others."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if hasattr(request.config, "workerinput") else base  # of pytest-xdist
+    folder = shared / f"exported-{testrun_uid}" / CARD.name
+    with FileLock(shared / f"exported-{testrun_uid}.lock"):
+        if not folder.is_dir():
+            made = shared / f"exporting-{testrun_uid}" / CARD.name
+            shutil.rmtree(made.parent, ignore_errors=True)
+            make_toy(made)
+            exporter = Exporter(made, str(pictures))
+            for precision in ("fp32", "fp16", "int8"):
+                exporter.export(precision)
+            made.parent.rename(folder.parent)
     return folder
 
 

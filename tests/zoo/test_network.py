@@ -32,14 +32,11 @@ TRUNKS = {
     "rexnet_100": {},
     "resnet10t": {},
     "regnety_002": {},
-    "densenet121": {},
     "convnext_atto": {},
     "vit_tiny_patch16_224": SMALL,
     "pit_ti_224": SMALL,
     "mobilevit_xxs": {},
     "conv4": {},
-    "bn_inception": {},
-    "googlenet": {},
 }
 WIDENED = {"mobilenetv3_small_050": 1024, "vgg11_bn": 4096, "ghostnet_050": 1280, "efficientvit_b0": 1280}
 """From timm's pages of these models, and VGG's paper (section 2.1: 4096 channels in the last hidden layer)."""

@@ -16,7 +16,7 @@ from tests.models import CARD, make_model
 from tests.zoo.hub_server import COMMIT, serving
 from zoo.errors import HubError, RecipeError
 from zoo.models.backbones import register
-from zoo.network import create_trunk
+from zoo.network import create_trunk, feature_count
 
 register()
 
@@ -238,7 +238,7 @@ def test_architectures_without_weights_on_the_hub(architecture: str, says: str) 
 def test_the_papers_backbones(architecture: str, features: int) -> None:
     with torch.device("meta"):
         trunk = create_trunk(architecture, 3)
-        assert trunk.num_features == features
+        assert trunk.num_features == feature_count(trunk) == features
         assert trunk(torch.zeros(2, 3, 64, 64)).shape == (2, features)
     hub = timm.get_pretrained_cfg(architecture).hf_hub_id
     assert hub == (f"timm/{architecture}" if "." in architecture else None)
