@@ -362,7 +362,7 @@ def distill(
     _check_count("--seed", seed)
     check_source(images, dataset, data)
     check_share(test_share)
-    weights = {None: False, "false": False, "true": True}.get(pretrained, pretrained)
+    weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
     student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
     check_student(student, find(teacher), replace)
     from training.distilling.distil import distil  # torch, after the arguments are checked
