@@ -71,6 +71,12 @@ def test_zoo_imports_none_of_the_others_and_not_its_own_front_door() -> None:
             assert "zoo" not in targets, f"{name} imports from zoo/__init__"
 
 
+def test_nothing_imports_the_command_line() -> None:
+    for name, path in MODULES.items():
+        if not name.startswith("zoo.cli"):
+            assert not [target for target in imports(path, top_level=False) if target.startswith("zoo.cli")], name
+
+
 def test_there_is_no_import_circle() -> None:
     graph = {name: {t for t in imports(path, top_level=True) if t in MODULES} for name, path in MODULES.items()}
     done: set[str] = set()

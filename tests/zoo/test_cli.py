@@ -175,9 +175,11 @@ def test_what_resumes():
     assert {entry.name for entry in cli.COMMANDS if entry.resumes} == resuming | studies
 
 
-def test_the_shell_completes_commands():
-    asked = {"_ZOO_COMPLETE": "complete_bash", "COMP_WORDS": "zoo benchm", "COMP_CWORD": "1"}
-    assert shell(env={**os.environ, **asked}).stdout.split() == ["benchmark"]
+def test_the_shell_completes_commands_and_options():
+    top = [entry.word for entry in cli.COMMANDS if not entry.group]
+    for words, place, found in (("zoo ", 1, top), ("zoo gallery ad", 2, ["add"]), ("zoo list --rec", 2, ["--recipes"])):
+        asked = {"_ZOO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+        assert shell(env={**os.environ, **asked}).stdout.split() == found
     shown = shell("--show-completion", env={**os.environ, "SHELL": "/bin/bash"})
     assert shown.returncode == 0
     assert "_ZOO_COMPLETE" in shown.stdout

@@ -278,7 +278,7 @@ def run(arguments: list[str]) -> int:
 def _usage_message(error: typer.TyperException) -> str:
     """Return the parser's message, with the nearest options and the command that lists all of them."""
     context = getattr(error, "ctx", None)
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")  # pydantic's words
     if context is None:
         return message
     if hasattr(error, "possibilities"):
