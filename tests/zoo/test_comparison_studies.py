@@ -18,7 +18,7 @@ from training.studies.compare_page import FORMATS
 from training.studies.plan import write_plan
 from training.studies.results_file import RESULTS
 from training.studies.runner import run_all
-from training.studies.same_images import Schedule
+from training.studies.same_images import RunSchedule
 from training.studies.single import workplace
 from training.studies.study import Arm
 from zoo.cli.main import main
@@ -219,7 +219,7 @@ def test_what_a_study_writes_is_what_a_comparison_reads(
     monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
     plan, folder = toys.plan(toys.images(tmp_path / "images")), own_zoo / "studies" / "toys-two-glyphs"
     tally = run_all(
-        Schedule(write_plan(plan, folder), folder),
+        RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
         workplace(torch.device("cpu"), plan.data),
         [].append,
@@ -249,7 +249,7 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
         own_zoo / "studies" / "x",
     )
     tally = run_all(
-        Schedule(write_plan(plan, folder), folder),
+        RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
         workplace(torch.device("cpu"), plan.data),
         [].append,

@@ -9,7 +9,7 @@ from typing import Any
 from training.studies.plan import Run
 from training.studies.results import holds
 from training.studies.results_file import Result, Results
-from training.studies.same_images import Schedule, images_of
+from training.studies.same_images import RunSchedule, images_of
 from training.studies.single import claimed
 from training.studies.study import Study
 from zoo.errors import UsageError
@@ -20,7 +20,7 @@ def offered(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
     return {tuple(r["recipes"]) for other in others for r in _finished(other).values() if serves(study, r)}
 
 
-def adopt(schedule: Schedule, runs: Iterable[Run], other: Path) -> int:
+def adopt(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> int:
     """Take over results from the study in the folder `other`, for runs that have none, and return how many.
 
     A result serves a run of exactly the same recipes, seed and selection included, where it holds all that this study

@@ -12,7 +12,7 @@ from training.memory_allocation import keep_freed_memory
 from training.studies.plan import Plan, Run, check_images
 from training.studies.results import value_of
 from training.studies.reuse import adopt, offered
-from training.studies.same_images import Schedule
+from training.studies.same_images import RunSchedule
 from training.studies.single import Workplace, claimed, perform, workplace
 from zoo.errors import ZooError
 from zoo.torch_runtime import choose_device
@@ -37,7 +37,7 @@ def tell(line: str) -> None:
 
 
 def ready(
-    schedules: Sequence[Schedule],
+    schedules: Sequence[RunSchedule],
     root: str | Path | None = None,
     device: str | None = None,
     only: Sequence[str] = (),
@@ -72,7 +72,7 @@ def ready(
 
 
 def carry_out(
-    schedule: Schedule,
+    schedule: RunSchedule,
     work: Workplace,
     only: Sequence[str] = (),
     others: Sequence[Path] = (),
@@ -81,7 +81,7 @@ def carry_out(
     """Take over finished runs of other studies, then perform the runs that are left.
 
     Args:
-        schedule: the study, begun (`Schedule.begin`).
+        schedule: the study, begun (`RunSchedule.begin`).
         work: where to train and measure.
         only: labels of the arms to run (default: all).
         others: folders of studies whose finished runs are taken over.
@@ -100,7 +100,7 @@ def carry_out(
     return run_all(schedule, runs, work, say)
 
 
-def run_all(schedule: Schedule, runs: Sequence[Run], work: Workplace, say: Callable[[str], None] = tell) -> Tally:
+def run_all(schedule: RunSchedule, runs: Sequence[Run], work: Workplace, say: Callable[[str], None] = tell) -> Tally:
     """Perform every run that is not finished and that no other process holds. A failure stops no other run."""
     tally = Tally()
     finished = set(schedule.results)

@@ -15,7 +15,7 @@ Images = dict[tuple[Any, ...], str]
 """From what is read of a data set to the digest of the images and labels in it."""
 
 
-class Schedule:
+class RunSchedule:
     """The runs of a plan in a study's folder, and the images that the finished ones come from.
 
     A schedule is made once per study and passed on: each recipe is resolved once, and each result is read once.
@@ -28,7 +28,7 @@ class Schedule:
         self._images: dict[tuple[Any, ...], tuple[str, str]] = {}  # with the title of a run that comes from them
         self._known: set[str] = set()
 
-    def begin(self) -> Schedule:
+    def begin(self) -> RunSchedule:
         """Write plan.json, and return the schedule of all that was ever asked for in this folder.
 
         Raises:
@@ -36,7 +36,7 @@ class Schedule:
             UsageError: if the images are a folder that is not named.
         """
         plan = write_plan(self.plan, self.folder)
-        return self if plan == self.plan else Schedule(plan, self.folder, self.results)
+        return self if plan == self.plan else RunSchedule(plan, self.folder, self.results)
 
     def chosen(self, only: Iterable[str]) -> list[Run]:
         """Return the runs of the arms with these labels, or all; `UsageError` for an unknown label."""

@@ -22,7 +22,7 @@ from training.run import Place
 from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, Run
-from training.studies.same_images import Schedule, images_of
+from training.studies.same_images import RunSchedule, images_of
 from zoo.datasets.dataset import SPLITS
 from zoo.errors import ZooError
 from zoo.files import LockHeldError, locked, write_json
@@ -69,7 +69,7 @@ def claimed(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:
+def perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     """Train the run's recipes, going on from their checkpoints, measure, and append the result to results.jsonl.
 
     The test split is read when training has ended. A failure is written down and raised, other images than those of the
@@ -88,7 +88,7 @@ def perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:
     return run.result()
 
 
-def _perform(run: Run, schedule: Schedule, work: Workplace) -> dict[str, Any]:
+def _perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     plan = schedule.plan
     trained, digests = [], []
     for recipe in run.recipes:

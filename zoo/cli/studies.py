@@ -17,7 +17,7 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from training.studies.plan import Plan
     from training.studies.runner import Tally
-    from training.studies.same_images import Schedule
+    from training.studies.same_images import RunSchedule
     from training.studies.search import Search
     from training.studies.single import Workplace
     from training.studies.study import Study
@@ -131,11 +131,11 @@ def run(
         print(text, file=sys.stderr)
     from training.studies.on_data import on_data  # torch, after the arguments are checked
     from training.studies.runner import ready
-    from training.studies.same_images import Schedule
+    from training.studies.same_images import RunSchedule
 
     folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
     plans = [plan_of(each, dataset, seeds, select, settings or (), data, only or ()) for each in studies]
-    schedules = [Schedule(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
+    schedules = [RunSchedule(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
     workplaces = ready(schedules, data, device, only or [], others or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, workplaces, only or [], others or [], Output(as_json, quiet))
@@ -189,7 +189,7 @@ def study_folder(study: Study, dataset: str, out: Path | None = None, alone: boo
 
 
 def _perform(
-    schedules: Sequence[Schedule],
+    schedules: Sequence[RunSchedule],
     workplaces: Sequence[Workplace],
     only: list[str],
     others: list[Path],
@@ -205,7 +205,7 @@ def _perform(
     return _finish(outcomes, output)
 
 
-def _report(schedule: Schedule, tally: Tally, output: Output) -> dict[str, Any]:
+def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, Any]:
     """Write the report of the finished runs, print it, and return the outcome for `--json`."""
     from training.studies.render import as_markdown, to_json, write_report
     from training.studies.report import report_of
@@ -260,7 +260,7 @@ def resume(
     """continue a study, and report on it"""
     from training.studies.on_data import on_data
     from training.studies.runner import Tally, ready
-    from training.studies.same_images import Schedule
+    from training.studies.same_images import RunSchedule
     from training.studies.search import PLAN, read_search
 
     folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
@@ -270,7 +270,7 @@ def resume(
         found = read_search(folders[0])
         return perform_search(found, folders[0], None if only_report else search_workplace(found, data, device), output)
     more = [] if only_report else only or []
-    schedules = [Schedule(on_data(wanted_plan(folder, more)), folder) for folder in folders]
+    schedules = [RunSchedule(on_data(wanted_plan(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
     workplaces = ready(schedules, data, device, only or [], others or [])

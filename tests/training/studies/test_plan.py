@@ -22,7 +22,7 @@ from training.studies.plan import Plan, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
 from training.studies.report import report_of
 from training.studies.results_file import RESULTS
-from training.studies.same_images import Schedule
+from training.studies.same_images import RunSchedule
 from training.studies.search import Search
 from training.studies.study import Study
 from training.studies.table import study_of
@@ -55,7 +55,7 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
     write_plan(only(whole, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
     assert wanted_plan(tmp_path, []).only == ("contrastive",)
-    assert Schedule(wanted_plan(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
+    assert RunSchedule(wanted_plan(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
     assert write_plan(whole, tmp_path).only == ()
     assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
     with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):

@@ -24,7 +24,7 @@ from training.studies.report import report_of
 from training.studies.results_file import RESULTS, Result, Results
 from training.studies.reuse import adopt
 from training.studies.runner import Tally, carry_out, ready, run_all
-from training.studies.same_images import Schedule, images_of
+from training.studies.same_images import RunSchedule, images_of
 from training.studies.single import claimed, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
@@ -43,7 +43,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
     work = workplace(torch.device("cpu"), plan.data)
-    schedule = Schedule(plan, folder)
+    schedule = RunSchedule(plan, folder)
     return run_all(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
 
@@ -138,7 +138,7 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
             assert time.monotonic() < deadline
             time.sleep(0.005)
         work = workplace(torch.device("cpu"), plan.data)
-        tally = run_all(Schedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
+        tally = run_all(RunSchedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
     finally:
         other.kill()
         other.join()
@@ -190,7 +190,9 @@ def test_test_images_are_not_read_before_training_has_ended(
     monkeypatch.setattr(single, "train_network", watched)
     plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
     first = plan.runs(tmp_path)[:1]
-    assert len(run_all(Schedule(plan, tmp_path), first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    assert (
+        len(run_all(RunSchedule(plan, tmp_path), first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    )
     assert opened == ["train", "test", "train"]
 
 
@@ -255,9 +257,9 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     runs = other.runs(tmp_path / "two")
     runs[0].folder.mkdir(parents=True)
     (runs[0].folder / FAILURE).write_text("{}")
-    assert adopt(Schedule(other, tmp_path / "two"), runs, tmp_path / "one") == 2
+    assert adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 2
     assert not (runs[0].folder / FAILURE).exists()
-    assert adopt(Schedule(other, tmp_path / "two"), runs, tmp_path / "one") == 0
+    assert adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 0
     tally = go(other, tmp_path / "two")
     assert [run.title for run in tally.before] == ["pairs, seed 0", "pairs, seed 1"]
     assert [run.title for run in tally.done] == ["ms, seed 0", "ms, seed 1"]
@@ -265,9 +267,9 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert result["arm"] == "pairs"
     assert result["from"] == f"{tmp_path / 'one'}: contrastive/seed-0"
     more = dataclasses.replace(other, study=dataclasses.replace(other.study, measures=(R1, Measure("nmi"))))
-    assert adopt(Schedule(more, tmp_path / "three"), more.runs(tmp_path / "three"), tmp_path / "one") == 0
+    assert adopt(RunSchedule(more, tmp_path / "three"), more.runs(tmp_path / "three"), tmp_path / "one") == 0
     with raises(UsageError, "no-finished-runs"):
-        adopt(Schedule(other, tmp_path / "two"), runs, tmp_path)
+        adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path)
 
 
 def test_recipes_are_resolved_and_results_are_read_once(
@@ -297,7 +299,7 @@ def test_recipes_are_resolved_and_results_are_read_once(
     monkeypatch.setattr(arms, "_select", built)
     monkeypatch.setattr(Results, "_parse", parsed)
     arms._seeded.cache_clear()
-    asked = Schedule(toys.plan(data, seeds=3), tmp_path)
+    asked = RunSchedule(toys.plan(data, seeds=3), tmp_path)
     (work,) = ready([asked])
     schedule = asked.begin()
     assert len(carry_out(schedule, work, say=[].append).done) == 6
@@ -311,7 +313,7 @@ def test_recipes_are_resolved_and_results_are_read_once(
 
 def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, seeds=1)
-    here, there = Schedule(plan, tmp_path), Schedule(plan, tmp_path)
+    here, there = RunSchedule(plan, tmp_path), RunSchedule(plan, tmp_path)
     first, second = here.runs
     here.check_images(first, {("glyphs",): "11111111"})
     assert len(run_all(there, there.runs[:1], workplace(torch.device("cpu"), plan.data), [].append).done) == 1
@@ -335,7 +337,7 @@ def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_da
     folder, settings = tmp_path / "study", ("data.validation=0.25",)
     plan = write_plan(toys.plan(data, 2, (selection,), settings), folder)
     work = workplace(torch.device("cpu"), plan.data)
-    run_all(Schedule(plan, folder), plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
+    run_all(RunSchedule(plan, folder), plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
     changed = write_plan(toys.plan(other_data, 2, (selection,), settings), folder)
     tally = go(changed, folder)
     assert (len(tally.before), len(tally.done), len(tally.failed)) == (2, 0, 2)
@@ -348,9 +350,9 @@ def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, o
     here, there = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
     go(there, tmp_path / "there")
     first = here.runs(tmp_path / "here")
-    run_all(Schedule(here, tmp_path / "here"), first[:1], workplace(torch.device("cpu"), here.data), [].append)
+    run_all(RunSchedule(here, tmp_path / "here"), first[:1], workplace(torch.device("cpu"), here.data), [].append)
     with raises(TrainingError, "other-images"):
-        adopt(Schedule(here, tmp_path / "here"), first, tmp_path / "there")
+        adopt(RunSchedule(here, tmp_path / "here"), first, tmp_path / "there")
     assert not first[1].finished
 
 
@@ -359,7 +361,7 @@ def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data
     go(plan, tmp_path)
     toys.change(plan.runs(tmp_path)[1], data=["00000000"])
     with raises(TrainingError, "other-images"):
-        Schedule(plan, tmp_path).check_finished()
+        RunSchedule(plan, tmp_path).check_finished()
 
 
 def test_copies_are_trained_each_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:

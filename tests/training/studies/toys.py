@@ -13,7 +13,7 @@ from PIL import Image
 from training.studies.plan import Plan, Run
 from training.studies.results_file import RESULTS, Results
 from training.studies.runner import run_all
-from training.studies.same_images import Schedule
+from training.studies.same_images import RunSchedule
 from training.studies.single import workplace
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes
@@ -62,7 +62,7 @@ def plan(data: Path, seeds: int = 2, selections: tuple[str, ...] = ("last",), se
 def run_study(data: Path, folder: Path) -> None:
     """Run six seeds of the study, in a process of its own."""
     torch.set_num_threads(1)
-    schedule = Schedule(plan(data, seeds=6), folder)
+    schedule = RunSchedule(plan(data, seeds=6), folder)
     run_all(schedule, schedule.runs, workplace(torch.device("cpu"), str(data)), lambda line: None)
 
 
