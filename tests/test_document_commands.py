@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,8 +97,7 @@ class Sandbox:
     galleries: Path
     variables: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
-    services: dict[str, str] = field(default_factory=dict)
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    services: dict[str, tuple[str, subprocess.Popen[str]]] = field(default_factory=dict)
 
     def run(self, block: Block) -> None:
         """Run the lines of a block; raise AssertionError for a command that fails."""
@@ -122,9 +120,8 @@ class Sandbox:
             here[name] = self._expand(value)
         words = [self._expand(word) for word in words]
         if words[:2] == ["zoo", "serve"]:
-            with self._serving(words[2:], here):
-                return
-        if words[0] == "zoo":
+            self._serve(words[2:], here)
+        elif words[0] == "zoo":
             self._zoo(words[1:])
         elif words[0] == "curl":
             self._curl(words[1:])
@@ -175,48 +172,41 @@ class Sandbox:
         exec(compile(source, "a block", "exec"), names)
 
     def service(self, kind: str) -> str:
-        """Return the URL of a service of this page, started when it is first needed."""
+        """Return the URL of the page's last service of this kind; start one if the page shows none."""
         if kind not in self.services:
-            gallery = self.galleries / ("texts" if kind == "text" else "pictures")
-            copy = Path(shutil.copytree(gallery, self.folder / f"served-{kind}"))
-            where = f"birds={copy}" if kind == "collections" else str(copy)
-            self.services[kind] = self._start([where], {"ZOO_SERVE_WRITE_KEYS": KEY})
-        return self.services[kind]
+            gallery = "texts" if kind == "text" else "pictures"
+            self._start(kind, [str(shutil.copytree(self.galleries / gallery, self.folder / f"served-{kind}"))], {})
+        return self.services[kind][0]
 
-    @contextmanager
-    def _serving(self, words: list[str], environment: dict[str, str]) -> Iterator[str]:
-        """Run `zoo serve` until it is ready, and end it."""
-        url = self._start(words, environment)
-        try:
-            yield url
-        finally:
-            self._end(self.processes.pop())
+    def _serve(self, words: list[str], environment: dict[str, str]) -> None:
+        """Run `zoo serve` as the page shows it, until the page shows another service or ends."""
+        kind = "collections" if any("=" in word for word in words) else "own"
+        if kind in self.services:
+            self._end(kind)
+        self._start(kind, words, environment)
 
-    def _start(self, words: list[str], environment: dict[str, str]) -> str:
+    def _start(self, kind: str, words: list[str], environment: dict[str, str]) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
             [sys.executable, "-m", "zoo.cli.main", "serve", *words, "--port", "0"],
             cwd=self.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-                **environment,
-            },
+            env={**os.environ, "PYTHONPATH": path, **environment},
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.processes.append(process)
         assert process.stdout
+        self.services[kind] = "", process
         found = re.search(r"http://[\d.:]+", process.stdout.readline())
         assert found, f"zoo serve {shlex.join(words)} ended"
-        return found[0]
+        self.services[kind] = found[0], process
 
     def close(self) -> None:
         """End all services of the page."""
-        while self.processes:
-            self._end(self.processes.pop())
+        for kind in list(self.services):
+            self._end(kind)
 
-    @staticmethod
-    def _end(process: subprocess.Popen[str]) -> None:
+    def _end(self, kind: str) -> None:
+        _, process = self.services.pop(kind)
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
         if process.stdout:
