@@ -44,6 +44,38 @@ def where_it_fits(make: Callable[[str], T]) -> T | None:
         return None
 
 
+def chunks_that_fit(
+    total: int, size: int, compute: Callable[[slice], T], instead: Callable[[slice], T] | None = None
+) -> Iterator[tuple[slice, T]]:
+    """Yield consecutive chunks of `total` rows with their results; chunks that do not fit into memory are halved.
+
+    Args:
+        total: The number of rows.
+        size: The number of rows of the first chunks.
+        compute: Computes a chunk; it may raise `torch.OutOfMemoryError`.
+        instead: Makes the result of a single row that does not fit.
+
+    Raises:
+        torch.OutOfMemoryError: A single row does not fit, and `instead` is None.
+    """
+    import torch
+
+    start = 0
+    while start < total:
+        rows = slice(start, min(start + size, total))
+        try:
+            result = compute(rows)
+        except torch.OutOfMemoryError:
+            if size > 1:
+                size //= 2
+                continue
+            if instead is None:
+                raise
+            result = instead(rows)
+        yield rows, result
+        start = rows.stop
+
+
 def sent(rows: np.ndarray, place: str) -> Tensor:
     """The rows on the device, piece by piece: they may be a memory-mapped file that cannot be written."""
     import torch

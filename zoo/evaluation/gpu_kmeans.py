@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from zoo.evaluation import gpu
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PRODUCTS = 2**27
 """How many products a chunk of points has: half a gigabyte, and chosen points are copied beside."""
@@ -30,18 +35,14 @@ class GpuPoints:
         labels, nearest = np.empty(number, np.int64), np.empty(number, np.float32)
         there = gpu.sent(centres, self._place)
         halves = (there * there).sum(dim=1) / 2
-        size, start = max(1, min(number, _PRODUCTS // len(centres))), 0
-        while start < number:
-            part = slice(start, min(start + size, number))
-            try:
-                rows = self._points[part if chosen is None else torch.from_numpy(chosen[part]).to(self._place)]
-                with torch.autocast(there.device.type, enabled=False), gpu.full_precision():
-                    best = (rows @ there.T).sub_(halves).max(dim=1)
-            except torch.OutOfMemoryError:
-                if size == 1:
-                    raise
-                size //= 2
-                continue
-            labels[part], nearest[part] = best.indices.cpu().numpy(), best.values.cpu().numpy()
-            start = part.stop
+
+        def best_of(part: slice) -> tuple[Tensor, Tensor]:
+            rows = self._points[part if chosen is None else torch.from_numpy(chosen[part]).to(self._place)]
+            with torch.autocast(there.device.type, enabled=False), gpu.full_precision():
+                best = (rows @ there.T).sub_(halves).max(dim=1)
+            return best.indices, best.values
+
+        size = max(1, min(number, _PRODUCTS // len(centres)))
+        for part, (indices, values) in gpu.chunks_that_fit(number, size, best_of):
+            labels[part], nearest[part] = indices.cpu().numpy(), values.cpu().numpy()
         return labels, nearest

@@ -31,20 +31,14 @@ class GpuRanks:
 
     def of(self, relatives: Callable[[int], np.ndarray], leave_one_out: bool) -> Iterator[np.ndarray]:
         """For each query the ranks, from 1, of its relatives, which are gallery rows: int64 [R], in their order."""
-        import torch
 
-        step, start = max(1, _PRODUCTS // len(self._gallery)), 0
-        while start < len(self._queries):
-            asked = [relatives(query) for query in range(start, min(start + step, len(self._queries)))]
-            try:
-                ranks = self._ranks(start, _padded(asked), leave_one_out)
-            except torch.OutOfMemoryError:
-                if step == 1:
-                    raise
-                step //= 2
-                continue
-            yield from (row[: len(rows)] for row, rows in zip(ranks, asked, strict=True))
-            start += len(asked)
+        def ranks_of(queries: slice) -> list[np.ndarray]:
+            wanted = [relatives(query) for query in range(queries.start, queries.stop)]
+            ranks = self._ranks(queries.start, _padded(wanted), leave_one_out)
+            return [row[: len(rows)] for row, rows in zip(ranks, wanted, strict=True)]
+
+        for _, ranks in gpu.chunks_that_fit(len(self._queries), max(1, _PRODUCTS // len(self._gallery)), ranks_of):
+            yield from ranks
 
     def _ranks(self, start: int, table: np.ndarray, leave_one_out: bool) -> np.ndarray:
         """table: int64 [c, R], of the queries from `start` on; what is 0 beyond a query's relatives is counted, too."""

@@ -43,21 +43,16 @@ class GpuSearch:
         products of each row are summed again; where the lowest of these lies within the slack of the k-th, others may
         do so too, and the row is not proven; neither is one for which alone there is no room.
         """
-        import torch
+
+        def nearest_of(rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            return self._nearest(rows, k, slack[rows], exclude_self)
+
+        def unproven(_: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            return np.empty((1, k), np.float32), np.empty((1, k), np.int64), np.ones(1, np.bool_)
 
         size = max(1, min(chunk or len(self._queries), _PRODUCTS // len(self._gallery)))
-        start = 0
-        while start < len(self._queries):
-            rows = slice(start, min(start + size, len(self._queries)))
-            try:
-                found = self._nearest(rows, k, slack[rows], exclude_self)
-            except torch.OutOfMemoryError:
-                if size > 1:
-                    size //= 2
-                    continue
-                found = np.empty((1, k), np.float32), np.empty((1, k), np.int64), np.ones(1, np.bool_)
-            yield rows, *found
-            start = rows.stop
+        for rows, neighbours in gpu.chunks_that_fit(len(self._queries), size, nearest_of, unproven):
+            yield rows, *neighbours
 
     def _nearest(
         self, rows: slice, k: int, slack: np.ndarray, exclude_self: bool
