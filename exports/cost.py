@@ -12,8 +12,8 @@ import numpy as np
 
 from exports.parity import Run
 from zoo.cards import Card
-from zoo.datasets import DATASETS
-from zoo.datasets.dataset import FOLDER, WHOLE, Dataset
+from zoo.data import DATASETS
+from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, ZooError
 from zoo.evaluation.metrics import PerQuery

@@ -26,7 +26,7 @@ from zoo.cards import Card, read_card
 from zoo.contents import check_files
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
-from zoo.parity import FILE as PARITY
+from zoo.parity import PARITY_FILE as PARITY
 from zoo.parity import misplaced
 
 

@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image
 
 from zoo.cards import Card
+from zoo.data import DATASETS
+from zoo.data import load as load_dataset
+from zoo.data.dataset import FOLDER, WHOLE
+from zoo.data.folder import is_parted, list_unlabelled
+from zoo.data.images import ImageLike
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
-from zoo.datasets import DATASETS
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import FOLDER, WHOLE
-from zoo.datasets.folder import is_parted, list_unlabelled
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
 from zoo.golden import read_golden
 from zoo.held_out import read_record, split_for
-from zoo.images import ImageLike
 from zoo.paths import expand
-from zoo.preprocessing import Preprocessing, to_pixels
 
 CALIBRATION = 128
 HELD_OUT = 61

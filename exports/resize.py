@@ -1,4 +1,4 @@
-"""Resizing inside the graph: an image of any height and width in, the pixels of `zoo.preprocessing` out.
+"""Resizing inside the graph: an image of any height and width in, the pixels of `zoo.data.preprocessing` out.
 
 Pillow's resampling (Pillow, src/libImaging/Resample.c), written as ONNX operators: for each output pixel the taps
 within the filter's support, weighted and normalised, first along the width and then along the height, rounded after
@@ -23,10 +23,10 @@ from onnxscript.onnx_opset import opset20
 from onnxscript.onnx_types import UINT8
 
 from exports.parity import Run
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
 from zoo.floors import RESIZE_FLOOR
 from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
-from zoo.preprocessing import Preprocessing, to_pixels
 
 op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
 

@@ -19,7 +19,8 @@ from serving.galleries import GALLERY, MODEL, from_environment
 from zoo.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from zoo.images import Limits
+    from zoo.data.images import Limits
+
 
 PREFIX = "ZOO_SERVE_"
 HOSTS = "ZOO_SERVE_HOSTS"
@@ -116,7 +117,7 @@ class Configuration:
 
     @property
     def limits(self) -> Limits:
-        from zoo.images import Limits
+        from zoo.data.images import Limits
 
         return Limits(self.max_bytes, self.max_pixels)
 

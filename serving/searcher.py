@@ -16,13 +16,13 @@ from serving.gallery import Gallery, Hit
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.metrics import stage
 from serving.models import Models
+from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
+from zoo.data.preprocessing import to_pixels
 from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
 from zoo.evaluation.calibration import Calibration
 from zoo.floors import GOLDEN_FLOORS
 from zoo.golden import FILE, read_golden
-from zoo.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
-from zoo.preprocessing import to_pixels
 from zoo.text import read_golden as read_golden_texts
 
 MAX_DRAFT = 2**16

@@ -21,13 +21,13 @@ from serving.gallery import Gallery
 from serving.gallery.items import Block
 from serving.gallery.measuring import codes_of, without_own
 from serving.gallery.segment import NOTHING
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
+from zoo.data.images import ImageLike
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import searched
 from zoo.evaluation.metrics import measure_hits
-from zoo.images import ImageLike
 from zoo.loading import find, load
 from zoo.onnx_runtime import FILES
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from zoo.cards import Card, Head
+from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.golden import write_golden
-from zoo.preprocessing import Preprocessing
 
 CARD = Card(
     name="toy-conv4-noise",

@@ -28,7 +28,7 @@ from exports.text import attach
 from tests import text_toys
 from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.datasets import glyphs
+from zoo.data import glyphs
 from zoo.loading import load
 
 ROOT = Path(__file__).parent.parent

@@ -88,7 +88,7 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     import torch
 
     from zoo.cards import read_card
-    from zoo.datasets import load as load_dataset
+    from zoo.data import load as load_dataset
     from zoo.embedder import Embedder
     from zoo.loading import find
     from zoo.network import Network, PixelNetwork, load_network

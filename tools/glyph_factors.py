@@ -20,7 +20,7 @@ from training.studies.compare import SEEDED
 from training.studies.factors import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
-from zoo import datasets
+from zoo import data
 from zoo.cards import read_card
 from zoo.console import print_json
 from zoo.data.decode import batches
@@ -73,7 +73,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     On the test split of glyphs, whose classes no model has seen.
     """
-    dataset = datasets.load("glyphs", "test")
+    dataset = data.load("glyphs", "test")
     heads = embed_heads(folder, dataset.images)
     first = next(iter(heads))
     report: dict[str, Any] = {}

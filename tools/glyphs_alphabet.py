@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter, features
 
-from zoo.datasets.glyphs import ALPHABET
-from zoo.datasets.glyphs_fonts import FACES, font_file, ink
-from zoo.datasets.glyphs_render import MAX_ANGLE
+from zoo.data.glyphs import ALPHABET
+from zoo.data.glyphs_render import FACES, MAX_ANGLE, font_file, ink
 from zoo.files import sha256_of, write_json
 
 THRESHOLD = 0.805

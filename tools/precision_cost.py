@@ -24,7 +24,7 @@ import numpy as np
 from tools.export_families import DOCS, hardware
 from training.studies.statistics import interval_over_seeds
 from zoo.cards import read_card
-from zoo.datasets import load as load_dataset
+from zoo.data import load as load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.files import read_json, write_bytes, write_json

@@ -33,14 +33,20 @@ from training.settings import override
 from zoo import paths
 from zoo.cards import read_card
 from zoo.console import print_json, print_table
-from zoo.datasets import cars, cifar100, cub, inshop, sop
+from zoo.data import cifar100, retrieval_sets
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
 from zoo.registry import recipes as catalogue
 
 PAPERS = (revisiting, sharing, diva, group, reality)
 
-DATASETS = {"cub": cub, "cars": cars, "sop": sop, "inshop": inshop, "cifar100": cifar100}
+DATASETS = {
+    "cub": retrieval_sets,
+    "cars": retrieval_sets,
+    "sop": retrieval_sets,
+    "inshop": retrieval_sets,
+    "cifar100": cifar100,
+}
 TRAIN_IMAGES = {name: module.EXPECTED["train"].images for name, module in DATASETS.items()}
 
 FORWARD = 1 / 3

@@ -31,9 +31,10 @@ from training.run import Place
 from training.samplers import Sampler
 from training.samplers.create import create_sampler
 from training.trackers import check_trackers, create_trackers
-from zoo import datasets, paths
+from zoo import data as datasets
+from zoo import paths
 from zoo.cards import Card, read_card
-from zoo.datasets.dataset import WHOLE, Dataset
+from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.held_out import split_for
 from zoo.loading import find

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from training.recipe import Data, Recipe
-from zoo import datasets
+from zoo import data as datasets
+from zoo.data.dataset import Dataset
 from zoo.data.decode import Decoded, Squares, decode
-from zoo.datasets.dataset import Dataset
 from zoo.errors import RecipeError
 
 
@@ -147,7 +147,7 @@ def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
 
 def golden_images(dataset: Dataset, rows: np.ndarray, count: int = 4) -> list[np.ndarray]:
     """A few of these images as uint8 [H, W, 3], as they are before preprocessing, for the golden check."""
-    from zoo.images import open_image
+    from zoo.data.images import open_image
 
     chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
     return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in chosen]

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.preprocessing import Preprocessing
 
 Forward = Callable[[Tensor, "nn.Module | None"], Tensor]
 

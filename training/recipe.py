@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from zoo.cards import NAME, Head, refused_heads
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.preprocessing import Preprocessing
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
@@ -33,7 +33,7 @@ def _check(holds: object, key: str, value: object, expected: str) -> None:
 class Data:
     """Which images, and which of the training classes are held out for validation.
 
-    dataset: a name in `zoo.datasets`.
+    dataset: a name in `zoo.data`.
     turns: 1, or 4 where the quarter turns of a class's images are further classes (Omniglot's custom since
         Santoro et al. 2016, Meta-learning with memory-augmented neural networks, section 4.1).
     validation: the share of training classes that is held out to select the epoch; 0 trains on all and keeps the last.

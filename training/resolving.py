@@ -9,7 +9,7 @@ from training.recipe import Ensemble, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.settings import override
 from training.tables import check, with_defaults
-from zoo import datasets
+from zoo import data
 from zoo.errors import RecipeError, nearest
 
 
@@ -106,7 +106,7 @@ def check_names(recipe: Recipe) -> None:
     """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know,
     for heads that no network can have and for batches that a task cannot learn from.
     """
-    datasets.check_name(recipe.data.dataset)
+    data.check_name(recipe.data.dataset)
     from training.losses import LOSSES
     from training.methods import METHODS
     from training.miners import MINERS

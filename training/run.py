@@ -27,9 +27,9 @@ from training.minibatch import Minibatch
 from training.optimizers import create_optimizer, learning_rate_factor
 from training.processes import Processes
 from training.recipe import Augmentation, Recipe
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 from zoo.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
-from zoo.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

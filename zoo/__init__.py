@@ -9,20 +9,18 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zoo import cards, errors
 from zoo.embedder import Embedder
 from zoo.errors import ZooError
 from zoo.loading import load
 from zoo.models.backbones import register_with_timm
 
 if TYPE_CHECKING:
-    from zoo import datasets as datasets
-    from zoo import evaluation as evaluation
     from zoo.baselines.saving import baseline
     from zoo.catalogue import info, list_models
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.publication import Publication
     from zoo.hub.publish import push
+
 
 # ONNX Runtime from 1.29 on reports models and machine to its makers unless told not to, before it is imported first.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

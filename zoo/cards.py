@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, nearest
 from zoo.files import read_json, write_json
-from zoo.preprocessing import Preprocessing
 
 SCHEMA = 3
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, write_json
 from zoo.network import build_trunk, check_architecture, timm_config, weights_of
-from zoo.preprocessing import Preprocessing
 from zoo.pretrained import CONFIG, PUBLISHED, WEIGHTS, Weights
 
 

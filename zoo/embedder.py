@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from zoo.cards import Card
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ImageError, ModelFolderError, UsageError
 from zoo.paths import is_folder
-from zoo.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
-    from zoo.images import ImageLike
+    from zoo.data.images import ImageLike
     from zoo.text import TextTower
 
 
@@ -117,7 +117,7 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
     if isinstance(images, str | os.PathLike) and is_folder(images):
         raise UsageError(
             f"{os.fspath(images)!r} is a folder, and embed takes images: paths of image files, bytes, PIL images or "
-            "uint8 arrays. All images of a folder are embedded by: from zoo.datasets.folder import list_images; "
+            "uint8 arrays. All images of a folder are embedded by: from zoo.data.folder import list_images; "
             f"model.embed(list_images({os.fspath(images)!r}))"
         )
     from PIL import Image

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from zoo.cards import Card
+from zoo.data import load as load_dataset
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
-from zoo.datasets.folder import digest_of
+from zoo.data.folder import digest_of
 from zoo.errors import DatasetError
 from zoo.files import read_object
 
@@ -53,7 +53,7 @@ def split_for(folder: Path, card: Card, name: str, split: str, data: str | Path 
     """The split of the data set `name` that the model in `folder` is measured on.
 
     Where it was made of a folder of pictures and `data` is a folder (or table) that is not parted and holds the classes
-    that its record names for the split, these are; else what `zoo.datasets.load` gives, whose errors are raised.
+    that its record names for the split, these are; else what `zoo.data.load` gives, whose errors are raised.
     """
     record = read_record(folder) if name == card.dataset == FOLDER and split in SPLITS else None
     if record is None:

@@ -74,7 +74,7 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
 
 def _read_pillow() -> None:
     """What turns images into pixels, and the usual formats, which Pillow reads at its first image otherwise."""
-    import_module("zoo.images")
+    import_module("zoo.data.images")
     import_module("PIL.Image").preinit()
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from zoo.cards import Card, Head, refused_heads
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
-from zoo.preprocessing import Preprocessing
 from zoo.pretrained import CONFIG, Weights, read_weights
 from zoo.pretrained import WEIGHTS as TRUNK
 

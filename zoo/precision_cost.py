@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import ImageError
 from zoo.evaluation.evaluate import embedded, searched

@@ -10,9 +10,9 @@ from zoo.cards import Card, read_card
 from zoo.errors import ModelFolderError
 from zoo.files import read_json
 from zoo.onnx_runtime import VARIANTS
-from zoo.parity import FILE as PARITY
+from zoo.parity import PARITY_FILE as PARITY
 from zoo.parity import misplaced, read_parity
-from zoo.results import FILE as RESULTS
+from zoo.results import RESULTS_FILE as RESULTS
 from zoo.results import Check, read_results
 
 RECIPE = "recipe.json"

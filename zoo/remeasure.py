@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.cards import read_card
-from zoo.datasets.dataset import FOLDER, WHOLE
+from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.held_out import Found, split_for
@@ -66,7 +66,7 @@ def remeasure(
         except ZooError as error:
             yield Check(name, False, str(error))
         else:
-            yield _compared(name, result, again, known.same is not False)
+            yield _compare_scores(name, result, again, known.same is not False)
 
 
 def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ def unparted(split: str, whole: Found, measured: str = "the card's scores") -> s
     return f"{why}; {measured} are of its {split} split"
 
 
-def _compared(name: str, result: Mapping[str, Any], again: Evaluation, same: bool) -> Check:
+def _compare_scores(name: str, result: Mapping[str, Any], again: Evaluation, same: bool) -> Check:
     """Only what is measured again without further groups of metrics is compared. same: False where the images are known
     to be others, whose scores may well be others, too."""
     if "queries" in result and again.queries != result["queries"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.cards import read_card
-from zoo.datasets.dataset import FOLDER, WHOLE
+from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.held_out import Found, split_for
@@ -54,7 +54,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
             about = str(said["dataset"]), str(said["split"])
             known, before = found(*about), fp32(*about)
             after = retrieval(known.dataset, load(folder, "onnx", precision), progress)
-            yield _compared(name, said, _again(known, *before, after, precision), precision)
+            yield _compare_cost(name, said, _again(known, *before, after, precision), precision)
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
@@ -77,7 +77,7 @@ def _again(known: Found, fp32: PerQuery, unreadable: int, variant: PerQuery, pre
     return {**cost, "unreadable": unreadable, "same": known.same is not False}
 
 
-def _compared(name: str, said: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> Check:
+def _compare_cost(name: str, said: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> Check:
     if again["queries"] != said["queries"]:
         unread = f" ({again['unreadable']} unreadable left out)" if again["unreadable"] else ""
         counts = f"{again['queries']} queries{unread}, the costs are of {said['queries']}"

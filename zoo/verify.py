@@ -14,16 +14,16 @@ from zoo.cards import Card, read_card
 from zoo.config import FILE as CONFIG
 from zoo.config import check_config
 from zoo.contents import check_files, pickles_in, weight_files
+from zoo.data.images import open_image
 from zoo.errors import ModelFolderError, ZooError
 from zoo.files import sha256_of
 from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.golden import FILE as GOLDEN
 from zoo.golden import read_golden
-from zoo.images import open_image
 from zoo.loading import load
 from zoo.onnx_runtime import FILES, RESIZING, open_resizing
 from zoo.onnx_weights import check_weights
-from zoo.parity import FILE as PARITY
+from zoo.parity import PARITY_FILE as PARITY
 from zoo.parity import contradictions, read_parity
 from zoo.results import Check
 from zoo.text import GOLDEN as GOLDEN_TEXT

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pillow
 
+from zoo.data.images import open_image
 from zoo.errors import GalleryError, ServiceError, UsageError
-from zoo.images import open_image
 
 Image = bytes | str | Path | Pillow.Image | np.ndarray
 """An image file: its bytes, or where it lies. Or one in memory, as `zoo.embedder.Embedder` takes it: a PIL image or a

@@ -15,9 +15,9 @@ from serving.gallery.gallery import model_at
 from serving.models import Models
 from serving.searcher import Searcher
 from zoo.cards import Card
+from zoo.data.images import Limits
 from zoo.embedder import Embedder
 from zoo.errors import ModelMismatchError, ZooError
-from zoo.images import Limits
 
 
 class Following:

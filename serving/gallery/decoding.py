@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from serving.gallery.thumbnails import Thumbnail, make_thumbnail, side_needed
-from zoo.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
-from zoo.preprocessing import Preprocessing, to_pixels
+from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
+from zoo.data.preprocessing import Preprocessing, to_pixels
 
 _JPEG = b"\xff\xd8"
 

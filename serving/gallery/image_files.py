@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.data.folder import list_files
+from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.data.table import LabelFile, is_table, place_of
-from zoo.datasets.folder import list_files
 from zoo.errors import ImageError, ImageTooLargeError, UsageError
-from zoo.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.paths import expand
 
 _NAMED = 20
@@ -33,7 +33,7 @@ class ImageFile:
 
 
 def find_images(folder: Path, but: Sequence[Path] = ()) -> tuple[list[ImageFile], dict[str, int]]:
-    """The image files below `folder`, as a data set of that folder has them (zoo.datasets.folder), and how many files
+    """The image files below `folder`, as a data set of that folder has them (zoo.data.folder), and how many files
     of other kinds lie there, by their suffix ("" for none), the most frequent first; not `but`, nor what lies below.
 
     The label is the folder part of the path below `folder`, None for what lies at the top.

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.gallery.items import Item
-from zoo.images import DEFAULT_LIMITS
+from zoo.data.images import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from serving.gallery.gallery import Gallery
+
 
 FOLDERS = "folders"
 """The gallery's state that names the folders that were indexed into it."""

@@ -26,11 +26,11 @@ from serving.gallery.rows import blob_of
 from serving.gallery.shadow import Made
 from serving.gallery.store import Store
 from zoo.data.decode import map_in_threads
+from zoo.data.images import open_image
+from zoo.data.preprocessing import to_pixels
 from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ZooError
 from zoo.files import write_bytes
-from zoo.images import open_image
-from zoo.preprocessing import to_pixels
 
 AHEAD = 256
 """At most this many images are decoded ahead of the network."""

@@ -29,7 +29,7 @@ def side_needed(size: tuple[int, int]) -> int:
 
 
 def make_thumbnail(image: Image.Image) -> Thumbnail:
-    """The thumbnail of an upright 8-bit image of mode L or RGB, as `zoo.images.open_image` gives it."""
+    """The thumbnail of an upright 8-bit image of mode L or RGB, as `zoo.data.images.open_image` gives it."""
     if max(image.size) <= LOSSLESS_SIDE:
         return _encode(image, "PNG", optimize=True)
     small = image.copy()

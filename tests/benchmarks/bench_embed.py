@@ -34,6 +34,7 @@ from tests.benchmarks.figures import Figure, print_figures, write_figures
 if TYPE_CHECKING:
     from zoo.embedder import Embedder
 
+
 SIDES = 1024, 768
 
 SHARES = {"fp32": 0.9, "int8": 0.8}
@@ -67,7 +68,7 @@ def photographs(folder: Path, count: int, different: int = 40) -> list[Path]:
 def resnet50(folder: Path) -> None:
     from tests.models import make_model
     from zoo.cards import Card, Head
-    from zoo.preprocessing import Preprocessing
+    from zoo.data.preprocessing import Preprocessing
 
     card = Card(
         name="bench-resnet50",

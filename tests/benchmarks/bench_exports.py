@@ -30,9 +30,9 @@ from tests.benchmarks.figures import Figure, print_figures, write_figures
 from tests.benchmarks.torch_forms import torch_forms, unavailable
 from tests.models import CARD, make_model
 from zoo.cards import Card, Head
+from zoo.data.preprocessing import Preprocessing
 from zoo.network import PixelNetwork, load_network
 from zoo.onnx_runtime import INPUT, OUTPUT, open_session
-from zoo.preprocessing import Preprocessing
 
 Run = Callable[[np.ndarray], np.ndarray]
 

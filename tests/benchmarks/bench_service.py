@@ -97,7 +97,7 @@ from pathlib import Path
 
 import faiss, numpy as np
 from zoo.loading import load
-from zoo.preprocessing import to_pixels
+from zoo.data.preprocessing import to_pixels
 
 model, rows = load(sys.argv[1], runtime="onnx", precision=sys.argv[7]), np.load(sys.argv[2])
 images = [path.read_bytes() for path in sorted(Path(sys.argv[3]).iterdir())[:int(sys.argv[4])]]

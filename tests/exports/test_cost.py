@@ -16,10 +16,10 @@ from exports.parity import measure
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from zoo.cli.export import parity_lines
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
+from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, UsageError
 from zoo.evaluation import per_query
-from zoo.preprocessing import to_pixels
 
 CLASSES, EACH = 6, 4
 LABELS = np.repeat(np.arange(CLASSES), EACH)

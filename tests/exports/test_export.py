@@ -24,12 +24,12 @@ from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
 from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import sha256_of
 from zoo.floors import EXPORT_FLOORS
 from zoo.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
 from zoo.paths import SHIPPED
-from zoo.preprocessing import to_pixels
 from zoo.records import verify_records
 from zoo.verify import verify
 

@@ -30,8 +30,8 @@ from serving.gallery.shadow import Made
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
 from zoo.cards import Card
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
-from zoo.preprocessing import Preprocessing
 
 CARDS = tuple(
     Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})

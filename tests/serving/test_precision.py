@@ -20,11 +20,11 @@ from tests.serving import toys
 from tests.serving.running import run, serving
 from zoo.cards import Card, read_card
 from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
 from zoo.embedder import Embedder
 from zoo.errors import UsageError, VariantNotFoundError
 from zoo.files import sha256_of
 from zoo.onnx_runtime import FILES
-from zoo.preprocessing import to_pixels
 
 
 @pytest.fixture(scope="module")

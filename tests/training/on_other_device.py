@@ -29,7 +29,7 @@ from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, S
 from training.recipes import RECIPES
 from training.run import Place
 from zoo import torch_runtime
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.hypersphere import uniformity
 from zoo.evaluation.kmeans import k_means

@@ -15,7 +15,7 @@ from training import api, loop, recipes
 from training.processes import Processes
 from training.recipe import Data, Ensemble, Recipe, Schedule
 from zoo.cli.main import main
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 
 QUICK = Schedule(1, 2)
 

@@ -17,9 +17,9 @@ from training.ensembles import concatenate
 from zoo import paths
 from zoo.cards import Head, read_card
 from zoo.cli.main import main
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, UsageError
 from zoo.network import Ensemble, create_trunk
-from zoo.preprocessing import Preprocessing
 from zoo.records import verify_records
 from zoo.verify import verify
 

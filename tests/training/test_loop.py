@@ -17,15 +17,14 @@ import zoo
 from tests import children
 from tests.training import one_run
 from tests.training.toys import CPU, SMALL
-from training import api, state
-from training import data as training_data
+from training import api, data, state
 from training.data import held_out_classes
 from training.log import Log
 from training.loop import exclusive, fit
 from training.optimizers import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, TrainingError
 
 
@@ -46,7 +45,7 @@ def toy(**change: Any) -> Recipe:
 @pytest.fixture(scope="module")
 def thirty_classes() -> Dataset:
     """The first of the training split, which takes seconds to draw."""
-    full = zoo.datasets.load("glyphs", "train")
+    full = zoo.data.load("glyphs", "train")
     rows = np.flatnonzero(full.labels < 30)
     return dataclasses.replace(
         full,
@@ -61,21 +60,21 @@ def thirty_classes() -> Dataset:
 @pytest.fixture
 def few(thirty_classes: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """They alone are what the name `glyphs` stands for."""
-    monkeypatch.setattr(training_data.datasets, "load", lambda *_: thirty_classes)
+    monkeypatch.setattr(data.datasets, "load", lambda *_: thirty_classes)
     return thirty_classes
 
 
 @pytest.fixture(scope="module")
-def small_glyphs(thirty_classes: Dataset) -> training_data.TrainingData:
+def small_glyphs(thirty_classes: Dataset) -> data.TrainingData:
     """Five of the classes held out."""
-    return training_data.prepare(toy(data=Data("glyphs", side=32, validation=1 / 6)), thirty_classes)
+    return data.prepare(toy(data=Data("glyphs", side=32, validation=1 / 6)), thirty_classes)
 
 
 def curve(log: list[dict[str, Any]]) -> list[tuple[float, float, float]]:
     return [(r["loss"], r["validation_recall_at_1"], r["validation_map_at_r"]) for r in log]
 
 
-def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
     recipe = toy(schedule=Schedule(5, 10, "one-cycle", average=0.5))
     first = fit(recipe, small_glyphs, tmp_path / "a", CPU, progress=False)
     again = fit(recipe, small_glyphs, tmp_path / "b", CPU, progress=False)
@@ -89,7 +88,7 @@ def test_training_lowers_the_loss_and_repeats_itself(tmp_path: Path, small_glyph
 
 @pytest.mark.parametrize("batch", [Batch(32, "spc", 4), Batch(32, "frd", 4, {"pool": 100})])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, small_glyphs: training_data.TrainingData, monkeypatch: pytest.MonkeyPatch, batch: Batch
+    tmp_path: Path, small_glyphs: data.TrainingData, monkeypatch: pytest.MonkeyPatch, batch: Batch
 ) -> None:
     recipe = toy(batch=batch)
     whole = fit(recipe, small_glyphs, tmp_path / "whole", CPU, progress=False)
@@ -151,7 +150,7 @@ def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
 
 
 def test_the_splits_have_no_class_in_common() -> None:
-    test, train = zoo.datasets.load("glyphs", "test"), zoo.datasets.load("glyphs", "train")
+    test, train = zoo.data.load("glyphs", "test"), zoo.data.load("glyphs", "train")
     assert not set(test.classes) & set(train.classes)
 
 
@@ -159,14 +158,14 @@ def test_held_out_classes_are_training_classes_and_never_trained_on(few: Dataset
     recipe, full = toy(), few
     held_out = held_out_classes(len(full.classes), recipe.data, recipe.seed)
     assert len(held_out) == round(0.1 * len(full.classes))
-    loaded = training_data.load(recipe)
+    loaded = data.load(recipe)
     assert loaded.validation is not None
     assert set(loaded.validation[1]) == set(held_out)
     assert len(loaded.squares) + len(loaded.validation[0]) == len(full)
     assert loaded.classes == len(full.classes) - len(held_out)
 
 
-def test_quarter_turns_are_further_classes(small_glyphs: training_data.TrainingData) -> None:
+def test_quarter_turns_are_further_classes(small_glyphs: data.TrainingData) -> None:
     turned = dataclasses.replace(small_glyphs, turns=4, labels=np.arange(8))
     samples = np.array([0, 5, 7])
     turns, aspects = turned.geometry(samples)
@@ -181,7 +180,7 @@ def test_an_impossible_validation_share_is_refused(share: float) -> None:
         held_out_classes(30, Data("glyphs", validation=share), 0)
 
 
-def test_other_images_are_another_run(small_glyphs: training_data.TrainingData) -> None:
+def test_other_images_are_another_run(small_glyphs: data.TrainingData) -> None:
     digests = {
         small_glyphs.digest,
         dataclasses.replace(small_glyphs, squares=small_glyphs.squares.flip(0)).digest,
@@ -191,7 +190,7 @@ def test_other_images_are_another_run(small_glyphs: training_data.TrainingData) 
     assert len(digests) == 4
 
 
-def test_two_processes_do_not_train_one_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+def test_two_processes_do_not_train_one_run(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
     with exclusive(tmp_path), pytest.raises(TrainingError, match="another process"):
         fit(toy(), small_glyphs, tmp_path, CPU, progress=False)
 
@@ -203,13 +202,13 @@ def test_the_log_of_a_run_that_goes_on_keeps_the_epochs_before_it(tmp_path: Path
     assert Log(tmp_path / "log.jsonl").records == []
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
     recipe = dataclasses.replace(toy(), optimizer=dataclasses.replace(toy().optimizer, lr=1e30))
     with pytest.raises(TrainingError, match=r"epoch 1, step \d+ .*Lower optimizer\.lr"):
         fit(recipe, small_glyphs, tmp_path, CPU, progress=False)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path, small_glyphs: training_data.TrainingData) -> None:
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
     (tmp_path / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
     with pytest.raises(TrainingError, match=r"checkpoint\.safetensors cannot be read .*--restart"):
         fit(toy(), small_glyphs, tmp_path, CPU, progress=False)

@@ -20,7 +20,7 @@ from training.recipes import RECIPES
 from training.resolving import resolve
 from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.origins import read_origin
 from zoo.records import verify_records
 

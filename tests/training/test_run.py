@@ -28,7 +28,7 @@ from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from training.trackers import create_trackers
 from zoo.cards import Head
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 
 FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")

@@ -23,11 +23,11 @@ from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
 from zoo.baselines import baselines, repository_of, short_name
 from zoo.baselines.config import read_config
 from zoo.cards import read_card
+from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
 from zoo.golden import pictures
 from zoo.loading import find
 from zoo.network import create_trunk
-from zoo.preprocessing import to_pixels
 from zoo.verify import verify
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.evaluation.calibration import Bin
 from zoo.report.figures import reliability
 from zoo.report.html import page

@@ -16,7 +16,7 @@ from training.studies.compare_page import FORMATS
 from training.studies.statistics import STUDENT
 from zoo.cards import Card
 from zoo.cli.benchmark import Format
-from zoo.preprocessing import Preprocessing
+from zoo.data.preprocessing import Preprocessing
 from zoo.published import PublishedScore, PublishedTable, table
 from zoo.published.scores import Paper
 from zoo.results import Evaluation, add_result

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode
-from zoo.datasets.dataset import Dataset
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError
-from zoo.preprocessing import Preprocessing
 
 HOW = Preprocessing(8, 8, "RGB")
 

@@ -102,7 +102,7 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
 
 
 def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from zoo import datasets
+    from zoo import data as datasets
 
     known = datasets.load("glyphs", "test")
     rows = np.random.default_rng(1).normal(size=(len(known), 8)).astype(np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 import zoo
 from tests.serving import toys
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, per_query, retrieval_metrics

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import zoo.evaluation
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import (
     clustering_metrics,

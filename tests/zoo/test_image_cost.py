@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.proof import bombs
-from zoo import image_cost
+from zoo.data import images
+from zoo.data.images import Limits, open_image
 from zoo.errors import ImageError
-from zoo.images import Limits, open_image
 
 SIZE = 300_000
 BOMBS = bombs.filling(SIZE)
@@ -24,8 +24,8 @@ LIMITS = Limits(max_pixels=24_000_000)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_file_built_to_keep_a_decoder_busy_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_cost, "MAX_READS", 10_000)  # in keeping with the small files
-    monkeypatch.setattr(image_cost, "MAX_READS_OF_BMP", 10_000)
+    monkeypatch.setattr(images, "MAX_READS", 10_000)  # in keeping with the small files
+    monkeypatch.setattr(images, "MAX_READS_OF_BMP", 10_000)
     begun = time.process_time()
     with contextlib.suppress(ImageError):
         open_image(BOMBS[name], LIMITS, draft=256)
@@ -37,8 +37,8 @@ def test_a_file_built_to_keep_a_decoder_busy_does_not(name: str, monkeypatch: py
     "name", ["JPEG of scans", "JPEG of EXIF", "PNG of chunks", "GIF of nothing", "PPM of comments", "BMP of runs"]
 )
 def test_it_is_refused_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_cost, "MAX_READS", 10_000)
-    monkeypatch.setattr(image_cost, "MAX_READS_OF_BMP", 10_000)
+    monkeypatch.setattr(images, "MAX_READS", 10_000)
+    monkeypatch.setattr(images, "MAX_READS_OF_BMP", 10_000)
     with pytest.raises(ImageError, match=r"scans|EXIF|too many pieces|plain portable map"):
         open_image(BOMBS[name], LIMITS)
 
@@ -62,7 +62,7 @@ def test_what_encoders_write_is_read() -> None:
 
 
 def test_a_png_in_pieces_of_4_kb_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_cost, "MAX_READS", 0)  # what is left is what a file of its size may take
+    monkeypatch.setattr(images, "MAX_READS", 0)  # what is left is what a file of its size may take
     out = BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)).save(out, "PNG")
     whole = out.getvalue()

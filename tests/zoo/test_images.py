@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from zoo.data.decode import batches
+from zoo.data.images import Limits, open_image
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ImageError, ImageTooLargeError
-from zoo.images import Limits, open_image
-from zoo.preprocessing import Preprocessing, to_pixels
 
 GREY = Preprocessing(8, 8, "L", mean=(0.5,), std=(0.5,))
 COLOUR = Preprocessing(8, 8)
@@ -207,7 +207,7 @@ def test_a_callers_image_is_left_as_it_was() -> None:
 MEMORY = """
 import sys
 from pathlib import Path
-from zoo.images import open_image
+from zoo.data.images import open_image
 
 def peak():  # the process's own; resource.getrusage would count what its parent held before the exec
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024

@@ -14,11 +14,11 @@ import playwright
 import pytest
 
 from zoo.cards import read_card
+from zoo.data.preprocessing import to_pixels
 from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.golden import read_golden
 from zoo.onnx_runtime import FILES, RESIZING
 from zoo.paths import SHIPPED
-from zoo.preprocessing import to_pixels
 
 ROOT = Path(__file__).parent
 FIXTURES = ROOT / "fixtures"

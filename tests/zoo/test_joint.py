@@ -17,8 +17,8 @@ from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import VIT, of_timm, timm_hub
 from zoo.cards import read_card
 from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
 from zoo.golden import pictures
-from zoo.preprocessing import to_pixels
 from zoo.verify import verify
 
 CLIP = "vit_base_patch32_clip_224"

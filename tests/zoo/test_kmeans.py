@@ -94,7 +94,7 @@ def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
     expected = k_means(points, 90)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
-    monkeypatch.setattr(gpu_kmeans, "_PRODUCTS", products)
+    monkeypatch.setattr(gpu_kmeans, "_KMEANS_PRODUCTS", products)
     found = k_means(points, 90)
     np.testing.assert_array_equal(found.labels, expected.labels)
     np.testing.assert_allclose(found.centres, expected.centres, atol=1e-6)

@@ -24,19 +24,12 @@ from exports.export import export
 from tests.models import CARD, make_model
 from zoo.cards import read_card
 from zoo.catalogue import list_models
-from zoo.errors import (
-    HubError,
-    ImageError,
-    ModelFolderError,
-    ModelNotFoundError,
-    RecipeError,
-    UsageError,
-)
+from zoo.data.preprocessing import to_pixels
+from zoo.errors import HubError, ImageError, ModelFolderError, ModelNotFoundError, RecipeError, UsageError
 from zoo.files import sha256_of
 from zoo.loading import find
 from zoo.network import create_trunk
 from zoo.paths import SHIPPED
-from zoo.preprocessing import to_pixels
 from zoo.torch_runtime import choose_device
 from zoo.verify import verify
 

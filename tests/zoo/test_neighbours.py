@@ -197,7 +197,7 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how)
         request.getfixturevalue(how)
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu, "device", lambda: "cpu")
-        monkeypatch.setattr(gpu_search, "_PRODUCTS", 64 * len(rows))
+        monkeypatch.setattr(gpu_search, "_SEARCH_PRODUCTS", 64 * len(rows))
         monkeypatch.setattr(gpu_search, "_GATHERED", 2**12)
     monkeypatch.setattr(neighbours, "BLOCK", 64)
     monkeypatch.setattr(neighbours, "WHOLE", whole)
@@ -219,7 +219,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
     expected = nearest_neighbours(rows, rows, 3)
-    assert gpu_search.on_gpu(rows, rows) is None or torch.cuda.is_available()
+    assert gpu_search.search_on_gpu(rows, rows) is None or torch.cuda.is_available()
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
@@ -291,7 +291,7 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
 @pytest.mark.parametrize("how", ["int8", "grades"])
 def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, how):
     request.getfixturevalue(how)
-    monkeypatch.setattr(graded_products, "_FEW", 1)  # none is multiplied in float32 for being one of many
+    monkeypatch.setattr(graded_products, "_CLOSEST_GRADED", 1)  # none is multiplied in float32 for being one of many
     kind = {"int8": int8_products.Int8Products, "grades": graded_products.GradedProducts}[how]
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T

@@ -20,10 +20,10 @@ from tests.zoo.hub_state import Hub
 from tests.zoo.timm_hub import timm_hub
 from zoo.cards import read_card
 from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
 from zoo.errors import DatasetError, UsageError
 from zoo.golden import pictures
 from zoo.loading import find
-from zoo.preprocessing import to_pixels
 from zoo.records import verify_records
 from zoo.verify import verify
 

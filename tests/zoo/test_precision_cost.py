@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.evaluation.metrics import PerQuery
 from zoo.parity import verdict
 from zoo.precision_cost import precision_cost

@@ -85,7 +85,7 @@ def test_where_and_how_ranks_are_counted_does_not_change_them(monkeypatch, produ
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "ON_GPU", 1)
-    monkeypatch.setattr(gpu_ranking, "_PRODUCTS", products)
+    monkeypatch.setattr(gpu_ranking, "_RANK_PRODUCTS", products)
     monkeypatch.setattr("zoo.evaluation.ranking._counted", None)  # so it is there that they are counted
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)

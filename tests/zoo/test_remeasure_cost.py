@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from tests.serving import toys
 from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.datasets import load as load_dataset
+from zoo.data import load as load_dataset
 from zoo.files import sha256_of, write_json
 from zoo.loading import load
 from zoo.onnx_runtime import FILES

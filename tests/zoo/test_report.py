@@ -17,8 +17,8 @@ from sklearn.decomposition import PCA
 
 from tests.raising import raises
 from tests.serving import toys
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset
+from zoo.data import load as load_dataset
+from zoo.data.dataset import Dataset
 from zoo.embedder import Embedder
 from zoo.errors import MissingDependencyError, UsageError
 from zoo.evaluation import evaluate

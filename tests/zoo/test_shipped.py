@@ -15,7 +15,7 @@ import zoo
 from training.origin import changes
 from training.recipes import RECIPES
 from zoo.cards import Head, read_card
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.loading import find
 from zoo.onnx_runtime import FILES
 from zoo.paths import SHIPPED
@@ -86,7 +86,7 @@ def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path
 @pytest.fixture(scope="module")
 def drawn() -> Dataset:
     """The pictures that all were measured on, drawn once: that takes far longer than to embed them."""
-    lazy = zoo.datasets.load("glyphs", "test")
+    lazy = zoo.data.load("glyphs", "test")
     return dataclasses.replace(lazy, images=list(lazy.images))
 
 

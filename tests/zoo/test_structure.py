@@ -128,7 +128,7 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
     expected = spectral_decay(rows), uniformity(rows)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
-    monkeypatch.setattr(gpu_structure, "_PRODUCTS", 400 * 1100)
+    monkeypatch.setattr(gpu_structure, "_PAIR_PRODUCTS", 400 * 1100)
     assert (spectral_decay(rows), uniformity(rows)) == pytest.approx(expected, rel=1e-5)
     assert sent.call_count == 2
     sent.side_effect = torch.OutOfMemoryError

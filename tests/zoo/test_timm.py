@@ -19,10 +19,10 @@ import zoo
 from tests.models import CARD
 from tests.zoo.hub_client import connected
 from zoo.cards import Card, read_card
+from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.golden import pictures, read_golden, write_golden
 from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
-from zoo.preprocessing import Preprocessing
 from zoo.torch_runtime import open_model
 
 ARGS: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ import pytest
 import zoo
 from tests.serving import toys
 from zoo.cli.main import main
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import Dataset, subset
-from zoo.datasets.folder import list_images
+from zoo.data import load as load_dataset
+from zoo.data.dataset import Dataset, subset
+from zoo.data.folder import list_images
 from zoo.embedder import Embedder
 from zoo.errors import DatasetError, ImageError
 from zoo.evaluation import evaluate

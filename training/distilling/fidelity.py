@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
 from zoo.evaluation.evaluate import searched
 from zoo.evaluation.inputs import search_of, unit_rows

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from training.finetuning.pictures import LEAST_CLASSES, check_share
-from zoo import datasets
+from zoo import data as datasets
 from zoo.data import table
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
-from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
-from zoo.datasets.folder import digest_of, is_parted, list_images
+from zoo.data.folder import LEAST_CLASSES, check_share, digest_of, is_parted, list_images
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand
 

@@ -12,8 +12,8 @@ from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe,
 from training.settings import override
 from training.transfer_dims import check_same_dim
 from zoo.cards import Card, Head, read_card
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
-from zoo.preprocessing import Preprocessing
 
 SOURCES = {
     "embedding": "Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer, CVPR",

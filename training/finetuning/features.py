@@ -12,7 +12,7 @@ from training.frozen.extract import Model, extract
 from training.frozen.views import Views
 from training.run import Place
 from zoo import paths
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.features import Features, read_features
 from zoo.torch_runtime import choose_device

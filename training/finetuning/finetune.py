@@ -13,12 +13,12 @@ import numpy as np
 from training.api import Outcome, train
 from training.finetuning.features import cached_features
 from training.finetuning.history import check_name, check_same, seen, unreadable
-from training.finetuning.pictures import Pictures, Split, read_pictures, split_classes
 from training.finetuning.recipe import recipe_for
 from training.frozen.extract import Model
 from training.frozen.recipe import on_features
 from training.frozen.views import usual_views
 from training.twins import twin_of
+from zoo.data.folder import Pictures, Split, read_pictures, split_classes
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import of_model
 from zoo.evaluation.intervals import bootstrap_intervals

@@ -14,7 +14,7 @@ from zoo.catalogue import known_names
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_object
 from zoo.registry import here
-from zoo.results import FILE as RESULTS
+from zoo.results import RESULTS_FILE as RESULTS
 
 FILE = "recipe.json"
 

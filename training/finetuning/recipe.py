@@ -14,7 +14,7 @@ from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.resolving import check_names, custom
 from training.settings import override
 from training.twins import twin_of
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.network import load_network
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200

@@ -22,13 +22,13 @@ from training.output import provenance
 from training.run import Place
 from zoo.cards import Card
 from zoo.contents import check_files
+from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode_in_threads, unreadable
-from zoo.datasets.dataset import Dataset
+from zoo.data.images import ImageLike
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError
 from zoo.features import About, Subject, writing_features
-from zoo.images import ImageLike
 from zoo.network import feature_count, load_network
-from zoo.preprocessing import Preprocessing, to_pixels
 
 
 @dataclass(frozen=True)

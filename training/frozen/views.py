@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from training.recipe import Augmentation, Data, Ensemble, Recipe
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError
-from zoo.preprocessing import Preprocessing
 
 USUAL = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
 """Milder than what a trunk learns by (areas from 0.08): a trunk that stays as it is cannot get used to it."""

@@ -24,7 +24,7 @@ def standard_recipe(name: str) -> Recipe | Ensemble:
 
 
 def catalogue() -> dict[str, dict[str, object]]:
-    """What `zoo list` shows of each recipe: the content of `zoo/recipes.json`."""
+    """What `zoo list` shows of each recipe: the content of `zoo/models/recipes.json`."""
     recipes = {name: make() for name, make in sorted(RECIPES.items())}
     names = {
         name: {"dim": dim_of(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}

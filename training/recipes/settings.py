@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from training.recipe import Augmentation, Backbone
+from zoo.data.preprocessing import Preprocessing
 from zoo.models.backbones.caffe import MEAN, STD
-from zoo.preprocessing import Preprocessing
 
 PAPER_DATASETS = ("cub", "cars", "sop")
 SMALL_DATASETS = ("glyphs", "omniglot", "cifar100")

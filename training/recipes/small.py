@@ -14,7 +14,7 @@ from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING, SMA
 from training.recipes.sharing import ARMS
 from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.cards import Head
-from zoo.preprocessing import Preprocessing
+from zoo.data.preprocessing import Preprocessing
 
 WU_2017 = "Wu et al. 2017, Sampling Matters in Deep Embedding Learning"
 WANG_2020 = "Wang et al. 2020, Cross-Batch Memory for Embedding Learning"

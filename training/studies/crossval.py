@@ -18,7 +18,7 @@ from training.run import embed
 from training.studies.folds import folds, without
 from training.studies.results_file import Results
 from training.studies.single import Workplace
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.evaluate import PROTOCOL, protocol_of, searched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from training.studies.study import CATEGORIES, MEASURED
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError
 from zoo.evaluation.factors import across_classes, order_within_classes
 

@@ -15,13 +15,13 @@ from training.recipe import Recipe
 from training.studies.factors import factor_metrics
 from training.studies.study import Study
 from training.studies.views import embed_views
-from zoo import datasets
+from zoo import data as datasets
+from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode
-from zoo.datasets.dataset import Dataset
+from zoo.data.preprocessing import Preprocessing
 from zoo.evaluation import evaluate
 from zoo.evaluation.metrics import DEFAULT_K
 from zoo.network import Network
-from zoo.preprocessing import Preprocessing
 
 Rows = Mapping[tuple[str, str], np.ndarray]
 """Embeddings by split and view."""

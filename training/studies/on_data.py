@@ -7,7 +7,7 @@ import dataclasses
 from training.studies.plan import Plan
 from training.studies.stand_ins import with_recipes
 from training.studies.study import EMBEDDING, Measure
-from zoo.datasets.recalls import RECALL_AT
+from zoo.data.official import RECALL_AT
 
 
 def on_data(plan: Plan) -> Plan:

@@ -16,7 +16,7 @@ from training.studies.arms import SELECTIONS, recipes_of
 from training.studies.results_file import RESULTS, Results
 from training.studies.study import Arm, Claim, Study, slug
 from training.studies.table import study_of
-from zoo.datasets.folder import check_parted
+from zoo.data.folder import check_parted
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json
 

@@ -19,7 +19,7 @@ from training.studies.search import Search
 from training.studies.selections import RULE, Moved
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, Measure
-from training.studies.trends import Found
+from training.studies.trends import TrendEstimate
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -495,7 +495,7 @@ def _trend_sections(report: Report) -> list[Section]:
     return [about, *sections] if sections else []
 
 
-def _trend_section(report: Report, trend: Found, slope: Summary) -> Section:
+def _trend_section(report: Report, trend: TrendEstimate, slope: Summary) -> Section:
     """Show every arm at its place on the axis, with its interval, and the line through them."""
     study, measure = report.plan.study, trend.trend.measure
     rows = [row for row in report.rows if (row.selection, row.measure) == (trend.selection, measure)]
@@ -516,7 +516,7 @@ def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, floa
     return slope.mean, mean - slope.mean * middle
 
 
-def _trend_text(report: Report, trend: Found, slope: Summary) -> str:
+def _trend_text(report: Report, trend: TrendEstimate, slope: Summary) -> str:
     ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
     least = f" Without any one arm {trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}." if trend.left_out else ""
     axis = report.plan.study.x

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from training.studies.beside import protocols_of, published_of
-from training.studies.correlations import Found, correlations_of
+from training.studies.correlations import CorrelationEstimate, correlations_of
 from training.studies.plan import FAILURE, Plan, Run, read
 from training.studies.rank import Ranks, ranks_of
 from training.studies.results import Values, twins_of, values_of
 from training.studies.selections import Moved, moved, unlike
 from training.studies.statistics import UNDECIDED, Summary, holm, p_value, paired, summary, verdict
 from training.studies.study import Claim, Measure
-from training.studies.trends import Found as Trended
+from training.studies.trends import TrendEstimate as Trended
 from training.studies.trends import trends_of
 
 Result = dict[str, Any]
@@ -79,7 +79,7 @@ class Report:
     twins: list[list[str]]
     moved: list[Moved]
     unlike: str
-    correlations: Found
+    correlations: CorrelationEstimate
     curves: dict[str, list[float]]
     spectra: dict[str, list[float]]
     missing: list[str]
@@ -97,7 +97,7 @@ def report_of(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) -> Re
     rows: list[Row] = []
     claims: list[Judged] = []
     trends: list[Trended] = []
-    correlations: Found = []
+    correlations: CorrelationEstimate = []
     values: dict[str, dict[Measure, Values]] = {}
     for selection in plan.selections:
         pairs = [(run, result) for run, result in zip(finished, results, strict=True) if run.selection == selection]

@@ -23,7 +23,7 @@ from training.studies.arms import changes_of, recipe_name
 from training.studies.measuring import Splits, embed, measure
 from training.studies.plan import FAILURE, Run
 from training.studies.same_images import RunSchedule, images_of
-from zoo.datasets.dataset import SPLITS
+from zoo.data.dataset import SPLITS
 from zoo.errors import ZooError
 from zoo.files import LockHeldError, locked, write_json
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, ModelFolderError
 from zoo.files import read_json
-from zoo.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

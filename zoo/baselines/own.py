@@ -12,21 +12,21 @@ import torch
 from torch import nn
 
 from zoo import paths
-from zoo.baselines.joint import HEAD as JOINT
+from zoo.baselines.joint import PROJECTION_HEAD as JOINT
 from zoo.baselines.joint import projected, projection
 from zoo.cards import NAME, Card, Head, read_card
 from zoo.contents import check_files
 from zoo.data.decode import batches
+from zoo.data.images import ImageLike
 from zoo.errors import CardError, ImageError, RecipeError, UsageError, none_readable
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.golden import read_golden, write_golden
-from zoo.images import ImageLike
 from zoo.network import Network, build_trunk, feature_count, load_network, save_network, weights_of
 from zoo.pretrained import Weights
 from zoo.torch_runtime import open_model, open_trunk
 from zoo.whitening import fit_whitening
 
-HEAD = "whitening"
+WHITENING_HEAD = "whitening"
 
 
 def save_as(
@@ -69,12 +69,12 @@ def save_as(
     if images is not None:
         features = pooled_features(network, card, images, batch_size, progress, device, unreadable)
         head = _whitening(features, dim)
-        network = Network(network.trunk, nn.ModuleDict({HEAD: head})).eval()
+        network = Network(network.trunk, nn.ModuleDict({WHITENING_HEAD: head})).eval()
         card = _whitened(card, head.out_features, len(features))
     if own_head is not None:
         network = Network(network.trunk, nn.ModuleDict({JOINT: own_head})).eval()
         card = projected(card, own_head.out_features)
-    return _write(out, network, dataclasses.replace(card, name=name, text=None), source)
+    return _write_whitened(out, network, dataclasses.replace(card, name=name, text=None), source)
 
 
 def pooled_features(
@@ -138,10 +138,10 @@ def _whitening(features: np.ndarray, dim: int | None) -> nn.Linear:
 
 def _whitened(card: Card, dim: int, images: int) -> Card:
     about = f"{card.description} PCA whitening to {dim}, fitted on {images} images."
-    return dataclasses.replace(card, dim=dim, heads=(Head(HEAD, dim),), description=about.strip())
+    return dataclasses.replace(card, dim=dim, heads=(Head(WHITENING_HEAD, dim),), description=about.strip())
 
 
-def _write(out: Path, network: Network, card: Card, source: Path) -> Card:
+def _write_whitened(out: Path, network: Network, card: Card, source: Path) -> Card:
     pictures, _ = read_golden(source)
     made_of = read_card(source).identity
     with atomic_folder(out) as folder:

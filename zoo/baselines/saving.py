@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from zoo.datasets.folder import list_unlabelled
+from zoo.data.folder import list_unlabelled
+from zoo.data.images import ImageLike
 from zoo.embedder import Embedder
 from zoo.errors import ImageError, UsageError, missing
-from zoo.images import ImageLike
 from zoo.loading import find, load
 
 

@@ -35,10 +35,11 @@ from zoo.console import note, note_left_out, print_json, print_table, write_erro
 if TYPE_CHECKING:
     from serving.gallery import Gallery
     from training.studies.compare import OwnScore
-    from zoo.datasets.dataset import Dataset as DataSet
+    from zoo.data.dataset import Dataset as DataSet
     from zoo.published import Absent, PublishedTable
     from zoo.report.html import Section
     from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
+
 
 app = typer.Typer()
 
@@ -232,7 +233,7 @@ def models(
 ) -> None:
     """compare the models measured here, seeds as one row"""
     from training.studies.compare import METRICS, find_runs, own_scores
-    from zoo.datasets import check_name
+    from zoo.data import check_name
     from zoo.render import Table
 
     if dataset is not None:
@@ -296,7 +297,7 @@ def report(
 ) -> int:
     """write a model's report as one HTML page"""
     from zoo.cards import read_card
-    from zoo.datasets import check
+    from zoo.data import check
     from zoo.errors import UsageError
     from zoo.loading import find, load
     from zoo.report.model import report as report_page
@@ -355,9 +356,9 @@ def served(
 
 def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
     """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
+    from zoo.data import load
+    from zoo.data.dataset import FOLDER
     from zoo.data.decode import readable
-    from zoo.datasets import load
-    from zoo.datasets.dataset import FOLDER
     from zoo.errors import DatasetError
 
     if dataset or data:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from zoo.embedding_records import EmbeddingRecord
     from zoo.results import Evaluation
 
+
 app = typer.Typer()
 
 Depths = Annotated[
@@ -97,7 +98,7 @@ def evaluate(
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
     from zoo.cards import read_card
-    from zoo.datasets import check
+    from zoo.data import check
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.groups import groups_of
     from zoo.loading import find, load
@@ -140,7 +141,7 @@ def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
 
 
 def _print_scores(result: Evaluation) -> None:
-    from zoo.datasets.dataset import part_of
+    from zoo.data.dataset import part_of
 
     measured = result.queries - result.queries_without_relatives
     what = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
@@ -225,7 +226,7 @@ def embed(
 def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
     """Return the images and, for the table of rows, the path and label of each, and what else a table says of it."""
     from zoo.data import table
-    from zoo.datasets.folder import list_images
+    from zoo.data.folder import list_images
     from zoo.errors import UsageError
 
     if table.is_table(images):
@@ -408,8 +409,8 @@ def data(
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""
-    from zoo.datasets import load
-    from zoo.datasets.export import export_folder
+    from zoo.data import load
+    from zoo.data.dataset import export_folder
 
     images = load(dataset, split, data)
     folder = export_folder(images, out)

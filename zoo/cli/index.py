@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from serving.gallery.indexing import Report
     from serving.searcher import Searcher
 
+
 app = typer.Typer()
 
 NAMED = 5
@@ -116,8 +117,8 @@ def index(
     """index a folder or table of images into a gallery"""
     from serving.gallery import backends
     from serving.gallery.builder import index_folder
-    from zoo.datasets import check_data
-    from zoo.datasets.dataset import FOLDER
+    from zoo.data import check_data
+    from zoo.data.dataset import FOLDER
     from zoo.loading import load
 
     reference = model_reference(model)

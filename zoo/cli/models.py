@@ -15,10 +15,11 @@ from zoo.console import note, note_left_out, one_line, print_json, print_table
 if TYPE_CHECKING:
     from zoo.cards import Card
     from zoo.catalogue import ModelInfo
+    from zoo.data.images import ImageLike
     from zoo.errors import ImageError
     from zoo.hub.publication import Publication
-    from zoo.images import ImageLike
     from zoo.results import Check
+
 
 app = typer.Typer()
 
@@ -230,7 +231,7 @@ def _published_rows(model: ModelInfo) -> list[list[str]]:
 
 
 def _subject(result: dict[str, Any]) -> str:
-    from zoo.datasets.dataset import part_of
+    from zoo.data.dataset import part_of
 
     named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
     when = result.get("date", "date unknown")
@@ -285,7 +286,7 @@ def _mark(check: Check) -> str:
 
 
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
-    from zoo.datasets import check_data
+    from zoo.data import check_data
     from zoo.loading import find
     from zoo.records import verify_records
     from zoo.remeasure import remeasure
@@ -373,7 +374,7 @@ def _whitening_images(
 ) -> Sequence[ImageLike] | None:
     """Return the images to fit whitening on; None if no whitening is wanted."""
     from zoo.baselines.saving import images_of
-    from zoo.datasets import load
+    from zoo.data import load
     from zoo.errors import UsageError
 
     if whiten and whiten_on:

@@ -21,9 +21,10 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from serving.gallery import Gallery
     from serving.gallery.filters import Filter
-    from zoo.datasets.dataset import Dataset as DataSet
+    from zoo.data.dataset import Dataset as DataSet
     from zoo.embedder import Embedder
     from zoo.errors import ImageError
+
 
 WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
 
@@ -212,7 +213,7 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
         split: Part of the data set.
         data: Folder of the data set; None for ZOO_DATA.
     """
-    from zoo.datasets.dataset import WHOLE
+    from zoo.data.dataset import WHOLE
     from zoo.held_out import split_for
 
     chosen = split_for(model.folder, model.card, dataset or model.card.dataset, split, data)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from training.studies.single import Workplace
     from training.studies.study import Study
 
+
 app = typer.Typer()
 
 COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
@@ -118,7 +119,7 @@ def run(
     Every arm is trained with several seeds. --set changes the recipes of all arms.
     """
     from training.studies.names import check_study, in_part, studies_for
-    from zoo.datasets import check
+    from zoo.data import check
 
     check_study(study)
     if dataset is None:
@@ -369,7 +370,7 @@ def search(
     """
     from training.studies.spaces import space_of
     from zoo import paths
-    from zoo.datasets import check
+    from zoo.data import check
 
     check(dataset, "test", data)
     for loss in losses:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from training.frozen.views import Views
     from training.recipe import Ensemble, Recipe
 
+
 app = typer.Typer()
 
 DataFolder = Annotated[
@@ -108,7 +109,7 @@ def train(
     """train a model by its recipe into the local zoo"""
     from training.resolving import resolve, with_custom_name
     from training.trackers import check_trackers
-    from zoo.datasets import check_data
+    from zoo.data import check_data
 
     check_trackers(track or [])
     if data is not None:
@@ -202,8 +203,8 @@ def finetune(
     The new model's name is NAME-finetuned, unless --as gives another.
     """
     from training.finetuning.history import check_name
-    from training.finetuning.pictures import check_share
     from training.twins import twin_of
+    from zoo.data.folder import check_share
     from zoo.loading import find
     from zoo.paths import expand
 
@@ -355,7 +356,7 @@ def distill(
     """
     from training.distilling.pictures import check_source
     from training.distilling.student import Student, check_student
-    from training.finetuning.pictures import check_share
+    from zoo.data.folder import check_share
     from zoo.loading import find
 
     name = model_name(new_name, teacher, "distilled")
@@ -446,7 +447,7 @@ def features(
     quiet: Quiet = False,
 ) -> None:
     """keep the features of a model's trunk, to train heads in minutes"""
-    from zoo import datasets
+    from zoo import data as datasets
     from zoo.loading import find
 
     if (folder is None) == (dataset is None):

@@ -23,11 +23,11 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from zoo import paths
-from zoo.datasets.dataset import Dataset, subset
+from zoo.data.dataset import Dataset, subset
+from zoo.data.images import ImageLike, open_image
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError, none_readable
 from zoo.files import atomic_folder, write_json
-from zoo.images import ImageLike, open_image
-from zoo.preprocessing import Preprocessing, to_pixels
 
 SKIP = ", or leave such images out with data.skip_unreadable=true"
 

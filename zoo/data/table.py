@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.datasets.dataset import FOLDER, SPLITS, WHOLE, Dataset
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo.datasets import check as check_dataset
-from zoo.datasets import load as load_dataset
-from zoo.datasets.dataset import FOLDER, Dataset, subset
+from zoo.data import check as check_dataset
+from zoo.data import load as load_dataset
+from zoo.data.dataset import FOLDER, Dataset, subset
 from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, ImageError, UsageError, none_readable
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
@@ -62,7 +62,7 @@ def evaluate(
         measured without them, and the measurement says how many there were. Without it each is a warning.
     queries: bool [n], of plain embeddings with labels: which rows search; the others are the gallery that they search.
 
-    Raises the errors of `zoo.load`, `zoo.datasets.load`, `retrieval_metrics` and the groups' functions, `UsageError`
+    Raises the errors of `zoo.load`, `zoo.data.load`, `retrieval_metrics` and the groups' functions, `UsageError`
     for an unknown group, and `ImageError` for an image of any other data set that cannot be read, or where none can.
     """
     groups, k = groups_of(metrics), depths_of(k)

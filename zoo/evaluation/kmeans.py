@@ -14,7 +14,7 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu import ON_GPU, where_it_fits
-from zoo.evaluation.gpu_kmeans import on_gpu
+from zoo.evaluation.gpu_kmeans import points_on_gpu
 from zoo.evaluation.matmul import Buffer
 from zoo.evaluation.neighbours import as_rows
 
@@ -141,7 +141,7 @@ def nearest_to(whole: np.ndarray) -> Nearest:
     """How the nearest centres are found of the points in whole float32 [n, d + 1], where they are followed by a 1: on a
     GPU where there is one with room for it."""
     here = partial(_nearest, whole)
-    there = on_gpu(whole[:, :-1]) if len(whole) >= ON_GPU else None
+    there = points_on_gpu(whole[:, :-1]) if len(whole) >= ON_GPU else None
     if there is None:
         return here
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation.gpu import width_of
-from zoo.evaluation.gpu_search import on_gpu
+from zoo.evaluation.gpu_search import search_on_gpu
 from zoo.evaluation.graded import pays
 from zoo.evaluation.graded_products import MOST, GradedProducts, has_grades
 from zoo.evaluation.int8_products import Int8Products, has_int8
@@ -114,7 +114,7 @@ def _search(
         keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
         return mended(rows, products_of(keys), columns_of(keys), overflowed)
 
-    if len(gallery) >= BLOCK and (there := on_gpu(queries, gallery)):
+    if len(gallery) >= BLOCK and (there := search_on_gpu(queries, gallery)):
         yield from (mended(*found) for found in there.nearest(k, slack, exclude_self, chunk))
         return
     products, shortlists = _plan(queries, gallery, k, slack, exclude_self, chunk)

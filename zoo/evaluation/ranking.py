@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from zoo.evaluation import gpu
-from zoo.evaluation.gpu_ranking import on_gpu
+from zoo.evaluation.gpu_ranking import ranks_on_gpu
 from zoo.evaluation.inputs import Search, members_of, search_of
 from zoo.evaluation.metrics import PerQuery, per_query_of
 from zoo.evaluation.neighbours import as_depth
@@ -58,7 +58,7 @@ def ranking_per_query(
 def relative_ranks(search: Search) -> Iterator[np.ndarray]:
     """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
     relatives = _relatives_of(search)
-    there = on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.ON_GPU else None
+    there = ranks_on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.ON_GPU else None
     found = there.of(relatives, search.leave_one_out) if there else _counted(search, relatives)
     return (np.sort(ranks) for ranks in found if len(ranks))
 

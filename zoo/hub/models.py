@@ -39,8 +39,8 @@ def name_of(folder: Path) -> str | None:
     """
     if (found := _repository(folder)) is None:
         return None
-    organisation, name = found
-    return name if organisation == hub.organisation() else f"{organisation}/{name}"
+    owner, name = found
+    return name if owner == hub.organisation() else f"{owner}/{name}"
 
 
 def pinned(folder: Path) -> str | None:

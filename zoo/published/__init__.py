@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zoo.datasets import DATASETS
+from zoo.data import DATASETS
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.published.scores import Absent, Paper, PublishedScore, PublishedTable, scale
 
@@ -32,7 +32,7 @@ __all__ = [
     "tables",
 ]
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent / "published"
 SHARED = ("backbone", "dim", "study")
 """Facts of a score that its table may say once."""
 

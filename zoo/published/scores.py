@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from zoo.datasets import DATASETS
-from zoo.datasets.dataset import SPLITS
-from zoo.datasets.recalls import RECALL_AT
+from zoo.data import DATASETS
+from zoo.data.dataset import SPLITS
+from zoo.data.official import RECALL_AT
 from zoo.errors import ZooError, nearest
 
 WHOLE = "embedding"

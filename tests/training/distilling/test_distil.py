@@ -32,10 +32,10 @@ from training.run import Trainer
 from training.transfers import TRANSFERS
 from zoo.cards import Card, read_card
 from zoo.cli.main import main
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.glyphs import GlyphImages
-from zoo.datasets.glyphs import characters as alphabet_of
-from zoo.datasets.glyphs_render import SIZE
+from zoo.data.dataset import Dataset
+from zoo.data.glyphs import GlyphImages
+from zoo.data.glyphs import characters as alphabet_of
+from zoo.data.glyphs_render import SIZE
 from zoo.errors import DatasetError, RecipeError, UsageError
 from zoo.remeasure import remeasure
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from training.distilling.fidelity import compare, crossed, shared_neighbours
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.evaluation import retrieval_metrics
 
 N, CLASSES = 40, 5

@@ -12,11 +12,11 @@ import pytest
 
 from tests.training.frozen.pictures import make_model, write_pictures
 from training.finetuning.features import KEPT, cached_features
-from training.finetuning.pictures import read_pictures
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Augmentation
 from zoo.cards import read_card
+from zoo.data.folder import read_pictures
 
 VIEWS = Views(1, Augmentation(), 20)
 

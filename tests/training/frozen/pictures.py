@@ -12,7 +12,7 @@ from tests.training.toys import CPU
 from training.output import write_model_folder
 from training.run import Trainer
 from zoo.cards import Card
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 
 __all__ = ["CPU", "make_model", "noise", "write_pictures"]
 

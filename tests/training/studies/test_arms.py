@@ -25,7 +25,7 @@ from training.studies.stand_ins import takes
 from training.studies.study import R1, Arm, Measure, Study
 from training.studies.table import STUDIES, study_of
 from training.studies.views import embed_views
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
 
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}

@@ -9,7 +9,7 @@ import pytest
 
 from training.studies.factors import factor_metrics
 from training.studies.study import CATEGORIES, MEASURED, Measure
-from zoo.datasets.dataset import Dataset
+from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError
 
 CLASSES, EACH = 4, 6

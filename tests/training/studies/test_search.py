@@ -27,7 +27,7 @@ from training.studies.results_file import Results
 from training.studies.search import Search, begin, best_of, open_trials, read_search
 from training.studies.single import claimed, workplace
 from training.studies.spaces import SPACES, space_of
-from zoo import datasets
+from zoo import data as datasets
 from zoo.cli.studies import Output, perform_search, search_workplace
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics

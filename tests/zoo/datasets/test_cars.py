@@ -13,8 +13,8 @@ import pytest
 from scipy.io import savemat
 
 from tests.zoo.datasets.written import write_images
-from zoo.datasets import cars, load
-from zoo.datasets.published import Counts
+from zoo.data import load, retrieval_sets
+from zoo.data.official import Counts
 from zoo.errors import DatasetError
 
 CLASSES = ["AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Volvo XC90 SUV 2007", "smart fortwo Convertible 2012"]
@@ -59,7 +59,7 @@ def write_in_two(root: Path) -> Path:
 
 def test_one_folder_of_images(tmp_path: Path) -> None:
     write_in_one(tmp_path / "cars196")
-    train, test = (cars.load(split, tmp_path, EXPECTED) for split in ("train", "test"))
+    train, test = (retrieval_sets.load_cars(split, tmp_path, EXPECTED) for split in ("train", "test"))
     assert (train.name, train.split, train.classes) == ("cars", "train", tuple(CLASSES[:2]))
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 0, 1], [0, 1, 1, 1])
     assert (test.classes, test.labels.dtype) == (tuple(CLASSES[2:]), np.int64)
@@ -72,7 +72,7 @@ def test_two_folders_of_images(tmp_path: Path, late: str) -> None:
     name = "cars_test_annos_withlabels.mat"
     root = write_in_two(tmp_path)
     (root / "devkit" / name).rename(root / late / name)
-    train, test = (cars.load(split, tmp_path, EXPECTED) for split in ("train", "test"))
+    train, test = (retrieval_sets.load_cars(split, tmp_path, EXPECTED) for split in ("train", "test"))
     assert list(train.sources) == ["cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"]
     assert (train.classes, train.labels.tolist()) == (tuple(CLASSES[:2]), [0, 1, 0])
     assert list(test.sources) == ["cars_train/00003.jpg", *(f"cars_test/0000{i}.jpg" for i in (2, 3, 4))]
@@ -91,10 +91,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load("cars", "test", tmp_path)
     (root / "car_ims" / "000006.jpg").unlink()
     with pytest.raises(DatasetError, match=r"lacks 1 of the 4 files .*cars_annos\.mat lists: car_ims/000006\.jpg\."):
-        cars.load("test", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("test", tmp_path, EXPECTED)
     (root / "cars_annos.mat").unlink()
     with pytest.raises(DatasetError, match=r"cars_annos\.mat is missing\. Cars196 comes from"):
-        cars.load("test", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
 @pytest.mark.parametrize("name", ["cars_train_annos.mat", "cars_test_annos_withlabels.mat", "cars_meta.mat"])
@@ -102,7 +102,7 @@ def test_a_missing_file_of_the_devkit_is_named(tmp_path: Path, name: str) -> Non
     root = write_in_two(tmp_path / "stanford_cars")
     (root / "devkit" / name).unlink()
     with pytest.raises(DatasetError, match=rf"devkit/{name} is missing\."):
-        cars.load("test", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
 @pytest.mark.parametrize("trick", ["../../secret.jpg", "/etc/passwd", "car_ims/../../x.jpg"])
@@ -110,12 +110,12 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, trick: str) -> No
     names = [trick, *(f"car_ims/{i}.jpg" for i in (2, 3))]
     write_annotations(tmp_path / "cars_annos.mat", "relative_im_path", names, [1, 1, 2], class_names=class_names())
     with pytest.raises(DatasetError, match="which is no file below"):
-        cars.load("train", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("train", tmp_path, EXPECTED)
     names = [trick, "2.jpg", "3.jpg"]
     root = write_in_two(tmp_path / "stanford_cars")
     write_annotations(root / "devkit" / "cars_train_annos.mat", "fname", names, [1, 1, 2])
     with pytest.raises(DatasetError, match="which is no file below"):
-        cars.load("train", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("train", tmp_path, EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, trick: str) -> No
 def test_wrong_classes_are_refused(tmp_path: Path, numbers: list[Any], says: str) -> None:
     write_in_one(tmp_path, numbers)
     with pytest.raises(DatasetError, match=says):
-        cars.load("test", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
 @pytest.mark.parametrize("content", ["", "no MAT file at all", "half", "other variable", "no struct"])
@@ -146,7 +146,7 @@ def test_a_damaged_mat_file_is_named(tmp_path: Path, content: str) -> None:
     else:
         path.write_text(content)
     with pytest.raises(DatasetError, match=r"cars_annos\.mat (cannot be read for its annotations|do not have a)"):
-        cars.load("test", tmp_path, EXPECTED)
+        retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
 def test_without_scipy_it_says_what_to_install(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_without_scipy_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["scipy"] = None
-from zoo.datasets import load
+from zoo.data import load
 from zoo.errors import MissingDependencyError
 try:
     load("cars", "test", {str(tmp_path)!r})

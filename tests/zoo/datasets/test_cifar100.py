@@ -11,11 +11,11 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from zoo.datasets import cifar100, cifar100_binary, load
-from zoo.datasets.published import Counts
+from zoo.data import cifar100, load
+from zoo.data.images import open_image
+from zoo.data.official import Counts
 from zoo.errors import DatasetError
 from zoo.files import sha256_of
-from zoo.images import open_image
 
 EXPECTED = {"train": Counts(4, 2), "test": Counts(2, 1)}
 
@@ -62,7 +62,7 @@ def test_classes_are_split_in_alphabetical_order(tmp_path: Path) -> None:
 
 
 def says_what_to_do(message: str, folder: Path) -> bool:
-    return f"get {cifar100_binary.ARCHIVE} from {cifar100_binary.URL}" in message and f"into {folder}." in message
+    return f"get {cifar100.ARCHIVE} from {cifar100.URL}" in message and f"into {folder}." in message
 
 
 def test_other_counts_are_refused(tmp_path: Path) -> None:
@@ -98,13 +98,13 @@ def write_archive(folder: Path, labels: list[int], names: str, cut: int = 0) -> 
         for plane in range(3):
             for row in range(32):
                 records += bytes(image[row, :, plane].tolist())
-    inside = folder / cifar100_binary.FOLDER
+    inside = folder / cifar100.FOLDER
     inside.mkdir()
     (inside / "train.bin").write_bytes(bytes(records)[: len(records) - cut])
     (inside / "fine_label_names.txt").write_text(names)
-    with tarfile.open(folder / cifar100_binary.ARCHIVE, "w:gz") as archive:
-        archive.add(inside, cifar100_binary.FOLDER)
-    return folder / cifar100_binary.ARCHIVE, pixels
+    with tarfile.open(folder / cifar100.ARCHIVE, "w:gz") as archive:
+        archive.add(inside, cifar100.FOLDER)
+    return folder / cifar100.ARCHIVE, pixels
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -112,7 +112,7 @@ def test_the_official_archive_is_read_packed_or_extracted(tmp_path: Path, packed
     archive, pixels = write_archive(tmp_path, [2, 0, 1, 2, 0, 1], "apple\nbee\ncat\n\n")
     digest = hashlib.md5(archive.read_bytes()).hexdigest()
     if packed:
-        shutil.rmtree(tmp_path / cifar100_binary.FOLDER)
+        shutil.rmtree(tmp_path / cifar100.FOLDER)
     else:
         archive.unlink()
     train, test = (cifar100.load(split, tmp_path, EXPECTED, md5=digest) for split in ("train", "test"))
@@ -126,14 +126,14 @@ def test_the_official_archive_is_read_packed_or_extracted(tmp_path: Path, packed
 
 
 def test_a_spoilt_official_archive_is_refused(tmp_path: Path) -> None:
-    def refused(says: str, md5: str = cifar100_binary.MD5) -> None:
+    def refused(says: str, md5: str = cifar100.MD5) -> None:
         with pytest.raises(
             DatasetError, match=says + r".* Get cifar-100-binary\.tar\.gz again from https://www\.cs\.tor"
         ):
             cifar100.load("train", tmp_path, EXPECTED, md5=md5)
 
     archive, _ = write_archive(tmp_path, [0, 3], "apple\nbee\n", cut=5)
-    inside = tmp_path / cifar100_binary.FOLDER
+    inside = tmp_path / cifar100.FOLDER
     refused(r"train\.bin holds 6,143 bytes, which are no whole records of 3,074")
     with (inside / "train.bin").open("ab") as file:
         file.write(bytes(5))
@@ -155,7 +155,7 @@ def test_the_zip_and_the_official_archive_hold_the_same_counts(tmp_path: Path) -
         DatasetError, match="holds 2 images of 2 classes for train; expected 25,000 images of 50 classes"
     ) as error:
         load("cifar100", "train", tmp_path)
-    assert f"Get {cifar100_binary.ARCHIVE} again from {cifar100_binary.URL}" in str(error.value)
+    assert f"Get {cifar100.ARCHIVE} again from {cifar100.URL}" in str(error.value)
 
 
 def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
@@ -166,7 +166,7 @@ def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
         load("cifar100")
     for part in (str(tmp_path), str(own_zoo), cifar100.FILE, "50,000", "<class>/<file>.png", "--data", "ZOO_DATA"):
         assert part in str(error.value)
-    for part in (cifar100_binary.URL, "packed or extracted", "its page gives no licence"):
+    for part in (cifar100.URL, "packed or extracted", "its page gives no licence"):
         assert part in str(error.value)
     assert "pickle" not in str(error.value)
 

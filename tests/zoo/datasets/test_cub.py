@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.zoo.datasets.written import write_images, write_lines
-from zoo.datasets import cub, load
-from zoo.datasets.published import Counts
+from zoo.data import load, retrieval_sets
+from zoo.data.images import open_image
+from zoo.data.official import Counts
 from zoo.errors import DatasetError
-from zoo.images import open_image
 
 NAMES = [
     "001.Albatross/A_0046_18.jpg",
@@ -38,13 +38,13 @@ def data(tmp_path: Path) -> Path:
 
 def refusal(data: Path, split: str = "train") -> str:
     with pytest.raises(DatasetError) as error:
-        cub.load(split, data, EXPECTED)
+        retrieval_sets.load_cub(split, data, EXPECTED)
     return str(error.value)
 
 
 def test_the_first_half_of_the_classes_trains(data: Path) -> None:
     root = data / "CUB_200_2011"
-    train, test = (cub.load(split, data, EXPECTED) for split in ("train", "test"))
+    train, test = (retrieval_sets.load_cub(split, data, EXPECTED) for split in ("train", "test"))
     assert (train.name, train.split, train.classes) == ("cub", "train", ("001.Albatross", "002.Wren"))
     assert (test.name, test.split, test.classes) == ("cub", "test", ("003.Owl", "004.Tern"))
     assert (list(train.sources), list(test.sources)) == (NAMES[:3], NAMES[3:])
@@ -59,16 +59,16 @@ def test_lists_may_be_in_any_order_with_empty_lines_and_carriage_returns(data: P
     root = data / "CUB_200_2011"
     lines = (root / "image_class_labels.txt").read_text().splitlines()
     (root / "image_class_labels.txt").write_text("\r\n".join([*reversed(lines), "", ""]), newline="")
-    assert cub.load("train", data, EXPECTED).labels.tolist() == [0, 0, 1]
+    assert retrieval_sets.load_cub("train", data, EXPECTED).labels.tolist() == [0, 0, 1]
 
 
 def test_its_own_folder_may_be_named_and_so_may_the_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(cub.load("test", data / "CUB_200_2011", EXPECTED)) == 3
+    assert len(retrieval_sets.load_cub("test", data / "CUB_200_2011", EXPECTED)) == 3
     renamed = (data / "CUB_200_2011").rename(data / "birds")
-    assert len(cub.load("test", renamed, EXPECTED)) == 3
+    assert len(retrieval_sets.load_cub("test", renamed, EXPECTED)) == 3
     renamed.rename(data / "CUB_200_2011")
     monkeypatch.setenv("ZOO_DATA", str(data))
-    assert len(cub.load("test", expected=EXPECTED)) == 3
+    assert len(retrieval_sets.load_cub("test", expected=EXPECTED)) == 3
 
 
 def test_where_it_is_nowhere_it_says_where_to_get_it_and_to_put_it(
@@ -86,7 +86,7 @@ def test_where_it_is_nowhere_it_says_where_to_get_it_and_to_put_it(
 def test_the_published_counts_are_the_default(data: Path) -> None:
     with pytest.raises(DatasetError, match=r"lists 0 images of 0 classes for test; expected 5,924 images of 100 class"):
         load("cub", "test", data)
-    assert sum(counts.images for counts in cub.EXPECTED.values()) == 11_788
+    assert sum(counts.images for counts in retrieval_sets.CUB_EXPECTED.values()) == 11_788
 
 
 @pytest.mark.parametrize("name", ["images.txt", "image_class_labels.txt"])
@@ -104,7 +104,7 @@ def test_missing_files_are_counted_and_the_first_of_them_named(data: Path) -> No
     said = refusal(data)
     assert f"{images} lacks 1 of the 3 files" in said
     assert f"{NAMES[1]}. It may have been extracted only in part" in said
-    assert len(cub.load("test", data, EXPECTED)) == 3  # the other split is whole
+    assert len(retrieval_sets.load_cub("test", data, EXPECTED)) == 3  # the other split is whole
     shutil.rmtree(images / "001.Albatross")
     assert f"lacks 2 of the 3 files that {images.parent / 'images.txt'} lists: {NAMES[0]}, {NAMES[1]}. " in refusal(
         data
@@ -135,7 +135,7 @@ def test_a_long_list_of_missing_files_is_cut(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"lacks 50 of .*: 001\.\w+/0\.jpg, 001\.\w+/1\.jpg, 001\.\w+/2\.jpg and others\. It"
     ):
-        cub.load("train", tmp_path, {"train": Counts(50, 1)})
+        retrieval_sets.load_cub("train", tmp_path, {"train": Counts(50, 1)})
 
 
 def test_lists_that_were_cut_off_are_noticed(data: Path) -> None:
@@ -143,7 +143,7 @@ def test_lists_that_were_cut_off_are_noticed(data: Path) -> None:
     write_lines(root / "images.txt", *(f"{i} {name}" for i, name in enumerate(NAMES[:5], 1)))
     assert "images.txt and image_class_labels.txt do not number the same images" in refusal(data)
     write_lines(root / "image_class_labels.txt", *(f"{i} {label}" for i, label in enumerate(LABELS[:5], 1)))
-    assert len(cub.load("train", data, EXPECTED)) == 3
+    assert len(retrieval_sets.load_cub("train", data, EXPECTED)) == 3
     assert "lists 2 images of 1 classes for test; expected 3 images of 2 classes" in refusal(data, "test")
 
 

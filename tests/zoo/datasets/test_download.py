@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.zoo.datasets.faulty_server import Fault, FaultyServer, serving
-from zoo.datasets.download import PublishedFile, fetch
+from zoo.data.download import PublishedFile, fetch
 from zoo.errors import DatasetError
 
 CONTENT = np.random.default_rng(0).bytes(300_001)

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from zoo.datasets import load
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.export import export_folder, folder_names
-from zoo.datasets.folder import list_images
+from zoo.data import load
+from zoo.data.dataset import Dataset, export_folder, folder_names
+from zoo.data.folder import list_images
+from zoo.data.images import open_image
 from zoo.errors import DatasetError
-from zoo.images import open_image
 
 
 def fill(root: Path, *names: str) -> Path:

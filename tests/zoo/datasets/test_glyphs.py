@@ -19,10 +19,9 @@ from PIL import features
 
 from tools import glyphs_alphabet
 from tools.glyphs_alphabet import THRESHOLD, Candidate
-from zoo.datasets import glyphs, glyphs_fonts, load
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.glyphs_fonts import FACES
-from zoo.datasets.glyphs_render import COLOURS, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, coverage
+from zoo.data import glyphs, glyphs_render, load
+from zoo.data.dataset import Dataset
+from zoo.data.glyphs_render import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, coverage
 from zoo.errors import DatasetError, MissingDependencyError
 
 PLAIN = Style(0, 0.0, 0.6, (0.0, 0.0), 0, 5, False, 0, 5.0)
@@ -90,7 +89,7 @@ def test_a_picture_does_not_depend_on_what_was_drawn_before(test_split: Dataset)
 
 def test_another_process_draws_the_same(test_split: Dataset) -> None:
     code = (
-        "import hashlib, sys; from zoo.datasets import load; images = load('glyphs', 'test').images;"
+        "import hashlib, sys; from zoo.data import load; images = load('glyphs', 'test').images;"
         "print(hashlib.sha256(b''.join(images[i].tobytes() for i in range(0, 2000, 41))).hexdigest());"
         "print('matplotlib' in sys.modules, 'torch' in sys.modules)"
     )
@@ -232,7 +231,7 @@ def test_known_look_alikes_are_found(found: list[Candidate], similarity: np.ndar
 
 def test_likeness_by_turning_is_found_by_turning_alone() -> None:
     def descriptions(text: str) -> np.ndarray:
-        drawn = [glyphs_fonts.ink(text, face) for face in FACES[:4]]
+        drawn = [glyphs_render.ink(text, face) for face in FACES[:4]]
         return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
 
     upright = descriptions("ǀ") @ descriptions("ᐟ").T
@@ -243,7 +242,7 @@ def test_likeness_by_turning_is_found_by_turning_alone() -> None:
 
 def test_normalised_glyphs_have_the_same_place_and_size() -> None:
     for text in ("C", "c", "ǀ", "Ж", "ᐧ"):
-        weight = np.asarray(glyphs_alphabet.normalised(glyphs_fonts.ink(text, "DejaVuSans")), dtype=np.float64)
+        weight = np.asarray(glyphs_alphabet.normalised(glyphs_render.ink(text, "DejaVuSans")), dtype=np.float64)
         weight /= weight.sum()
         y, x = np.mgrid[:32, :32] + 0.5
         cx, cy = (weight * x).sum(), (weight * y).sum()
@@ -280,8 +279,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for face in FACES:
-        shutil.copyfile(glyphs_fonts.font_file(face), tmp_path / f"{face}.ttf")
-    monkeypatch.setattr(glyphs_fonts, "font_folder", lambda: tmp_path)
+        shutil.copyfile(glyphs_render.font_file(face), tmp_path / f"{face}.ttf")
+    monkeypatch.setattr(glyphs_render, "font_folder", lambda: tmp_path)
     assert len(load("glyphs", "test")) > 0
     with (tmp_path / "DejaVuSerif-Bold.ttf").open("ab") as file:
         file.write(b"\0")
@@ -293,6 +292,6 @@ def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_glyph_is_framed_by_two_empty_pixels() -> None:
-    ink = glyphs_fonts.ink("Ж", "STIXGeneral")
+    ink = glyphs_render.ink("Ж", "STIXGeneral")
     assert ink.mode == "L"
     assert ink.getbbox() == (2, 2, ink.width - 2, ink.height - 2)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.zoo.datasets.written import write_images, write_lines
-from zoo.datasets import inshop, load
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.published import Counts
+from zoo.data import load, retrieval_sets
+from zoo.data.dataset import Dataset
+from zoo.data.official import Counts
 from zoo.errors import DatasetError, EvaluationError
 from zoo.evaluation import evaluate
 
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_split_is_the_authors_own(data: Path) -> None:
-    train, test = (inshop.load(split, data, EXPECTED) for split in ("train", "test"))
+    train, test = (retrieval_sets.load_inshop(split, data, EXPECTED) for split in ("train", "test"))
     assert (train.name, train.split, train.classes) == ("inshop", "train", ("id_00000002", "id_00000080"))
     assert (train.labels.tolist(), dict(train.factors)) == ([0, 0, 1], {})
     assert (test.split, test.classes) == ("test", ("id_00000001", "id_00000009"))
@@ -55,7 +55,9 @@ def test_the_split_is_the_authors_own(data: Path) -> None:
 def test_list_and_images_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
     write_images(tmp_path, [name for name, _, _ in ROWS])
     write_list(tmp_path / "list_eval_partition.txt", ROWS)
-    assert list(inshop.load("train", tmp_path, EXPECTED).images) == [tmp_path / name for name, _, _ in ROWS[:3]]
+    assert list(retrieval_sets.load_inshop("train", tmp_path, EXPECTED).images) == [
+        tmp_path / name for name, _, _ in ROWS[:3]
+    ]
 
 
 def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -72,13 +74,13 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
     with pytest.raises(
         DatasetError, match=r"Img lacks 1 of the 5 files .*: img/WOMEN/Skirts/id_00000009/01_2_side\.jpg\."
     ):
-        inshop.load("test", data, EXPECTED)
+        retrieval_sets.load_inshop("test", data, EXPECTED)
     (data / FOLDER / "Img" / "img").rename(data / "elsewhere")
     with pytest.raises(DatasetError, match="Img lacks 5 of the 5 files"):
-        inshop.load("test", data, EXPECTED)
+        retrieval_sets.load_inshop("test", data, EXPECTED)
     path.unlink()
     with pytest.raises(DatasetError, match=r"Eval/list_eval_partition\.txt is missing\. .*mmlab\.ie\.cuhk\.edu\.hk"):
-        inshop.load("test", data, EXPECTED)
+        retrieval_sets.load_inshop("test", data, EXPECTED)
     with pytest.raises(DatasetError, match="In-Shop Clothes Retrieval is not in"):
         load("inshop", data=tmp_path_factory.mktemp("empty"))
 
@@ -101,18 +103,18 @@ def test_a_spoilt_list_is_refused(data: Path, change: dict[int, tuple[str, str, 
     path = data / FOLDER / "Eval" / "list_eval_partition.txt"
     write_list(path, [change.get(i, row) for i, row in enumerate(ROWS)])
     with pytest.raises(DatasetError, match=says):
-        inshop.load("test", data, EXPECTED)
+        retrieval_sets.load_inshop("test", data, EXPECTED)
 
 
 def test_a_list_that_was_cut_off_is_refused(data: Path) -> None:
     write_list(data / FOLDER / "Eval" / "list_eval_partition.txt", ROWS[:-1])
     with pytest.raises(DatasetError, match="lists 1 images of 1 classes for query"):
-        inshop.load("test", data, EXPECTED)
+        retrieval_sets.load_inshop("test", data, EXPECTED)
 
 
 def test_queries_search_the_gallery_alone(data: Path) -> None:
     """By hand: the query of class 1 is next to the other query and to a gallery image of class 0."""
-    test = inshop.load("test", data, EXPECTED)
+    test = retrieval_sets.load_inshop("test", data, EXPECTED)
     angles = np.radians([0, 40, 90, 10, 1])  # query 1, gallery 1, gallery 1, gallery 0, query 0
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     result = evaluate(rows, test, k=(1, 2, 3))
@@ -131,7 +133,7 @@ def test_queries_search_the_gallery_alone(data: Path) -> None:
 
 
 def test_embeddings_must_be_as_many_as_images(data: Path) -> None:
-    test = inshop.load("test", data, EXPECTED)
+    test = retrieval_sets.load_inshop("test", data, EXPECTED)
     with pytest.raises(EvaluationError, match="there are 4 embeddings for the 5 images of inshop"):
         evaluate(np.eye(4), test, k=(1,))
 

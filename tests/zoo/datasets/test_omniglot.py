@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.zoo.datasets.faulty_server import Fault, serving
-from zoo.datasets import download, load, omniglot
+from zoo.data import download, load, omniglot
+from zoo.data.images import open_image
 from zoo.errors import DatasetError
-from zoo.images import open_image
 
 TEST_ALPHABETS = {"Japanese_(katakana)", "Sanskrit", "Tagalog"}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.zoo.datasets.written import write_images, write_lines
-from zoo.datasets import load, sop
-from zoo.datasets.published import Counts
+from zoo.data import load, retrieval_sets
+from zoo.data.official import Counts
 from zoo.errors import DatasetError
 
 HEADER = "image_id class_id super_class_id path"
@@ -32,7 +32,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_split_is_the_authors_own(data: Path) -> None:
-    train, test = (sop.load(split, data, EXPECTED) for split in ("train", "test"))
+    train, test = (retrieval_sets.load_sop(split, data, EXPECTED) for split in ("train", "test"))
     assert (train.name, train.split, train.classes) == ("sop", "train", ("bicycle/00001", "coffee_maker/00002"))
     assert train.labels.tolist() == [0, 0, 1]
     assert train.factors["super_class"].tolist() == [1, 1, 4]
@@ -52,11 +52,11 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
     with pytest.raises(
         DatasetError, match=r"lacks 1 of the 2 files .*Ebay_test\.txt lists: toaster_final/\d+_1\.JPG\."
     ):
-        sop.load("test", data, EXPECTED)
+        retrieval_sets.load_sop("test", data, EXPECTED)
     (root / "Ebay_test.txt").unlink()
     with pytest.raises(DatasetError, match=r"Ebay_test\.txt is missing\. .*cvgl\.stanford\.edu"):
-        sop.load("test", data, EXPECTED)
-    assert len(sop.load("train", data, EXPECTED)) == 3
+        retrieval_sets.load_sop("test", data, EXPECTED)
+    assert len(retrieval_sets.load_sop("train", data, EXPECTED)) == 3
     with pytest.raises(DatasetError, match="Stanford Online Products is not in"):
         load("sop", data=tmp_path_factory.mktemp("empty"))
 
@@ -65,13 +65,13 @@ def test_broken_lines_and_names_that_lead_elsewhere_are_refused(data: Path) -> N
     path = data / "Stanford_Online_Products" / "Ebay_train.txt"
     write_lines(path, HEADER, TRAIN[0], "2 1 bicycle_final/111085122871_1.JPG", TRAIN[2])
     with pytest.raises(DatasetError, match=r"line 3 of .*Ebay_train\.txt is broken: '2 1 bicycle_final/"):
-        sop.load("train", data, EXPECTED)
+        retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path, HEADER, *TRAIN[:2], "3 2 4 ../../secret.JPG")
     with pytest.raises(DatasetError, match=r"lists '\.\./\.\./secret\.JPG', which is no file below"):
-        sop.load("train", data, EXPECTED)
+        retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path, HEADER, *TRAIN[:2])
     with pytest.raises(DatasetError, match="lists 2 images of 1 classes for train; expected 3 images of 2 classes"):
-        sop.load("train", data, EXPECTED)
+        retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path)
     with pytest.raises(DatasetError, match="lists 0 images of 0 classes for train"):
-        sop.load("train", data, EXPECTED)
+        retrieval_sets.load_sop("train", data, EXPECTED)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from tests.zoo.datasets.test_folder import fill
 from zoo.cli.main import main
+from zoo.data import load
+from zoo.data.dataset import export_folder, subset
+from zoo.data.folder import check_parted, list_unlabelled
 from zoo.data.table import images_of, load_unlabelled
-from zoo.datasets import load
-from zoo.datasets.dataset import subset
-from zoo.datasets.export import export_folder
-from zoo.datasets.folder import check_parted, list_unlabelled
 from zoo.errors import DatasetError, EvaluationError, UsageError
 from zoo.evaluation import evaluate
 

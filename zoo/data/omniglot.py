@@ -14,11 +14,11 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.download import PublishedFile, fetch
+from zoo.data.dataset import Dataset
+from zoo.data.download import PublishedFile, fetch
+from zoo.data.images import ImageLike
 from zoo.errors import DatasetError
 from zoo.files import sha256_of
-from zoo.images import ImageLike
 from zoo.paths import data_roots, download_cache
 
 BASE_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"

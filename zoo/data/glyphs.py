@@ -18,9 +18,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from zoo.datasets.dataset import Dataset
-from zoo.datasets.glyphs_fonts import check_fonts
-from zoo.datasets.glyphs_render import SIZE, Style, draw_style, render
+from zoo.data.dataset import Dataset
+from zoo.data.glyphs_render import SIZE, Style, check_fonts, draw_style, render
 
 ALPHABET = Path(__file__).with_name("glyphs.json")
 INSTANCES = 20

@@ -9,10 +9,11 @@ import numpy as np
 
 from zoo.errors import CardError
 
-if TYPE_CHECKING:  # a card holds a Preprocessing, and who reads cards does not wait for Pillow
+if TYPE_CHECKING:
     from PIL import Image
 
-    from zoo.images import ImageLike, Limits
+    from zoo.data.images import ImageLike, Limits
+
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
@@ -70,9 +71,9 @@ class Preprocessing:
 def to_pixels(source: ImageLike, how: Preprocessing, limits: Limits | None = None) -> np.ndarray:
     """Return one image as uint8 [crop, crop, channels]. Raises `ImageError` for an image that cannot be decoded.
 
-    limits: of the file and its pixels (default: `zoo.images.DEFAULT_LIMITS`).
+    limits: of the file and its pixels (default: `zoo.data.images.DEFAULT_LIMITS`).
     """
-    from zoo.images import DEFAULT_LIMITS, open_image
+    from zoo.data.images import DEFAULT_LIMITS, open_image
 
     image = open_image(source, limits or DEFAULT_LIMITS, draft=how.resize).convert(how.mode)
     image = _centre_square(image, how)

@@ -1,0 +1,241 @@
+"""CUB, Cars196, SOP, In-Shop.
+
+Cars196, the Stanford Cars: 16,185 photographs of 196 models (Krause, Stark, Deng, Fei-Fei 2013, 3D Object
+Representations for Fine-Grained Categorization).
+
+Split by class, as metric learning does (Oh Song et al. 2016, Lifted Structured Feature Embedding): the
+first 98 classes train, the other 98 test. The authors' own split, within classes, isn't used.
+
+CUB-200-2011: photographs of 200 kinds of birds (Wah, Branson, Welinder, Perona, Belongie 2011, CNS-TR-2011-001).
+
+Split by class, as metric learning does (Oh Song et al. 2016, Lifted Structured Feature Embedding): the
+first 100 classes train, the other 100 test. The authors' own split, within classes, isn't used.
+
+In-Shop Clothes Retrieval of DeepFashion: 52,712 photographs of 7,982 garments (Liu, Luo, Qiu, Wang, Tang 2016,
+DeepFashion). The split, by garment, is the authors' own; the test images are queries and a gallery.
+
+Stanford Online Products: 120,053 pictures of 22,634 things for sale (Oh Song, Xiang, Jegelka, Savarese 2016,
+Deep Metric Learning via Lifted Structured Feature Embedding). The split, by class, is the authors' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo.data.dataset import Dataset
+from zoo.data.official import Counts, Listing, Published, listed_dataset, read_rows
+from zoo.errors import missing
+
+CARS_SOURCE = Published(
+    name="cars",
+    title="Cars196",
+    home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (or, where that is gone, a mirror of the same files)",
+    folders=("cars196", "stanford_cars"),
+    marks=("cars_annos.mat", "car_ims", "devkit/cars_train_annos.mat"),
+    archives=("car_ims.tgz", "car_devkit.tgz", "cars_train.tgz", "cars_test.tgz"),
+    unfetched="It is not fetched for you: its authors no longer offer the files, and gave no licence to pass them on.",
+)
+CARS_EXPECTED = {"train": Counts(8_054, 98), "test": Counts(8_131, 98)}
+
+
+@dataclass(frozen=True)
+class _Annotations:
+    """What is known of all images: names relative to the root, class numbers from 1, and the classes' names."""
+
+    path: Path
+    names: list[str]
+    numbers: list[int]
+    classes: list[str]
+
+
+def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = CARS_EXPECTED) -> Dataset:
+    """One split, as paths of JPEG files of many sizes; classes as published ("AM General Hummer SUV 2000").
+
+    Read are either `cars_annos.mat` and `car_ims/`, or `devkit/`, `cars_train/` and `cars_test/`, the devkit with
+    `cars_meta.mat`, `cars_train_annos.mat` and `cars_test_annos_withlabels.mat` (which may also lie beside it).
+    Raises `DatasetError` if it is nowhere, incomplete, or not as published, and `MissingDependencyError` without SciPy.
+    """
+    root = CARS_SOURCE.find(data)
+    in_two = (root / "devkit").is_dir() and not (root / "car_ims").is_dir()
+    known = _in_two_folders(root) if in_two else _in_one_folder(root)
+    if wrong := sorted({number for number in known.numbers if not 1 <= number <= len(known.classes)}):
+        raise CARS_SOURCE.spoilt(f"{known.path} has class {wrong[0]}, but names {len(known.classes)} classes.")
+    trains = expected["train"].classes
+    chosen = [i for i, number in enumerate(known.numbers) if (number <= trains) == (split == "train")]
+    listing = Listing(known.path, root, [known.names[i] for i in chosen], [known.numbers[i] for i in chosen])
+    return listed_dataset(CARS_SOURCE, split, listing, expected[split], dict(enumerate(known.classes, 1)))
+
+
+def _in_one_folder(root: Path) -> _Annotations:
+    path = root / "cars_annos.mat"
+    return _Annotations(path, *_images(path, "relative_im_path"), _class_names(path))
+
+
+def _in_two_folders(root: Path) -> _Annotations:
+    devkit = root / "devkit"
+    # The labels of the test images were published later, as a file of their own.
+    late = "cars_test_annos_withlabels.mat"
+    tested = root / late if (root / late).is_file() else devkit / late
+    names, numbers = _images(devkit / "cars_train_annos.mat", "fname")
+    test_names, test_numbers = _images(tested, "fname")
+    files = [f"cars_train/{name}" for name in names] + [f"cars_test/{name}" for name in test_names]
+    return _Annotations(devkit, files, numbers + test_numbers, _class_names(devkit / "cars_meta.mat"))
+
+
+def _images(path: Path, name: str) -> tuple[list[str], list[int]]:
+    """The field `name` and the class of each entry of a MAT file's `annotations`."""
+    entries = _read(path, "annotations")
+    try:
+        return [str(value) for value in entries[name]], [int(value) for value in entries["class"]]
+    except (IndexError, ValueError, TypeError):
+        raise CARS_SOURCE.spoilt(
+            f"the annotations in {path} do not have a {name} and a class for each image."
+        ) from None
+
+
+def _class_names(path: Path) -> list[str]:
+    return [str(name) for name in _read(path, "class_names")]
+
+
+def _read(path: Path, variable: str) -> np.ndarray:
+    """A variable of a MAT file, at least 1-D; a struct array has one field a column."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise missing("SciPy", "cars") from None
+    if not path.is_file():
+        raise CARS_SOURCE.spoilt(f"{path} is missing.", path)
+    try:
+        found: Any = loadmat(path, squeeze_me=True, variable_names=[variable])[variable]
+    except Exception as error:  # SciPy's reader raises nearly anything on damaged data
+        raise CARS_SOURCE.spoilt(
+            f"{path} cannot be read for its {variable}: {error or type(error).__name__}."
+        ) from None
+    return np.atleast_1d(found)
+
+
+CUB_SOURCE = Published(
+    name="cub",
+    title="CUB-200-2011",
+    home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
+    folders=("CUB_200_2011",),
+    marks=("images.txt",),
+    archives=("CUB_200_2011.tgz",),
+    unfetched="It is not fetched for you: its photographs are others' own, for research that is not commercial alone.",
+)
+CUB_EXPECTED = {"train": Counts(5_864, 100), "test": Counts(5_924, 100)}
+
+
+def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = CUB_EXPECTED) -> Dataset:
+    """One split of the folder `CUB_200_2011` as its archive holds it: paths of JPEG files of about 500 x 375.
+
+    Read are `images.txt`, `image_class_labels.txt` and `images/`. Classes are named as the folders
+    ("001.Black_footed_Albatross"); those numbered up to the count of training classes are for training.
+    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    """
+    root = CUB_SOURCE.find(data)
+    path = root / "images.txt"
+    images = read_rows(CUB_SOURCE, path, (int, str))
+    labels = read_rows(CUB_SOURCE, root / "image_class_labels.txt", (int, int))
+    if sorted(number for number, _ in images) != sorted(number for number, _ in labels):
+        raise CUB_SOURCE.spoilt(f"{path} and image_class_labels.txt do not number the same images.")
+    class_of = dict(labels)
+    trains = expected["train"].classes
+    chosen = [(name, class_of[number]) for number, name in images if (class_of[number] <= trains) == (split == "train")]
+    listing = Listing(path, root / "images", [name for name, _ in chosen], [label for _, label in chosen])
+    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _titles(listing))
+
+
+def _titles(listing: Listing) -> dict[int, str]:
+    """Class number -> the folder that its images lie in."""
+    titles: dict[int, str] = {}
+    for name, label in zip(listing.names, listing.classes, strict=True):
+        folder = name.rpartition("/")[0]
+        if titles.setdefault(label, folder) != folder:
+            raise CUB_SOURCE.spoilt(f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.")
+    return titles
+
+
+INSHOP_SOURCE = Published(
+    name="inshop",
+    title="DeepFashion In-Shop Clothes Retrieval",
+    home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
+    folders=("inshop", "In-shop Clothes Retrieval Benchmark"),
+    marks=("Eval/list_eval_partition.txt", "list_eval_partition.txt"),
+    archives=("Img/img.zip", "img.zip"),
+    unfetched="It is not fetched for you: its authors give it to whoever accepts their terms, from a drive with login.",
+)
+INSHOP_EXPECTED = {
+    "train": Counts(25_882, 3_997),
+    "test": Counts(26_830, 3_985),
+    "query": Counts(14_218, 3_985),
+    "gallery": Counts(12_612, 3_985),
+}
+
+_PARTS = {"train": ("train",), "test": ("query", "gallery")}
+
+
+def load_inshop(
+    split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = INSHOP_EXPECTED
+) -> Dataset:
+    """One split as its archives hold it: paths of JPEG files of 256 x 256, classes "id_00000001", sorted.
+
+    Read are `Eval/list_eval_partition.txt` and `Img/img/` (`list_eval_partition.txt` and `img/` do as well).
+    Factor of the test split: `query`, 1 for the images that search, 0 for the gallery, the only ones searched.
+    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    """
+    root = INSHOP_SOURCE.find(data)
+    path = next(
+        (path for mark in INSHOP_SOURCE.marks if (path := root / mark).is_file()), root / INSHOP_SOURCE.marks[0]
+    )
+    parts = _PARTS[split]
+    rows = [row for row in read_rows(INSHOP_SOURCE, path, (str, str, _part), header=2) if row[2] in parts]
+    base = root if (root / "img").is_dir() else root / "Img"
+    listing = Listing(path, base, [name for name, _, _ in rows], [item for _, item, _ in rows])
+    if split == "train":
+        return listed_dataset(INSHOP_SOURCE, split, listing, expected[split])
+    for part in parts:
+        items = [item for _, item, status in rows if status == part]
+        INSHOP_SOURCE.check_counts(path, part, Counts(len(items), len(set(items))), expected[part])
+    query = np.array([status == "query" for *_, status in rows], dtype=np.int64)
+    return listed_dataset(INSHOP_SOURCE, split, listing, expected[split], factors={"query": query})
+
+
+def _part(text: str) -> str:
+    """`text`, if it is what the list may say of an image; else a `ValueError`, which makes the line a broken one."""
+    if text not in ("train", "query", "gallery"):
+        raise ValueError(text)
+    return text
+
+
+SOP_SOURCE = Published(
+    name="sop",
+    title="Stanford Online Products",
+    home="https://cvgl.stanford.edu/projects/lifted_struct/",
+    folders=("Stanford_Online_Products",),
+    marks=("Ebay_train.txt", "Ebay_test.txt"),
+    archives=("Stanford_Online_Products.zip",),
+    unfetched="It is not fetched for you: its pictures are sellers' own, and its authors gave no licence for them.",
+)
+SOP_EXPECTED = {"train": Counts(59_551, 11_318), "test": Counts(60_502, 11_316)}
+
+
+def load_sop(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = SOP_EXPECTED) -> Dataset:
+    """One split of the folder `Stanford_Online_Products` as its archive holds it: paths of JPEG files of many sizes.
+
+    Read are `Ebay_train.txt` or `Ebay_test.txt`, and the folders `bicycle_final` to `toaster_final`. Classes are named
+    "bicycle/00001". Factor: `super_class`, the published number of the kind of thing (1 to 12).
+    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    """
+    root = SOP_SOURCE.find(data)
+    path = root / f"Ebay_{split}.txt"
+    rows = read_rows(SOP_SOURCE, path, (int, int, int, str), header=1)
+    listing = Listing(path, root, [name for *_, name in rows], [label for _, label, _, _ in rows])
+    titles = {label: f"{name.partition('/')[0].removesuffix('_final')}/{label:05d}" for _, label, _, name in rows}
+    factors = {"super_class": np.array([kind for _, _, kind, _ in rows], dtype=np.int64)}
+    return listed_dataset(SOP_SOURCE, split, listing, expected[split], titles, factors)
