@@ -72,7 +72,7 @@ def run(*command: str) -> Any:
 def search_latency(gallery: Path, query: Path) -> str:
     """Decode, embed and search in one process, as the service does: median and slowest of 200."""
     from serving.gallery import Gallery
-    from zoo.loading import load
+    from zoo.models.load import load
 
     model, opened, data = load(MODEL, runtime="onnx"), Gallery.open(gallery), query.read_bytes()
     times = []

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoo import paths
-from zoo.cards import read_card
-from zoo.contents import check_files
 from zoo.errors import UsageError
 from zoo.files import atomic_folder
 from zoo.hub.models import name_of
+from zoo.models.card import read_card
+from zoo.models.folder import check_files
 
 
 def place_of(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from exports.parity import Run
-from zoo.cards import Card
 from zoo.data import DATASETS
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
-from zoo.embedder import Embedder
 from zoo.errors import ImageError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.held_out import split_for
+from zoo.models.card import Card
+from zoo.models.load import Embedder
 from zoo.precision_cost import precision_cost, retrieval
 
 UNPARTED = (

@@ -21,13 +21,14 @@ from exports.graph import write_graph
 from exports.half import write_half
 from exports.parity import Parity, Run, measure
 from exports.precisions import check_precision
-from zoo import onnx_runtime, paths, torch_runtime
-from zoo.cards import Card, read_card
-from zoo.contents import check_files
+from zoo import paths
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
-from zoo.parity import PARITY_FILE as PARITY
-from zoo.parity import misplaced
+from zoo.models import onnx_runtime, torch_runtime
+from zoo.models.card import Card, read_card
+from zoo.models.folder import check_files
+from zoo.models.results import PARITY_FILE as PARITY
+from zoo.models.results import misplaced
 
 
 class Exporter:

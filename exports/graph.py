@@ -13,10 +13,10 @@ import onnx
 import torch
 from torch import nn
 
-from zoo.cards import Card
 from zoo.errors import ExportError
-from zoo.network import PixelNetwork, load_network
-from zoo.onnx_runtime import INPUT, OUTPUT
+from zoo.models.card import Card
+from zoo.models.network import PixelNetwork, load_network
+from zoo.models.onnx_runtime import INPUT, OUTPUT
 
 OPSET = 20
 LOWEST = "lowest"

@@ -11,7 +11,7 @@ import onnx
 
 from exports.layers import find_layers, weighted
 from exports.sensitivity import embed, insensitive, least_cosine, without
-from zoo.floors import EXPORT_FLOORS
+from zoo.models.results import EXPORT_FLOORS
 
 SENSITIVE = (
     "LayerNormalization",

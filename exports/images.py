@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from zoo.cards import Card
 from zoo.data import DATASETS
 from zoo.data import load as load_dataset
 from zoo.data.dataset import FOLDER, WHOLE
@@ -19,8 +18,9 @@ from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
-from zoo.golden import read_golden
 from zoo.held_out import read_record, split_for
+from zoo.models.card import Card
+from zoo.models.golden import read_golden
 from zoo.paths import expand
 
 CALIBRATION = 128

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.floors import EXPORT_FLOORS
+from zoo.models.results import EXPORT_FLOORS
 
 Run = Callable[[np.ndarray], np.ndarray]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoo.errors import UsageError, nearest
-from zoo.onnx_runtime import FILES
+from zoo.models.onnx_runtime import FILES
 
 
 def check_precision(precision: str) -> None:

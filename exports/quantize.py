@@ -24,8 +24,8 @@ from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 from exports.layers import LAYERS, find_layers, products, weighted
 from exports.sensitivity import BATCH, embed, insensitive, least_cosine, without
 from zoo.errors import ExportError
-from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import INPUT
+from zoo.models.onnx_runtime import INPUT
+from zoo.models.results import EXPORT_FLOORS
 
 BETWEEN = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool")
 """Operators between layers that keep int8, so that values need not become floats from one layer to the next."""

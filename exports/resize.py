@@ -25,8 +25,8 @@ from onnxscript.onnx_types import UINT8
 from exports.parity import Run
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
-from zoo.floors import RESIZE_FLOOR
-from zoo.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
+from zoo.models.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
+from zoo.models.results import RESIZE_FLOOR
 
 op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
 

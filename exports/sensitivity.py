@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.onnx_runtime import INPUT, OUTPUT, open_session
+from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 
 GROUPS = 12
 """How many parts of a network are tried by themselves."""

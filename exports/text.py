@@ -14,11 +14,11 @@ import onnx
 from onnx import TensorProto, compose, helper
 
 from exports.text_inputs import chosen_inputs, chosen_output
-from zoo import text as tower
-from zoo.cards import Card, Text, read_card
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_path, locked, sha256_of, write_json
-from zoo.floors import GOLDEN_FLOORS
+from zoo.models import text_tower
+from zoo.models.card import Card, Text, read_card
+from zoo.models.results import GOLDEN_FLOORS
 
 GOLDEN = ("a red chair", "a photo of a dog on the beach", "two people ride bicycles in the rain", "a chair " * 200)
 LARGEST = 2**31 - 1
@@ -49,11 +49,11 @@ def attach(
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         text = _settings(tokenizer, length, padding, lowercase)
-        write_graph(graph, made / tower.GRAPH, card.dim, text.length, output)
-        shutil.copyfile(tokenizer, made / tower.TOKENIZER)
-        files = {file: sha256_of(made / file) for file in (tower.GRAPH, tower.TOKENIZER)}
+        write_graph(graph, made / text_tower.GRAPH, card.dim, text.length, output)
+        shutil.copyfile(tokenizer, made / text_tower.TOKENIZER)
+        files = {file: sha256_of(made / file) for file in (text_tower.GRAPH, text_tower.TOKENIZER)}
         card = dataclasses.replace(card, text=text, files={**card.files, **files})
-        tower.write_golden(made, GOLDEN, _golden_rows(made, card))
+        text_tower.write_golden(made, GOLDEN, _golden_rows(made, card))
         return _publish(folder, made, card)
 
 
@@ -65,7 +65,7 @@ def write_graph(source: Path, out: Path, dim: int, length: int, output: str | No
     kind = result.type.tensor_type.elem_type
     model = compose.add_prefix(model, "tower/")  # none of its own names is one of ours then
     renamed = [helper.make_node("Identity", [ours], [f"tower/{theirs}"]) for ours, theirs in inputs.items()]
-    names = [f"tower/{result.name}", "tower/row", tower.OUTPUT]
+    names = [f"tower/{result.name}", "tower/row", text_tower.OUTPUT]
     last = [
         helper.make_node("Cast", names[:1], names[1:2], to=TensorProto.FLOAT),
         helper.make_node("LpNormalization", names[1:2], names[2:], axis=1, p=2),
@@ -76,7 +76,7 @@ def write_graph(source: Path, out: Path, dim: int, length: int, output: str | No
     del model.graph.node[:], model.graph.input[:], model.graph.output[:]
     model.graph.node.extend(nodes)
     model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, ["n", length]) for name in inputs)
-    model.graph.output.append(helper.make_tensor_value_info(tower.OUTPUT, TensorProto.FLOAT, ["n", dim]))
+    model.graph.output.append(helper.make_tensor_value_info(text_tower.OUTPUT, TensorProto.FLOAT, ["n", dim]))
     if model.ByteSize() > LARGEST:
         raise ExportError(f"{source} has more than 2 GiB, which one ONNX file cannot hold; take it in half precision.")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def _read(path: Path) -> onnx.ModelProto:
 def _settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> Text:
     if not path.is_file():
         raise ModelFolderError(f"{path} is not there; expected a tokenizer.json of Hugging Face's tokenizers.")
-    tokenizer = tower.load_tokenizer(path)
+    tokenizer = text_tower.load_tokenizer(path)
     said, cut = tokenizer.padding or {}, tokenizer.truncation or {}
     length = said.get("length") or cut.get("max_length") if length is None else length
     if length is None:
@@ -116,7 +116,7 @@ def _id_of(tokenizer: Any, padding: str) -> int | None:
 
 def _golden_rows(made: Path, card: Card) -> np.ndarray:
     """The golden texts' embeddings. Raises `ExportError` where they are none that a text can be searched by."""
-    opened = tower.open_tower(made, card)
+    opened = text_tower.open_tower(made, card)
     try:
         tokens = opened.tokens(GOLDEN)
         rows = opened.embed(tokens)
@@ -138,10 +138,10 @@ def _publish(folder: Path, made: Path, card: Card) -> Card:
     """All files into the folder under temporary names, then renamed, the card last: it vouches for the others."""
     with locked(folder), ExitStack() as stack:
         now = read_card(folder)
-        ours = {file: card.files[file] for file in (tower.GRAPH, tower.TOKENIZER)}
+        ours = {file: card.files[file] for file in (text_tower.GRAPH, text_tower.TOKENIZER)}
         card = dataclasses.replace(now, text=card.text, files={**now.files, **ours})
         own_card = stack.enter_context(atomic_path(folder / "card.json"))
-        for file in (tower.GRAPH, tower.TOKENIZER, tower.GOLDEN):
+        for file in (text_tower.GRAPH, text_tower.TOKENIZER, text_tower.GOLDEN):
             shutil.copyfile(made / file, stack.enter_context(atomic_path(folder / file)))
         write_json(own_card, card.to_json())
     return card

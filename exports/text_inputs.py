@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from zoo.errors import ExportError, UsageError, nearest
-from zoo.text import MASK, TOKENS
+from zoo.models.text_tower import MASK, TOKENS
 
 PREFERRED = ("embeddings", "text_embeds", "text_features", "sentence_embedding", "pooler_output")
 """What exporters call the embedding, the joint space's first; of several outputs the first of these is taken."""

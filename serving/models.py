@@ -9,11 +9,10 @@ from weakref import WeakValueDictionary
 
 from serving.gallery import Gallery
 from serving.gallery.gallery import model_at
-from zoo.cards import read_card
-from zoo.embedder import Embedder
 from zoo.errors import ModelNotFoundError, VariantNotFoundError
-from zoo.loading import find, load
-from zoo.onnx_runtime import graph_file
+from zoo.models.card import read_card
+from zoo.models.load import Embedder, find, load
+from zoo.models.onnx_runtime import graph_file
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from typing import TypeVar
 from serving.models import Models
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
-from zoo.embedder import Embedder
 from zoo.errors import GalleryMovedError, ModelChangedError, ZooError
+from zoo.models.load import Embedder
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from serving.metrics import stage
 from serving.models import Models
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
-from zoo.embedder import Embedder
 from zoo.errors import ModelFolderError
 from zoo.evaluation.calibration import Calibration
-from zoo.floors import GOLDEN_FLOORS
-from zoo.golden import FILE, read_golden
-from zoo.text import read_golden as read_golden_texts
+from zoo.models.golden import FILE, read_golden
+from zoo.models.load import Embedder
+from zoo.models.results import GOLDEN_FLOORS
+from zoo.models.text_tower import read_golden as read_golden_texts
 
 MAX_DRAFT = 2**16
 READY_SECONDS = 1.0

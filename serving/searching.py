@@ -27,7 +27,7 @@ from serving.reranking import EXPANSION, NONE, RECIPROCAL
 from serving.searcher import Searcher
 from serving.uploads import File, check_names, invalid, read_upload
 from zoo.errors import ImageError, NoTextTowerError, TextError
-from zoo.text import no_tower
+from zoo.models.text_tower import no_tower
 
 ORDERED_BY = {
     NONE: "similarity",

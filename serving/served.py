@@ -23,13 +23,12 @@ from serving.gallery.measuring import codes_of, without_own
 from serving.gallery.segment import NOTHING
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
-from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import searched
 from zoo.evaluation.metrics import measure_hits
-from zoo.loading import find, load
-from zoo.onnx_runtime import FILES
+from zoo.models.load import Embedder, find, load
+from zoo.models.onnx_runtime import FILES
 
 METRICS = ("recall_at_1", "map_at_r")
 """By which models are compared."""

@@ -27,10 +27,9 @@ from serving.gallery.rebuilding import Missing, Pictures, Rebuild
 from serving.gallery.shadow import REPLACED
 from serving.gallery.store import Store
 from serving.served import METRICS, model_change_steps, report
-from zoo.cards import Card
-from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, ModelChangedError, ModelMismatchError, UsageError
-from zoo.loading import load
+from zoo.models.card import Card
+from zoo.models.load import Embedder, load
 
 RULES = ("refuse", "thumbnail", "drop")
 MARGIN = 0.01

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.cards import Card, Head
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
-from zoo.golden import write_golden
+from zoo.models.card import Card, Head
+from zoo.models.golden import write_golden
 
 CARD = Card(
     name="toy-conv4-noise",
@@ -29,8 +29,8 @@ def make_model(folder: Path, card: Card = CARD, seed: int = 0) -> Card:
     """Write a model folder with random weights, its running statistics those of noise so that no layer is dead."""
     import torch
 
-    from zoo.network import Network, create_heads, create_trunk, feature_count, save_network
-    from zoo.torch_runtime import open_model
+    from zoo.models.network import Network, create_heads, create_trunk, feature_count, save_network
+    from zoo.models.torch_runtime import open_model
 
     torch.manual_seed(seed)
     folder.mkdir(parents=True)

@@ -26,10 +26,10 @@ from PIL import Image
 import zoo
 from exports.text import attach
 from tests import text_toys
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data import glyphs
-from zoo.loading import load
+from zoo.models.card import read_card
+from zoo.models.load import load
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

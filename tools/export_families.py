@@ -26,15 +26,15 @@ from tqdm.auto import tqdm
 
 from exports.export import Exporter
 from exports.images import noise, sample
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ExportError, ZooError
 from zoo.files import sha256_of, write_bytes, write_json
-from zoo.floors import EXPORT_FLOORS
-from zoo.golden import write_golden
-from zoo.network import Network, PixelNetwork, create_trunk, save_network
-from zoo.onnx_runtime import FILES
-from zoo.torch_runtime import open_model
+from zoo.models.card import Card
+from zoo.models.golden import write_golden
+from zoo.models.network import Network, PixelNetwork, create_trunk, save_network
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import EXPORT_FLOORS
+from zoo.models.torch_runtime import open_model
 
 DOCS = Path(__file__).parent.parent / "docs"
 MEBI = 2**20

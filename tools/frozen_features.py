@@ -87,11 +87,10 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     """Each test class's mean of each metric, by the class's number; `pooled` leaves the heads away."""
     import torch
 
-    from zoo.cards import read_card
     from zoo.data import load as load_dataset
-    from zoo.embedder import Embedder
-    from zoo.loading import find
-    from zoo.network import Network, PixelNetwork, load_network
+    from zoo.models.card import read_card
+    from zoo.models.load import Embedder, find
+    from zoo.models.network import Network, PixelNetwork, load_network
     from zoo.precision_cost import retrieval
 
     folder = find(name)

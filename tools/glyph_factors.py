@@ -21,14 +21,14 @@ from training.studies.factors import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
 from zoo import data
-from zoo.cards import read_card
 from zoo.console import print_json
 from zoo.data.decode import batches
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import across_classes, predictability
-from zoo.loading import find
-from zoo.network import PixelNetwork, load_network
+from zoo.models.card import read_card
+from zoo.models.load import find
+from zoo.models.network import PixelNetwork, load_network
 
 Figures = Mapping[tuple[str, str], Seeds]
 """By head and figure."""

@@ -23,14 +23,14 @@ import numpy as np
 
 from tools.export_families import DOCS, hardware
 from training.studies.statistics import interval_over_seeds
-from zoo.cards import read_card
 from zoo.data import load as load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.files import read_json, write_bytes, write_json
-from zoo.loading import find, load
-from zoo.onnx_runtime import FILES
-from zoo.parity import COST_METRICS, read_parity, verdict
+from zoo.models.card import read_card
+from zoo.models.load import find, load
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import COST_METRICS, read_parity, verdict
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.render import Table, replace_parts
 

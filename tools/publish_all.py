@@ -31,12 +31,12 @@ from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
 from training.settings import override
 from zoo import paths
-from zoo.cards import read_card
 from zoo.console import print_json, print_table
 from zoo.data import cifar100, retrieval_sets
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
-from zoo.registry import recipes as catalogue
+from zoo.models.card import read_card
+from zoo.models.registry import recipes as catalogue
 
 PAPERS = (revisiting, sharing, diva, group, reality)
 

@@ -33,14 +33,14 @@ from training.samplers.create import create_sampler
 from training.trackers import check_trackers, create_trackers
 from zoo import data as datasets
 from zoo import paths
-from zoo.cards import Card, read_card
 from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.held_out import split_for
-from zoo.loading import find
+from zoo.models.card import Card, read_card
+from zoo.models.load import find
+from zoo.models.results import Evaluation, add_result
+from zoo.models.torch_runtime import choose_device
 from zoo.processor import threads
-from zoo.results import Evaluation, add_result
-from zoo.torch_runtime import choose_device
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from torch import nn
 
 from training.origin import UNKNOWN
 from training.output import provenance
-from zoo.cards import Card, read_card
-from zoo.contents import check_files
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, sha256_of, write_json
-from zoo.golden import read_golden, write_golden
-from zoo.network import Network, create_trunk, load_network, save_network
-from zoo.torch_runtime import open_model
+from zoo.models.card import Card, read_card
+from zoo.models.folder import check_files
+from zoo.models.golden import read_golden, write_golden
+from zoo.models.network import Network, create_trunk, load_network, save_network
+from zoo.models.torch_runtime import open_model
 
 
 def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = UNKNOWN) -> Card:
@@ -29,7 +29,7 @@ def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[s
     """
     cards = [read_card(folder) for folder in folders]
     check_members(cards, folders, out)
-    card = card_of(cards, name)
+    card = ensemble_card(cards, name)
     for folder, member in zip(folders, cards, strict=True):
         check_files(folder, member)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
@@ -63,7 +63,7 @@ def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> 
             )
 
 
-def card_of(cards: Sequence[Card], name: str) -> Card:
+def ensemble_card(cards: Sequence[Card], name: str) -> Card:
     """The ensemble's card, without its files. What members differ in is named for all of them, joined with +."""
     members = [_member(card) for card in cards]
     return Card(

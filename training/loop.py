@@ -30,7 +30,7 @@ from training.trackers import Tracker
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
-from zoo.network import Network
+from zoo.models.network import Network
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
 Draw = tuple[str, np.ndarray]

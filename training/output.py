@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from training.recipe import Recipe
-from zoo.cards import Card
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
-from zoo.golden import write_golden
-from zoo.network import Network, feature_count, save_network
-from zoo.torch_runtime import open_model
+from zoo.models.card import Card
+from zoo.models.golden import write_golden
+from zoo.models.network import Network, feature_count, save_network
+from zoo.models.torch_runtime import open_model
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
 
@@ -39,7 +39,7 @@ def write_model_folder(
     and their sources.
     """
     with atomic_folder(folder) as temporary:
-        card = _after(_taught(card_of(recipe, network), teacher), base)
+        card = _after(_taught(recipe_card(recipe, network), teacher), base)
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
@@ -51,7 +51,7 @@ def write_model_folder(
     return card
 
 
-def card_of(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
+def recipe_card(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
     return Card(
         name=recipe.name,
         method=recipe.method,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from zoo.cards import NAME, Head, refused_heads
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
+from zoo.models.card import NAME, Head, refused_heads
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")

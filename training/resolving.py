@@ -112,7 +112,7 @@ def check_names(recipe: Recipe) -> None:
     from training.miners import MINERS
     from training.optimizers import OPTIMIZERS
     from training.samplers import SAMPLERS
-    from zoo.network import check_heads
+    from zoo.models.network import check_heads
 
     objective, batch = recipe.objective, recipe.batch
     check(METHODS, "method", objective.method, objective.method_args)

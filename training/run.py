@@ -29,7 +29,7 @@ from training.processes import Processes
 from training.recipe import Augmentation, Recipe
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
+from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from training.recipe import Recipe
-from zoo.cards import Head
 from zoo.errors import CardError, RecipeError, nearest
+from zoo.models.card import Head
 
 ARGUMENTS = {
     "loss": "loss_args",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zoo.cards import Card
 from zoo.errors import RecipeError
+from zoo.models.card import Card
 
 
 def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]) -> None:

@@ -9,17 +9,16 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zoo.embedder import Embedder
 from zoo.errors import ZooError
-from zoo.loading import load
 from zoo.models.backbones import register_with_timm
+from zoo.models.load import Embedder, load
 
 if TYPE_CHECKING:
-    from zoo.baselines.saving import baseline
-    from zoo.catalogue import info, list_models
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.publication import Publication
     from zoo.hub.publish import push
+    from zoo.models.catalogue import info, list_models
+    from zoo.models.load import baseline
 
 
 # ONNX Runtime from 1.29 on reports models and machine to its makers unless told not to, before it is imported first.
@@ -45,12 +44,12 @@ __all__ = [
 
 _AT_FIRST_USE = {
     "Publication": "zoo.hub.publication",
-    "baseline": "zoo.baselines.saving",
+    "baseline": "zoo.models.load",
     "datasets": "",
     "evaluate": "zoo.evaluation",
     "evaluation": "",
-    "info": "zoo.catalogue",
-    "list_models": "zoo.catalogue",
+    "info": "zoo.models.catalogue",
+    "list_models": "zoo.models.catalogue",
     "push": "zoo.hub.publish",
 }
 """Where they are; "" for a module. Who embeds one image does not wait for them."""

@@ -26,7 +26,8 @@ from zoo.errors import UsageError
 from zoo.files import atomic_path
 
 if TYPE_CHECKING:
-    from zoo.embedder import Embedder
+    from zoo.models.load import Embedder
+
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
 """The names of tensors."""
@@ -185,7 +186,7 @@ def _read_npy(path: Path) -> np.ndarray:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:
-        raise _unreadable(path, str(error) if "Python objects" in str(error) else _damaged(error)) from None
+        raise _unreadable(path, str(error) if "Python objects" in str(error) else _damaged_file(error)) from None
     return found
 
 
@@ -200,7 +201,7 @@ def _read_tensors(path: Path) -> Embeddings:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except SafetensorError as error:
-        raise _unreadable(path, _damaged(error)) from None
+        raise _unreadable(path, _damaged_file(error)) from None
     except (KeyError, TypeError, AttributeError) as error:  # of a dtype that NumPy has not
         raise _unreadable(path, str(error)) from None
     if EMBEDDINGS not in tensors:
@@ -208,7 +209,7 @@ def _read_tensors(path: Path) -> Embeddings:
     return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), from_metadata(metadata, path))
 
 
-def _damaged(error: Exception) -> str:
+def _damaged_file(error: Exception) -> str:
     return f"it is damaged or was cut off ({str(error).rstrip('.')}). Make or copy it again"
 
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo.cards import NAME, Card
 from zoo.errors import UsageError
 from zoo.files import PIECE, read_json, write_json
+from zoo.models.card import NAME, Card
 from zoo.versions import versions
 
 if TYPE_CHECKING:
-    from zoo.embedder import Embedder
+    from zoo.models.load import Embedder
+
 
 KIND, SCHEMA = "dml-zoo embeddings", 1
 
@@ -153,7 +154,7 @@ def read_record(path: Path) -> EmbeddingRecord | None:
         opening = beside.read_bytes()[: len(_OPENING)]
         if not opening or not _OPENING.startswith(opening):
             return None
-        raise _damaged(beside, str(error)) from None
+        raise _damaged_record(beside, str(error)) from None
     return _parsed(values, beside) if isinstance(values, dict) and values.get("kind") == KIND else None
 
 
@@ -169,13 +170,13 @@ def from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | 
     try:
         values = json.loads(metadata.get("record", ""))
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged_record(path, str(error)) from None
     return _parsed(values, path)
 
 
 def _parsed(values: Any, path: Path) -> EmbeddingRecord:
     if not isinstance(values, dict) or type(schema := values.get("schema")) is not int or schema < 1:
-        raise _damaged(path, "it has no schema number")
+        raise _damaged_record(path, "it has no schema number")
     if schema > SCHEMA:
         raise UsageError(
             f"{path} says in schema {schema} whose rows these are; this version of dml-zoo reads up to {SCHEMA}. "
@@ -183,7 +184,7 @@ def _parsed(values: Any, path: Path) -> EmbeddingRecord:
         )
     for field in fields(EmbeddingRecord):
         if type(values.get(field.name)) is not _KINDS[str(field.type)]:
-            raise _damaged(path, f"{field.name} is {values.get(field.name)!r}")
+            raise _damaged_record(path, f"{field.name} is {values.get(field.name)!r}")
     record = EmbeddingRecord(**{field.name: values[field.name] for field in fields(EmbeddingRecord)})
     _check(record, path)
     return record
@@ -197,7 +198,7 @@ def _check(record: EmbeddingRecord, path: Path) -> None:
         ("precision", record.precision),
     ):
         if not isinstance(value, str) or not NAME.fullmatch(value):
-            raise _damaged(path, f"{what} is {value!r}")
+            raise _damaged_record(path, f"{what} is {value!r}")
     hashes = {
         "fingerprint": record.model.get("fingerprint"),
         "sha256": record.sha256,
@@ -205,10 +206,10 @@ def _check(record: EmbeddingRecord, path: Path) -> None:
     }
     for what, value in hashes.items():
         if not isinstance(value, str) or not _SHA256.fullmatch(value):
-            raise _damaged(path, f"{what} is {value!r}, no SHA-256")
+            raise _damaged_record(path, f"{what} is {value!r}, no SHA-256")
 
 
-def _damaged(path: Path, why: str) -> UsageError:
+def _damaged_record(path: Path, why: str) -> UsageError:
     return UsageError(
         f"{path} does not say as zoo embed does whose rows these are ({why.rstrip('.')}): it was cut off or changed. "
         "Make the rows again with zoo embed, or remove what is damaged, and no model is known of them."

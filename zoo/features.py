@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from zoo.cards import Card
 from zoo.errors import UsageError
 from zoo.files import atomic_path
+from zoo.models.card import Card
 
 KIND, SCHEMA = "dml-zoo features", 1
 DTYPES: dict[str, np.dtype] = {

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from zoo.cards import Card
 from zoo.data import load as load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import digest_of
 from zoo.errors import DatasetError
 from zoo.files import read_object
+from zoo.models.card import Card
 
 FILE = "recipe.json"
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from zoo.data.dataset import Dataset
-from zoo.embedder import Embedder
 from zoo.errors import ImageError
 from zoo.evaluation.evaluate import embedded, searched
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import PerQuery, per_query
-from zoo.parity import COST_METRICS, COST_TARGET, verdict
+from zoo.models.load import Embedder
+from zoo.models.results import COST_METRICS, COST_TARGET, verdict
 
 
 def retrieval(

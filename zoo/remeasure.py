@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zoo.cards import read_card
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import DatasetError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.evaluate import evaluate
 from zoo.held_out import Found, split_for
-from zoo.loading import load
-from zoo.results import Check, Evaluation, read_results
+from zoo.models.card import read_card
+from zoo.models.load import load
+from zoo.models.results import Check, Evaluation, read_results
 
 TOLERANCE = 0.002
 """How far a score may be off. Rounding on another processor turns near ties, a query or two in a thousand.

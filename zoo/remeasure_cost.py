@@ -7,17 +7,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from zoo.cards import read_card
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.metrics import PerQuery
 from zoo.held_out import Found, split_for
-from zoo.loading import load
-from zoo.onnx_runtime import FILES
-from zoo.parity import COST_METRICS, read_parity
+from zoo.models.card import read_card
+from zoo.models.load import load
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import COST_METRICS, Check, read_parity
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.remeasure import ROUNDING, TOLERANCE, unparted
-from zoo.results import Check
 
 
 def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool = False) -> Iterator[Check]:

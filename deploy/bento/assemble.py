@@ -11,7 +11,7 @@ from serving.backup import backup
 from serving.gallery import Gallery
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
-from zoo.loading import find
+from zoo.models.load import find
 
 HERE = Path(__file__).resolve().parent
 

@@ -19,9 +19,9 @@ from serving.gallery.binding import MODEL, parsed_model
 from serving.gallery.gallery import STORE
 from serving.gallery.history import Position
 from serving.gallery.replica import Replica
-from zoo.cards import Card
 from zoo.errors import FollowingError
 from zoo.files import atomic_folder, write_bytes
+from zoo.models.card import Card
 
 
 class AnewError(Exception):

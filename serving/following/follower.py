@@ -16,9 +16,9 @@ from serving.gallery.backends import FOLLOWED, follow
 from serving.gallery.gallery import STORE, is_gallery
 from serving.gallery.history import Position
 from serving.gallery.replica import Replica
-from zoo.cards import Card
 from zoo.errors import GalleryError, GalleryExistsError, ZooError
 from zoo.files import locked
+from zoo.models.card import Card
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from serving.galleries import Place
 from serving.gallery.gallery import model_at
 from serving.models import Models
 from serving.searcher import Searcher
-from zoo.cards import Card
 from zoo.data.images import Limits
-from zoo.embedder import Embedder
 from zoo.errors import ModelMismatchError, ZooError
+from zoo.models.card import Card
+from zoo.models.load import Embedder
 
 
 class Following:

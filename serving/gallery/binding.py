@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 from serving.gallery.store import Store
-from zoo.cards import Card, card_from_json
 from zoo.errors import CardError, GalleryError
+from zoo.models.card import Card, card_from_json
 
 MODEL = "model.json"
 

@@ -28,8 +28,8 @@ from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.data.decode import decode_in_threads
 from zoo.data.table import LabelFile, is_table, read_label_file, read_table
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, UsageError, none_readable
+from zoo.models.load import Embedder
 from zoo.paths import expand
 
 

@@ -27,11 +27,12 @@ from serving.gallery.image_files import ImageFile
 from serving.gallery.indexing import Run
 from serving.gallery.items import NewItem
 from serving.gallery.thumbnails import Thumbnail
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, UsageError, missing
+from zoo.models.load import Embedder
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 SPARE = 2
 """Processors that Ray is told of beside those of the workers: where they take all, its data sets wait for ever."""

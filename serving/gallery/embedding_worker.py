@@ -16,9 +16,8 @@ import pyarrow as pa
 from serving.gallery.decoding import decode
 from serving.gallery.image_files import read_image
 from serving.gallery.thumbnails import Thumbnail
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ModelMismatchError
-from zoo.loading import load
+from zoo.models.load import Embedder, load
 
 FILES = pa.schema({"number": pa.int64(), "path": pa.binary()})
 """The files' numbers in the list of all, and their full paths as the file system's bytes, which may be no UTF-8."""

@@ -29,9 +29,9 @@ from serving.gallery.milvus import MilvusIndex
 from serving.gallery.overview import Overview
 from serving.gallery.store import Store
 from serving.gallery.thumbnails import Thumbnail
-from zoo.cards import Card
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ModelMismatchError, UsageError
 from zoo.files import atomic_folder, write_json
+from zoo.models.card import Card
 
 STORE = "gallery.sqlite"
 

@@ -28,9 +28,9 @@ from serving.gallery.store import Store
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
 from zoo.data.preprocessing import to_pixels
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ImageError, ZooError
 from zoo.files import write_bytes
+from zoo.models.load import Embedder
 
 AHEAD = 256
 """At most this many images are decoded ahead of the network."""

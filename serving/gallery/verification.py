@@ -19,7 +19,7 @@ from serving.gallery.milvus import MilvusIndex
 from serving.gallery.rows import is_unit
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, GalleryNotFoundError
-from zoo.results import Check
+from zoo.models.results import Check
 
 QUERIES, K = 100, 10
 

@@ -32,7 +32,7 @@ from PIL import Image
 from tests.benchmarks.figures import Figure, print_figures, write_figures
 
 if TYPE_CHECKING:
-    from zoo.embedder import Embedder
+    from zoo.models.load import Embedder
 
 
 SIDES = 1024, 768
@@ -67,8 +67,8 @@ def photographs(folder: Path, count: int, different: int = 40) -> list[Path]:
 
 def resnet50(folder: Path) -> None:
     from tests.models import make_model
-    from zoo.cards import Card, Head
     from zoo.data.preprocessing import Preprocessing
+    from zoo.models.card import Card, Head
 
     card = Card(
         name="bench-resnet50",
@@ -100,8 +100,8 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
     import torch
     from timm.data import create_transform
 
-    from zoo.cards import read_card
-    from zoo.network import load_network
+    from zoo.models.card import read_card
+    from zoo.models.network import load_network
 
     card = read_card(folder)
     network, how = load_network(card, folder).eval(), card.preprocessing
@@ -183,7 +183,7 @@ def cold_start(folder: Path, image: Path) -> list[Figure]:
 def embedding(folder: Path, paths: list[Path], args: argparse.Namespace) -> list[Figure]:
     """Every precision by ONNX, and torch's forms where the device is there."""
     from tests.benchmarks.torch_forms import torch_forms, unavailable
-    from zoo.loading import load
+    from zoo.models.load import load
 
     def measured(name: str, model: Embedder, share: float | None, plain: bool) -> list[Figure]:
         return speed(name, throughput(model, paths, args.batch, args.repeats, plain), share)

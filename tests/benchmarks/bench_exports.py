@@ -29,10 +29,10 @@ from exports.quantize import write_int8
 from tests.benchmarks.figures import Figure, print_figures, write_figures
 from tests.benchmarks.torch_forms import torch_forms, unavailable
 from tests.models import CARD, make_model
-from zoo.cards import Card, Head
 from zoo.data.preprocessing import Preprocessing
-from zoo.network import PixelNetwork, load_network
-from zoo.onnx_runtime import INPUT, OUTPUT, open_session
+from zoo.models.card import Card, Head
+from zoo.models.network import PixelNetwork, load_network
+from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 
 Run = Callable[[np.ndarray], np.ndarray]
 

@@ -1,8 +1,7 @@
 """A gallery as it grows: catching up with changes, opening, and the kinds of index side by side.
 
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
-    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \
-        --json gallery.json --picture gallery.png
+    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000         --json gallery.json --picture gallery.png
 
 The first part times a reader that catches up with 10,000 changes of another process (5,000 items in, 5,000 out; asked
 is less than 100 ms), in galleries of --held items. The second builds every kind over the same vectors, finds its
@@ -38,9 +37,9 @@ from serving.gallery.index import Frozen
 from serving.gallery.kinds import KINDS, build
 from serving.gallery.measuring import measure_kind, sample_of
 from tests.benchmarks.gallery_picture import draw
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import write_json
+from zoo.models.card import Card
 
 BATCH = 10_000
 PICTURE = Thumbnail(bytes(2000), "image/png")

@@ -47,8 +47,8 @@ from tests.proof.load import at_rate
 from tests.proof.service import Service
 from tests.proof.traffic import Answers
 from tests.serving.running import ROOT, serving
-from zoo.cards import Card, read_card
-from zoo.loading import find, load
+from zoo.models.card import Card, read_card
+from zoo.models.load import find, load
 
 CLIENTS, K, IMAGES = 8, 10, 16
 PARTS = ("throughput", "latency", "adding")
@@ -96,7 +96,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faiss, numpy as np
-from zoo.loading import load
+from zoo.models.load import load
 from zoo.data.preprocessing import to_pixels
 
 model, rows = load(sys.argv[1], runtime="onnx", precision=sys.argv[7]), np.load(sys.argv[2])

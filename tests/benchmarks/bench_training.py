@@ -28,7 +28,7 @@ from training.recipe import Recipe
 from training.recipes import RECIPES
 from training.run import Place, Trainer
 from training.samplers.create import create_sampler
-from zoo.network import create_trunk
+from zoo.models.network import create_trunk
 
 PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update")
 

@@ -38,7 +38,7 @@ from serving.gallery.measuring import Sample, measure_kind, sample_of
 from serving.gallery.thumbnails import SIDE
 from tests.benchmarks.bench_embed import SIDES, photographs
 from tests.benchmarks.bench_gallery import _bytes, filled, vectors
-from zoo.loading import load
+from zoo.models.load import load
 
 OUT = Path(__file__).parents[2] / "docs" / "units.json"
 LIBRARIES = ("dml-zoo", "faiss-cpu", "onnxruntime", "numpy", "pillow")

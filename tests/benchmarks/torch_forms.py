@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.embedder import Embedder
-from zoo.loading import load
+from zoo.models.load import Embedder, load
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 
@@ -32,8 +31,8 @@ def compiled(model: Embedder) -> Embedder:
     """The same model by `torch.compile`."""
     import torch
 
-    from zoo.network import PixelNetwork, load_network
-    from zoo.torch_runtime import DTYPES
+    from zoo.models.network import PixelNetwork, load_network
+    from zoo.models.torch_runtime import DTYPES
 
     device, dtype = torch.device(model.device), DTYPES[model.precision]
     network = PixelNetwork(load_network(model.card, model.folder), model.preprocessing).eval().to(device)

@@ -11,10 +11,10 @@ import zoo
 from exports.copies import copy_model, place_of, writable
 from exports.export import Exporter
 from tests.models import CARD
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
-from zoo.loading import find
+from zoo.models.card import read_card
+from zoo.models.load import find
 from zoo.paths import SHIPPED
 
 COMMITS = {"main": "0123456789" * 4, "v1": "9876543210" * 4}

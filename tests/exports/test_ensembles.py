@@ -13,9 +13,9 @@ from exports.export import Exporter
 from tests.exports.toys import make_toy, picture
 from tests.models import CARD
 from training.ensembles import concatenate
-from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import FILES
-from zoo.verify import verify
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import EXPORT_FLOORS
+from zoo.models.verify import verify
 
 HEADLESS = dataclasses.replace(CARD, name="headless", heads=(), dim=6, architecture_args={"widths": [4, 4, 4, 6]})
 IMAGES = [picture(seed, 31, 28) for seed in range(7000, 7020)]

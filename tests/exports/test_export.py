@@ -22,16 +22,15 @@ from exports.graph import keep_padding
 from exports.parity import measure
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
-from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import sha256_of
-from zoo.floors import EXPORT_FLOORS
-from zoo.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
+from zoo.models.card import Card, Head, read_card
+from zoo.models.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
+from zoo.models.results import EXPORT_FLOORS
+from zoo.models.verify import verify, verify_records
 from zoo.paths import SHIPPED
-from zoo.records import verify_records
-from zoo.verify import verify
 
 PADDED = {"pads": ([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "zero": (0, np.float32)}
 IMAGES = [picture(seed, 33, 27) for seed in range(5000, 5042)]
@@ -340,7 +339,7 @@ def test_a_device_that_is_not_installed_says_so(exported: Path) -> None:
 
 def test_a_cpu_without_vnni_gets_the_same_embeddings(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
-    monkeypatch.setattr("zoo.onnx_runtime._saturates", lambda: True)
+    monkeypatch.setattr("zoo.models.onnx_runtime._saturates", lambda: True)
     there = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
     assert (here * there).sum(1).min() > 0.999
 

@@ -16,8 +16,8 @@ import zoo
 from exports.export import PARITY, export, publish
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
-from zoo.onnx_runtime import FILES
-from zoo.verify import verify
+from zoo.models.onnx_runtime import FILES
+from zoo.models.verify import verify
 
 
 def publish_and_die(folder: Path, graph: Path, last: str) -> None:

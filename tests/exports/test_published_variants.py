@@ -9,11 +9,11 @@ import pytest
 
 import zoo
 from tests.zoo.hub_client import connected
-from zoo.cards import read_card
 from zoo.errors import ModelFolderError
-from zoo.floors import GOLDEN_FLOORS
-from zoo.golden import read_golden
-from zoo.onnx_runtime import FILES
+from zoo.models.card import read_card
+from zoo.models.golden import read_golden
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import GOLDEN_FLOORS
 
 # huggingface_hub sends large files in a way that its own HTTP library no longer recommends.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from exports import quantize
 from exports.quantize import SCOPES, write_int8
 from exports.sensitivity import embed
-from zoo.onnx_runtime import INPUT, OUTPUT, open_session
+from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 
 DRAW = np.random.default_rng(0)
 WEIGHTS = (DRAW.normal(size=(6, 3)) * [0.01, 1, 100]).astype(np.float32)

@@ -13,11 +13,11 @@ from PIL import Image
 import zoo
 from exports.resize import FILTERS, IMAGES, resizing
 from tests.exports.toys import picture
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
-from zoo.verify import verify
+from zoo.models.card import read_card
+from zoo.models.verify import verify
 
 SIZES = ((30, 41), (133, 200), (200, 133), (32, 32), (1, 1), (7, 300), (300, 7))
 

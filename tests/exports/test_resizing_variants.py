@@ -18,14 +18,14 @@ import zoo
 from exports.export import Exporter, stamp
 from exports.resize import write_resizing
 from tests.models import CARD
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.hub.model_page import graphs_of
-from zoo.onnx_runtime import FILES, RESIZING
-from zoo.results import Check
-from zoo.verify import verify
+from zoo.models.card import read_card
+from zoo.models.onnx_runtime import FILES, RESIZING
+from zoo.models.results import Check
+from zoo.models.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from exports.half import write_half
 from exports.quantize import ENOUGH, FEWER, write_int8
 from exports.sensitivity import GROUPS, embed, insensitive
-from zoo.onnx_runtime import INPUT, OUTPUT
+from zoo.models.onnx_runtime import INPUT, OUTPUT
 
 DRAW = np.random.default_rng(0)
 

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 from exports.text import GOLDEN, attach
 from tests import text_toys
 from tests.serving import toys
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError
-from zoo.loading import load
-from zoo.verify import verify
+from zoo.models.card import read_card
+from zoo.models.load import load
+from zoo.models.verify import verify
 
 DIM = toys.DIM
 TEXTS = ["a red chair", "Two DOGS on the beach", "blue checks", "rain " * 50, "zebra"]

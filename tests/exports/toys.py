@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 
 from tests.models import CARD
-from zoo.cards import Card
 from zoo.files import sha256_of
-from zoo.golden import write_golden
-from zoo.network import Network, create_heads, create_trunk, feature_count, save_network
-from zoo.torch_runtime import open_model
+from zoo.models.card import Card
+from zoo.models.golden import write_golden
+from zoo.models.network import Network, create_heads, create_trunk, feature_count, save_network
+from zoo.models.torch_runtime import open_model
 
 
 def make_toy(folder: Path, card: Card = CARD) -> Card:

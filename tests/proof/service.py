@@ -13,7 +13,7 @@ import httpx
 from serving.gallery.builder import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, serving
-from zoo.loading import load
+from zoo.models.load import load
 
 KEY = "write-key-of-the-proof"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}

@@ -18,8 +18,7 @@ from tests import text_toys
 from tests.serving import toys
 from tests.serving.clients import KEY, Awaited
 from tests.serving.running import Running, serving
-from zoo.embedder import Embedder
-from zoo.loading import load
+from zoo.models.load import Embedder, load
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -29,9 +29,9 @@ from serving.gallery.rebuilding import Outcome, Rebuild
 from serving.gallery.shadow import Made
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from zoo.models.card import Card
 
 CARDS = tuple(
     Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})

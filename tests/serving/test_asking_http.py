@@ -15,7 +15,7 @@ from PIL import Image
 from serving.gallery import Gallery
 from serving.reranking import expanded, k_reciprocal
 from tests.serving import toys
-from zoo.embedder import Embedder
+from zoo.models.load import Embedder
 
 
 def results(http: httpx.Client, **values) -> list[dict]:

@@ -27,11 +27,11 @@ from serving.gallery.verification import verify_gallery
 from tests.serving import toys
 from tests.serving.running import run
 from tests.serving.toys import content
-from zoo.cards import Card
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, UsageError
+from zoo.models.card import Card
+from zoo.models.load import Embedder
 
 DIM = 6
 CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})

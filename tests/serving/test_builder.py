@@ -16,8 +16,8 @@ from serving.gallery.image_files import find_images, other_kinds
 from serving.gallery.thumbnails import make_thumbnail, side_needed
 from serving.searcher import Searcher
 from tests.serving import toys
-from zoo.embedder import Embedder
 from zoo.errors import DatasetError, GalleryError, ModelFolderError, ModelMismatchError, UsageError
+from zoo.models.load import Embedder
 
 
 def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictures: Path) -> None:
@@ -277,8 +277,8 @@ def test_the_right_neighbours_come_first(gallery_folder: Path) -> None:
 
 
 def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_folder: Path, tmp_path: Path) -> None:
-    from zoo.golden import write_golden
-    from zoo.loading import load
+    from zoo.models.golden import write_golden
+    from zoo.models.load import load
 
     model = load(toys.write_model(tmp_path / "m"), runtime="onnx")
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)

@@ -13,14 +13,13 @@ import pytest
 
 import serving
 from serving import AsyncClient, Client
-from serving.client import core
-from serving.client import images as client_images
+from serving.client import core, images
 from serving.gallery import Gallery
 from tests.serving import toys
 from tests.serving.clients import KEY
 from tests.serving.running import Running
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
+from zoo.models.load import Embedder
 
 NESTED: dict[str, Any] = {}
 for _ in range(100_000):
@@ -67,7 +66,7 @@ def test_more_images_than_one_request_holds_are_sent_in_parts(
     found = client.search_many(pictures, k=1)
     assert [n for n, one in enumerate(found) if one.refused] == [50]
     assert [one.matches for one in found[33:35]] == [tuple(client.search(one, k=1)) for one in pictures[33:35]]
-    monkeypatch.setattr(client_images, "MOST_BYTES", 8 * len(pictures[0]))
+    monkeypatch.setattr(images, "MOST_BYTES", 8 * len(pictures[0]))
     client.add(pictures[40], label="old")
     added = client.add(pictures, label="new", metadata={"lot": 1})
     assert (added.new, list(added.refused), len(added.items)) == (68, [50], 69)
@@ -89,7 +88,7 @@ def test_a_key_is_of_one_image_however_they_are_sent(
     kind: Any, writable: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts of one image each the first would be added under the key."""
-    monkeypatch.setattr(client_images, "MOST", 1)
+    monkeypatch.setattr(images, "MOST", 1)
     client = kind(writable.url, key=KEY)
     before = client.stats().items
     with pytest.raises(UsageError, match="a key is of a single image, not of 2"):

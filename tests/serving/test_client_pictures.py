@@ -13,8 +13,8 @@ from serving.client import images as client_images
 from tests.serving import toys
 from tests.serving.clients import KEY
 from tests.serving.running import Running
-from zoo.embedder import Embedder
 from zoo.errors import ImageError, ImageTooLargeError, ServiceError, UsageError
+from zoo.models.load import Embedder
 
 PIXELS = np.array(Image.open(BytesIO(toys.query(0))).convert("RGB"))
 SLOPE = (np.arange(48 * 40).reshape(48, 40) * 34).astype(np.uint16)  # to 65,246 of 65,535, the greatest at the bottom

@@ -26,8 +26,8 @@ from serving.gallery.builder import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, run, serving
 from tests.serving.test_search_command import search
-from zoo.embedder import Embedder
 from zoo.errors import ServiceError, UsageError
+from zoo.models.load import Embedder
 
 BIRDS, CARS, ALL = "birds-may-be-read", "cars-may-be-read", "all-may-be-written"
 BIRDS_WRITE, CARS_WRITE = "birds-may-be-written", "cars-may-be-written"

@@ -20,9 +20,9 @@ from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import ROOT, run, serving
-from zoo.cards import read_card
-from zoo.embedder import Embedder
 from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
+from zoo.models.card import read_card
+from zoo.models.load import Embedder
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
 from serving.gallery.thumbnails import Thumbnail
 from tests.serving import toys
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError
+from zoo.models.load import Embedder
 
 NOBODY = 65534
 

@@ -25,8 +25,8 @@ from serving.gallery.indexing import Report, Run
 from tests.commandline import run_here
 from tests.serving import toys
 from tests.serving.running import ROOT
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, MissingDependencyError, ModelMismatchError, UsageError
+from zoo.models.load import Embedder
 
 Content = list[tuple[object, ...]]
 

@@ -28,7 +28,7 @@ from tests.serving.test_kinds import clustered
 from tests.serving.test_served import write_int8
 from tests.serving.toys import content
 from zoo.evaluation import retrieval_metrics
-from zoo.loading import load
+from zoo.models.load import load
 
 KEY = "w" * 20
 NAMES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_r")

@@ -19,7 +19,7 @@ from serving.gallery import Gallery
 from serving.gallery.items import Place
 from tests.serving import toys
 from tests.serving.running import serving
-from zoo.embedder import Embedder
+from zoo.models.load import Embedder
 
 READER, WRITER = "read-key-of-the-tests", "write-key-of-the-tests"
 WITH_KEY = {"authorization": f"Bearer {WRITER}"}

@@ -29,24 +29,13 @@ from serving.keys import Keys
 from serving.searcher import Searcher
 from serving.upgrading import upgrading
 from tests.serving import toys
-from tests.serving.followers import (
-    BEHIND,
-    FOLLOWER,
-    KEYS,
-    READER,
-    WRITER,
-    Service,
-    following,
-    leading,
-    within,
-    wrong,
-)
+from tests.serving.followers import BEHIND, FOLLOWER, KEYS, READER, WRITER, Service, following, leading, within, wrong
 from tests.serving.running import answering
 from tests.serving.test_backends import SERVER, drop
 from tests.serving.test_history import content
 from zoo.cli.main import main
-from zoo.embedder import Embedder
 from zoo.errors import FollowingError, GalleryExistsError, ModelMismatchError, UsageError
+from zoo.models.load import Embedder
 
 
 def open_once(environment: dict[str, str]) -> None:

@@ -15,9 +15,9 @@ from serving.gallery import Gallery, NewItem, Thumbnail
 from serving.gallery.generation import EXACT, FACTS
 from serving.gallery.index import Index
 from serving.gallery.items import Changes
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelMismatchError, UsageError
+from zoo.models.card import Card
 
 DIM = 6
 CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})

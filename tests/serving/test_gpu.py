@@ -29,7 +29,7 @@ from serving.models import Models
 from serving.searcher import Searcher
 from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.test_kinds import clustered, frozen_of, naive, thorough
-from zoo.loading import load
+from zoo.models.load import load
 
 
 class Copy:

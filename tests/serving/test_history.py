@@ -28,9 +28,9 @@ from serving.gallery.replica import Replica
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.serving.older import as_schema_6
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import FollowingError, GalleryError, UsageError
+from zoo.models.card import Card
 
 DIM = 4
 CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})

@@ -27,8 +27,8 @@ from serving.keys import Keys
 from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.running import Running, serving
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError
+from zoo.models.load import Embedder
 
 LIMITS = Configuration().limits
 TOO_MANY = b"\x89PNG" + bytes(Configuration().max_body + 200_000)

@@ -27,8 +27,8 @@ from tests.serving.older import as_schema_5
 from tests.serving.running import writing_to
 from tests.serving.test_connection import new_item, unwritable
 from zoo.cli.main import main
-from zoo.embedder import Embedder
 from zoo.errors import ServiceError
+from zoo.models.load import Embedder
 
 KEY = "w" * 20
 

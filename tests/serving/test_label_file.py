@@ -15,8 +15,8 @@ from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
 from zoo.data.table import read_label_file
-from zoo.embedder import Embedder
 from zoo.errors import UsageError
+from zoo.models.load import Embedder
 
 FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
 

@@ -21,7 +21,7 @@ from serving.renewing import Renewing
 from serving.searcher import Searcher
 from serving.upgrading import upgrading
 from tests.serving import toys
-from zoo.embedder import Embedder
+from zoo.models.load import Embedder
 
 KEY = "write-key-of-the-changes"
 

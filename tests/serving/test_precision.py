@@ -18,13 +18,13 @@ from serving.models import Models, check_variant
 from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.running import run, serving
-from zoo.cards import Card, read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
-from zoo.embedder import Embedder
 from zoo.errors import UsageError, VariantNotFoundError
 from zoo.files import sha256_of
-from zoo.onnx_runtime import FILES
+from zoo.models.card import Card, read_card
+from zoo.models.load import Embedder
+from zoo.models.onnx_runtime import FILES
 
 
 @pytest.fixture(scope="module")

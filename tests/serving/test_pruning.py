@@ -12,8 +12,8 @@ from serving.gallery.builder import index_folder
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.here import Terminal
-from zoo.embedder import Embedder
 from zoo.errors import UsageError
+from zoo.models.load import Embedder
 
 FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
 

@@ -21,8 +21,8 @@ from serving.gallery.verification import verify_gallery
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.toys import content
-from zoo.cards import Card
 from zoo.errors import GalleryError, ModelChangedError, ModelMismatchError
+from zoo.models.card import Card
 
 OTHER = replace(CARD, name="other", dim=DIM + 2, files={"model.safetensors": "1" * 64})
 THIRD = replace(CARD, name="third", files={"model.safetensors": "2" * 64})

@@ -21,8 +21,8 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import Running, answering
 from zoo.cli.main import main
-from zoo.embedder import Embedder
 from zoo.errors import ServiceError, UsageError
+from zoo.models.load import Embedder
 
 
 def search(*words: object) -> None:

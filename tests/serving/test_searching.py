@@ -13,8 +13,8 @@ from serving.finding import Ask
 from serving.gallery import Gallery
 from serving.searcher import Searcher
 from serving.searching import _found
-from zoo.embedder import Embedder
 from zoo.errors import UsageError
+from zoo.models.load import Embedder
 
 
 def test_a_search_cuts_and_tells_by_one_calibration_that_is_read_once(

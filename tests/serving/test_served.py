@@ -26,12 +26,12 @@ from tests.serving import toys
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.toys import content
-from zoo.cards import read_card
 from zoo.data import load as load_dataset
 from zoo.errors import EvaluationError, ImageError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import sha256_of
-from zoo.loading import load
+from zoo.models.card import read_card
+from zoo.models.load import load
 
 
 def write_int8(folder: Path) -> None:

@@ -18,8 +18,8 @@ from serving.gallery.originals import Originals, folders_of
 from tests.commandline import run_here
 from tests.serving import toys
 from tests.serving.test_distributed import Workers, content
-from zoo.embedder import Embedder
 from zoo.errors import DatasetError, GalleryError, UsageError
+from zoo.models.load import Embedder
 
 STRIPES, CHECKS, *_ = toys.CLASSES
 

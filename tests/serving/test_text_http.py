@@ -20,8 +20,8 @@ from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.cli.main import main
-from zoo.embedder import Embedder
 from zoo.errors import ServiceError, UsageError
+from zoo.models.load import Embedder
 
 TEXT = "a red chair"
 

@@ -27,8 +27,7 @@ from serving.upgrading import upgrading
 from tests.serving import toys
 from tests.serving.running import Running, serving, stopped
 from tests.serving.test_upgrading import run
-from zoo.embedder import Embedder
-from zoo.loading import load
+from zoo.models.load import Embedder, load
 
 NUMBERS = itertools.count()
 KEY = {"authorization": "Bearer write-key-of-the-upgrade"}

@@ -22,9 +22,9 @@ from serving.upgrading import Compared
 from tests.commandline import run_here as run
 from tests.serving import toys
 from tests.serving.toys import content
-from zoo.embedder import Embedder
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.models.load import Embedder
 
 pytestmark = pytest.mark.usefixtures("unannounced")
 
@@ -129,8 +129,8 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
     import onnx
     from onnx import numpy_helper
 
-    from zoo.cards import read_card
     from zoo.files import sha256_of
+    from zoo.models.card import read_card
 
     bad = toys.write_model(tmp_path / "bad", seed=3, name="bad")
     graph = onnx.load(bad / "onnx" / "model.onnx")

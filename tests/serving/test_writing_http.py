@@ -21,7 +21,7 @@ from serving.gallery.items import Thumbnail
 from serving.writing import _kept
 from tests.serving import toys
 from tests.serving.running import serving
-from zoo.embedder import Embedder
+from zoo.models.load import Embedder
 
 KEY = "write-key-of-the-tests"
 

@@ -21,7 +21,7 @@ from serving.gallery.gallery import STORE
 from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.running import writing_to
-from zoo.embedder import Embedder
+from zoo.models.load import Embedder
 
 KEY = "w" * 20
 

@@ -15,9 +15,9 @@ from serving.gallery import Gallery
 from serving.gallery.index import Index
 from serving.gallery.items import Block
 from serving.gallery.milvus import MilvusIndex
-from zoo.cards import Card
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
+from zoo.models.card import Card
 
 SIDE, DIM = 32, 16
 HTML_LABEL = '<img src=x onerror="window.hacked = 1">'

@@ -28,13 +28,13 @@ from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.recipes import RECIPES
 from training.run import Place
-from zoo import torch_runtime
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.hypersphere import uniformity
 from zoo.evaluation.kmeans import k_means
 from zoo.evaluation.ranking import ranking_metrics
 from zoo.evaluation.structure import spectral_decay
+from zoo.models import torch_runtime
 
 IMAGES = [np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8) for n in range(12)]
 

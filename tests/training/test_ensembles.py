@@ -15,13 +15,12 @@ from exports.export import export
 from tests.models import CARD, make_model
 from training.ensembles import concatenate
 from zoo import paths
-from zoo.cards import Head, read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, UsageError
-from zoo.network import Ensemble, create_trunk
-from zoo.records import verify_records
-from zoo.verify import verify
+from zoo.models.card import Head, read_card
+from zoo.models.network import Ensemble, create_trunk
+from zoo.models.verify import verify, verify_records
 
 HEADLESS = dataclasses.replace(
     CARD, name="headless", heads=(), dim=6, architecture_args={"widths": [4, 4, 4, 6]}, sources=("b", "a")

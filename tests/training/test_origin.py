@@ -18,11 +18,10 @@ from training.origin import changes, origin_facts
 from training.recipe import Recipe
 from training.recipes import RECIPES
 from training.resolving import resolve
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
-from zoo.origins import read_origin
-from zoo.records import verify_records
+from zoo.models.card import read_card, read_origin
+from zoo.models.verify import verify_records
 
 
 @pytest.mark.parametrize(

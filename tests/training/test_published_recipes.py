@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from training.recipes import RECIPES, dim_of
-from zoo.published import tables
+from zoo.models.published import tables
 
 NAMED = [(table, score) for table in tables() for score in table.scores if score.recipe]
 

@@ -17,11 +17,11 @@ from training.resolving import resolve
 from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from training.settings import override
-from zoo.cards import Head
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
-from zoo.network import create_trunk
-from zoo.registry import RECIPES as CATALOGUE_FILE
+from zoo.models.card import Head
+from zoo.models.network import create_trunk
+from zoo.models.registry import RECIPES as CATALOGUE_FILE
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 

@@ -27,9 +27,9 @@ from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Sch
 from training.run import Place, Trainer
 from training.samplers.create import create_sampler
 from training.trackers import create_trackers
-from zoo.cards import Head
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
+from zoo.models.card import Head
 
 FROZEN = dataclasses.replace(SMALL, freeze_norm="statistics")
 ALL_PAIRS = Objective("margin", loss_args={"beta": 1.2})

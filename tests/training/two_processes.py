@@ -19,7 +19,7 @@ from training.loop import fit
 from training.processes import connect
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.run import Place, Trainer
-from zoo.cards import Head
+from zoo.models.card import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")
 BY_GRADIENT = ("diva of four", "mic", "sharing", "group", "cross-batch-memory", "s2sd")

@@ -17,13 +17,12 @@ import zoo
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Fault, Hub
 from tests.zoo.timm_hub import FILES, timm_hub
-from zoo.baselines import folder
-from zoo.cards import read_card
 from zoo.errors import HubError
-from zoo.loading import find
-from zoo.pretrained import fetch
-from zoo.records import verify_records
-from zoo.verify import verify
+from zoo.models import baseline_folder
+from zoo.models.card import read_card
+from zoo.models.load import find
+from zoo.models.verify import verify, verify_records
+from zoo.models.weights import fetch
 
 WEIGHTS = "model.safetensors"
 
@@ -126,15 +125,15 @@ def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.Monk
     repository = hub.repositories["timm/resnet10t.toy_in1k"]
     before = repository.files()
     moved = {**before, WEIGHTS: FILES["timm/vit_small_patch14_dinov2.lvd142m/model.safetensors"]}
-    original = folder.fetch
+    original = baseline_folder.fetch
 
     def fetch(name: str, revision: str | None, file: str, instead: str) -> Path:
         path = original(name, revision, file, instead)
         repository.commit("main", moved)
         return path
 
-    monkeypatch.setattr(folder, "fetch", fetch)
-    made = folder.make_folder("timm/resnet10t.toy_in1k")
+    monkeypatch.setattr(baseline_folder, "fetch", fetch)
+    made = baseline_folder.make_folder("timm/resnet10t.toy_in1k")
     record = json.loads((made / "recipe.json").read_text())
     assert record["baseline"] == {
         "repository": "timm/resnet10t.toy_in1k",

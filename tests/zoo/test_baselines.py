@@ -20,15 +20,14 @@ import zoo
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
-from zoo.baselines import baselines, repository_of, short_name
-from zoo.baselines.config import read_config
-from zoo.cards import read_card
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
-from zoo.golden import pictures
-from zoo.loading import find
-from zoo.network import create_trunk
-from zoo.verify import verify
+from zoo.models.baselines import baselines, read_config, repository_of, short_name
+from zoo.models.card import read_card
+from zoo.models.golden import pictures
+from zoo.models.load import find
+from zoo.models.network import create_trunk
+from zoo.models.verify import verify
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_names() -> None:
     assert short_name("Some-Org/Birds") == "some-org--birds"
     for other in ("resnet50", "org/name", "timm/", "timm/a/b", "timm/../x"):
         assert repository_of(other) is None
-    assert not set(baselines()) & set(zoo.registry.recipes())  # type: ignore[attr-defined]
+    assert not set(baselines()) & set(zoo.models.registry.recipes())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from zoo.cards import SCHEMA, Card, Head, card_from_json, read_card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError
+from zoo.models.card import SCHEMA, Card, Head, card_from_json, read_card
 
 CARD = Card(
     name="margin-conv4-toy",

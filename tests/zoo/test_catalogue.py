@@ -11,15 +11,15 @@ import pytest
 
 import zoo
 from tests.serving import toys
-from zoo.baselines import baselines
-from zoo.cards import read_card
-from zoo.catalogue import STATUSES
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.hub.model_page import readme
-from zoo.loading import find
-from zoo.published import tables
-from zoo.registry import recipes
+from zoo.models.baselines import baselines
+from zoo.models.card import read_card
+from zoo.models.catalogue import STATUSES
+from zoo.models.load import find
+from zoo.models.published import tables
+from zoo.models.registry import recipes
 
 
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:

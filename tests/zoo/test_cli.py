@@ -15,7 +15,7 @@ import zoo
 from tests.serving import toys
 from zoo.cli import main as cli
 from zoo.cli.main import main
-from zoo.results import read_results
+from zoo.models.results import read_results
 
 COMMANDS = """
 from __future__ import annotations

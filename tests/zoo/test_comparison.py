@@ -14,12 +14,11 @@ from scipy import stats
 from training.studies.compare import compare, find_runs, runs_of
 from training.studies.compare_page import FORMATS
 from training.studies.statistics import STUDENT
-from zoo.cards import Card
 from zoo.cli.benchmark import Format
 from zoo.data.preprocessing import Preprocessing
-from zoo.published import PublishedScore, PublishedTable, table
-from zoo.published.scores import Paper
-from zoo.results import Evaluation, add_result
+from zoo.models.card import Card
+from zoo.models.published import Paper, PublishedScore, PublishedTable, table
+from zoo.models.results import Evaluation, add_result
 
 RECIPE = {
     "name": "margin-r50-cub",

@@ -14,8 +14,8 @@ from tests.zoo.test_report import Reader
 from training.studies.compare import compare
 from training.studies.compare_page import as_html
 from zoo.cli.main import main
-from zoo.published import table
-from zoo.results import add_result
+from zoo.models.published import table
+from zoo.models.results import add_result
 
 NAMES = ("margin-r50-cub", "arcface-r50-cub", "r-margin-r50-cub")
 

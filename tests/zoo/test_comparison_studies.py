@@ -24,8 +24,8 @@ from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.errors import UsageError
 from zoo.files import append_json_line
-from zoo.published import PublishedScore
-from zoo.published import table as published
+from zoo.models.published import PublishedScore
+from zoo.models.published import table as published
 
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:

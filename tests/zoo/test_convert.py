@@ -15,14 +15,14 @@ import torchvision
 from safetensors import safe_open
 from torch import Tensor
 
-import zoo.convert
+import zoo.models.convert
 from zoo.cli.main import main
-from zoo.convert import convert
 from zoo.errors import RecipeError, UsageError
 from zoo.models.backbones import register
 from zoo.models.backbones.bn_inception import BNInception
-from zoo.network import create_trunk
-from zoo.pretrained import PUBLISHED
+from zoo.models.convert import convert
+from zoo.models.network import create_trunk
+from zoo.models.weights import PUBLISHED
 
 register()
 
@@ -50,7 +50,7 @@ def test_bn_inception_from_the_public_file(
     out.mkdir()
     sha256 = publish(file, state, legacy=True)
     public = dataclasses.replace(PUBLISHED["bn_inception"], sha256=sha256[:9])
-    monkeypatch.setitem(zoo.convert.PUBLISHED, "bn_inception", public)
+    monkeypatch.setitem(zoo.models.convert.PUBLISHED, "bn_inception", public)
     assert main(["convert", str(file), "--architecture", "bn_inception", "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"folder": str(out), "architecture": "bn_inception"}
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]

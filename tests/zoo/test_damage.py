@@ -17,17 +17,15 @@ from safetensors.numpy import save_file
 
 import zoo
 from tests.zoo.hub_client import connected
-from zoo.cards import Card, read_card
-from zoo.config import check_config
-from zoo.contents import check_files
 from zoo.errors import ModelFolderError, ModelNotFoundError
 from zoo.files import sha256_of
-from zoo.golden import read_golden
-from zoo.origins import read_origin
+from zoo.models.card import Card, read_card, read_origin
+from zoo.models.folder import check_config, check_files
+from zoo.models.golden import read_golden
+from zoo.models.results import read_results
+from zoo.models.text_tower import GRAPH, TOKENIZER, open_tower
+from zoo.models.verify import _least_cosine, verify
 from zoo.paths import SHIPPED
-from zoo.results import read_results
-from zoo.text import GRAPH, TOKENIZER, open_tower
-from zoo.verify import _least_cosine, verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 WITH_TEXT = Path(__file__).parent / "fixtures" / "schema-3"

@@ -18,7 +18,7 @@ from zoo.cli.main import main
 from zoo.embedding_files import read_embeddings, read_labels
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
-from zoo.loading import load
+from zoo.models.load import load
 
 ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 NAMES = [f"class {i % 8}" for i in range(40)]

@@ -20,9 +20,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from zoo.cards import read_card
 from zoo.cli.main import main
-from zoo.embedder import Embedder
 from zoo.embedding_files import Embeddings, check_table, read_embeddings, write_embeddings
 from zoo.embedding_records import (
     KIND,
@@ -37,7 +35,8 @@ from zoo.embedding_records import (
 )
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
-from zoo.loading import load
+from zoo.models.card import read_card
+from zoo.models.load import Embedder, load
 from zoo.paths import SHIPPED
 
 MODEL, OTHER = "margin-conv4-glyphs", "r-margin-conv4-glyphs"  # both of 64 dimensions

@@ -12,10 +12,10 @@ import pytest
 import zoo
 from tests.serving import toys
 from zoo.data.dataset import Dataset
-from zoo.embedder import Embedder
 from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, per_query, retrieval_metrics
-from zoo.results import add_result, read_results
+from zoo.models.load import Embedder
+from zoo.models.results import add_result, read_results
 
 
 @pytest.fixture(scope="module")

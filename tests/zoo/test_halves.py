@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import zoo
-from zoo.cards import Card, Head, read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
+from zoo.models.card import Card, Head, read_card
+from zoo.models.verify import verify
 from zoo.paths import SHIPPED
-from zoo.verify import verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 LARGE = 1e6

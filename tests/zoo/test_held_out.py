@@ -18,8 +18,8 @@ from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
 from zoo.held_out import Found, read_record, split_for
+from zoo.models.results import Check, read_results
 from zoo.remeasure import remeasure
-from zoo.results import Check, read_results
 
 STRIPES, CHECKS, DISC, HTML = toys.CLASSES
 TRAIN, TEST = (CHECKS, DISC), (HTML, STRIPES)

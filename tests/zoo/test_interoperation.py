@@ -13,11 +13,11 @@ import numpy as np
 import playwright
 import pytest
 
-from zoo.cards import read_card
 from zoo.data.preprocessing import to_pixels
-from zoo.floors import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
-from zoo.golden import read_golden
-from zoo.onnx_runtime import FILES, RESIZING
+from zoo.models.card import read_card
+from zoo.models.golden import read_golden
+from zoo.models.onnx_runtime import FILES, RESIZING
+from zoo.models.results import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.paths import SHIPPED
 
 ROOT = Path(__file__).parent

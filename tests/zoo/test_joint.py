@@ -15,11 +15,11 @@ import zoo
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import VIT, of_timm, timm_hub
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
-from zoo.golden import pictures
-from zoo.verify import verify
+from zoo.models.card import read_card
+from zoo.models.golden import pictures
+from zoo.models.verify import verify
 
 CLIP = "vit_base_patch32_clip_224"
 
@@ -34,7 +34,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def timms(architecture: str, weights: bytes, images: list[np.ndarray], how: zoo.cards.Preprocessing) -> np.ndarray:
+def timms(
+    architecture: str, weights: bytes, images: list[np.ndarray], how: zoo.models.card.Preprocessing
+) -> np.ndarray:
     """What timm's whole model gives, its classifier's place included, as unit rows."""
     model = timm.create_model(architecture, num_classes=7, **VIT).eval()
     model.load_state_dict(load(weights))

@@ -22,16 +22,16 @@ from safetensors.torch import load_file
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model
-from zoo.cards import read_card
-from zoo.catalogue import list_models
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ImageError, ModelFolderError, ModelNotFoundError, RecipeError, UsageError
 from zoo.files import sha256_of
-from zoo.loading import find
-from zoo.network import create_trunk
+from zoo.models.card import read_card
+from zoo.models.catalogue import list_models
+from zoo.models.load import find
+from zoo.models.network import create_trunk
+from zoo.models.torch_runtime import choose_device
+from zoo.models.verify import verify
 from zoo.paths import SHIPPED
-from zoo.torch_runtime import choose_device
-from zoo.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_onnx_embeds_in_a_process_that_cannot_import_torch(exported: Path) -> No
 import sys
 sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
 import numpy, zoo
-images, golden = zoo.golden.read_golden(zoo.loading.find({str(exported)!r}))
+images, golden = zoo.models.golden.read_golden(zoo.models.load.find({str(exported)!r}))
 rows = zoo.load({str(exported)!r}, runtime="onnx").embed(images)
 print((rows * golden).sum(1).min())
 try:
@@ -123,7 +123,7 @@ try:
 except zoo.ZooError as error:
     print(type(error).__name__, error)
 """
-    code = code.replace("import numpy, zoo", "import numpy, zoo, zoo.golden, zoo.loading")
+    code = code.replace("import numpy, zoo", "import numpy, zoo, zoo.models.golden, zoo.models.load")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert float(out[0]) >= 0.9999
     assert out[1].startswith("MissingDependencyError torch is needed")

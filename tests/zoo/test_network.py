@@ -11,11 +11,11 @@ import torch
 
 import zoo
 from tests.models import CARD, make_model
-from zoo.cards import Head
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError
 from zoo.files import sha256_of
-from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
+from zoo.models.card import Head
+from zoo.models.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
 
 SIDE = 64
 SMALL = {"img_size": SIDE}

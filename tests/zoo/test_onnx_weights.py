@@ -12,14 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import zoo
-from zoo.cards import read_card
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
-from zoo.golden import read_golden
-from zoo.onnx_weights import check_weights
+from zoo.models.card import read_card
+from zoo.models.golden import read_golden
+from zoo.models.onnx_runtime import check_weights
+from zoo.models.text_tower import GRAPH, open_tower
+from zoo.models.verify import verify
 from zoo.paths import SHIPPED
-from zoo.text import GRAPH, open_tower
-from zoo.verify import verify
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 WITH_TEXT = Path(__file__).parent / "fixtures" / "schema-3"

@@ -18,14 +18,13 @@ import zoo
 from exports.export import export
 from tests.zoo.hub_state import Hub
 from tests.zoo.timm_hub import timm_hub
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import DatasetError, UsageError
-from zoo.golden import pictures
-from zoo.loading import find
-from zoo.records import verify_records
-from zoo.verify import verify
+from zoo.models.card import read_card
+from zoo.models.golden import pictures
+from zoo.models.load import find
+from zoo.models.verify import verify, verify_records
 
 
 @pytest.fixture
@@ -117,8 +116,8 @@ def test_a_table_whitens_as_the_images_that_it_lists_do(
 
 
 def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
-    from zoo.baselines.own import pooled_features
-    from zoo.network import load_network
+    from zoo.models.baseline_folder import pooled_features
+    from zoo.models.network import load_network
 
     folder = find(name)
     card = read_card(folder)

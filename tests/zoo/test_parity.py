@@ -10,7 +10,7 @@ import pytest
 
 from zoo.errors import ModelFolderError
 from zoo.hub.model_page import graph_table, graphs_of
-from zoo.parity import contradictions, read_parity
+from zoo.models.results import contradictions, read_parity
 
 
 def entry(**changes: Any) -> dict[str, Any]:

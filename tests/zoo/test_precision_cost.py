@@ -7,7 +7,7 @@ import pytest
 
 from zoo.data.dataset import Dataset
 from zoo.evaluation.metrics import PerQuery
-from zoo.parity import verdict
+from zoo.models.results import verdict
 from zoo.precision_cost import precision_cost
 
 CLASSES, EACH = 50, 40

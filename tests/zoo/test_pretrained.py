@@ -16,7 +16,7 @@ from tests.models import CARD, make_model
 from tests.zoo.hub_server import COMMIT, serving
 from zoo.errors import HubError, RecipeError
 from zoo.models.backbones import register
-from zoo.network import create_trunk, feature_count
+from zoo.models.network import create_trunk, feature_count
 
 register()
 

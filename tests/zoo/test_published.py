@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zoo.errors import UsageError, ZooError
-from zoo.published import FOLDER, absent, read_paper, table, tables
-from zoo.published.scores import PublishedScore
+from zoo.models.published import FOLDER, PublishedScore, absent, read_paper, table, tables
 
 PAPER = '[paper]\nshort = "Toy"\ncitation = "Nobody 2020"\nsource = "arXiv:2001.00001"\n'
 TABLE = '[[tables]]\nname = "toy-1"\ntitle = "t"\nprotocol = "p"\nbackbone = "r50"\ndim = 8\n'

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.cards import Card, read_card
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import read_json, write_json
-from zoo.onnx_runtime import FILES
+from zoo.models.card import Card, read_card
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import Check
+from zoo.models.verify import verify_records
 from zoo.paths import SHIPPED
-from zoo.records import verify_records
-from zoo.results import Check
 
 MODEL, OTHER = SHIPPED / "margin-conv4-glyphs", SHIPPED / "group-conv4-glyphs"
 CARD = read_card(MODEL)

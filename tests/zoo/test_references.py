@@ -9,10 +9,9 @@ import pytest
 
 import zoo
 from tests.zoo.hub_world import MODEL, World
-from zoo.loading import find
+from zoo.models.load import find
+from zoo.models.registry import here, reference
 from zoo.paths import SHIPPED
-from zoo.references import reference
-from zoo.registry import here
 
 
 def copied(folder: Path) -> Path:

@@ -11,12 +11,11 @@ import pytest
 
 from tests.serving import toys
 from zoo.cli.main import main
-from zoo.embedder import Embedder
-from zoo.loading import load
+from zoo.models.load import Embedder, load
+from zoo.models.results import Check, read_results
+from zoo.models.verify import verify_files
 from zoo.paths import SHIPPED
 from zoo.remeasure import remeasure
-from zoo.results import Check, read_results
-from zoo.verify import verify_files
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,15 @@ import pytest
 from onnx import numpy_helper
 
 from tests.serving import toys
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.data import load as load_dataset
 from zoo.files import sha256_of, write_json
-from zoo.loading import load
-from zoo.onnx_runtime import FILES
-from zoo.parity import read_parity
+from zoo.models.card import read_card
+from zoo.models.load import load
+from zoo.models.onnx_runtime import FILES
+from zoo.models.results import Check, read_parity
 from zoo.precision_cost import precision_cost, retrieval
 from zoo.remeasure_cost import remeasure_costs
-from zoo.results import Check
 
 
 @pytest.fixture(scope="module")

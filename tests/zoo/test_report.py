@@ -19,10 +19,9 @@ from tests.raising import raises
 from tests.serving import toys
 from zoo.data import load as load_dataset
 from zoo.data.dataset import Dataset
-from zoo.embedder import Embedder
 from zoo.errors import MissingDependencyError, UsageError
 from zoo.evaluation import evaluate
-from zoo.loading import load
+from zoo.models.load import Embedder, load
 from zoo.render import Table
 from zoo.report.figures import principal_components, tsne
 from zoo.report.html import (

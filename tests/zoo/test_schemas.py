@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.cards import NEEDS, SCHEMA, card_from_json, read_card
 from zoo.errors import CardError
-from zoo.verify import verify
+from zoo.models.card import NEEDS, SCHEMA, card_from_json, read_card
+from zoo.models.verify import verify
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FOLDERS = sorted(FIXTURES.glob("schema-*"))

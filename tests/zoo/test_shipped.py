@@ -14,13 +14,13 @@ import pytest
 import zoo
 from training.origin import changes
 from training.recipes import RECIPES
-from zoo.cards import Head, read_card
 from zoo.data.dataset import Dataset
-from zoo.loading import find
-from zoo.onnx_runtime import FILES
+from zoo.models.card import Head, read_card
+from zoo.models.load import find
+from zoo.models.onnx_runtime import FILES
+from zoo.models.registry import recipes
+from zoo.models.verify import verify
 from zoo.paths import SHIPPED
-from zoo.registry import recipes
-from zoo.verify import verify
 
 FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/card.json"))
 

@@ -16,14 +16,13 @@ from exports.text import attach
 from tests import text_toys
 from tests.models import make_model
 from tests.serving import toys
-from zoo.baselines import baselines
-from zoo.cards import read_card
-from zoo.embedder import Embedder
 from zoo.errors import CardError, ModelFolderError, NoTextTowerError, TextError, UsageError
 from zoo.hub.publish import prepare
-from zoo.loading import load
-from zoo.text import GOLDEN, GRAPH, TOKENIZER, read_golden
-from zoo.verify import verify
+from zoo.models.baselines import baselines
+from zoo.models.card import read_card
+from zoo.models.load import Embedder, load
+from zoo.models.text_tower import GOLDEN, GRAPH, TOKENIZER, read_golden
+from zoo.models.verify import verify
 
 DIM = toys.DIM
 

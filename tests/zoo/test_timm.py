@@ -18,12 +18,12 @@ from torch import Tensor
 import zoo
 from tests.models import CARD
 from tests.zoo.hub_client import connected
-from zoo.cards import Card, read_card
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
-from zoo.golden import pictures, read_golden, write_golden
-from zoo.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
-from zoo.torch_runtime import open_model
+from zoo.models.card import Card, read_card
+from zoo.models.golden import pictures, read_golden, write_golden
+from zoo.models.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
+from zoo.models.torch_runtime import open_model
 
 ARGS: dict[str, dict[str, Any]] = {
     "conv4": {"widths": [4, 8, 8, 16]},

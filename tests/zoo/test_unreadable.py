@@ -16,11 +16,11 @@ from zoo.cli.main import main
 from zoo.data import load as load_dataset
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import list_images
-from zoo.embedder import Embedder
 from zoo.errors import DatasetError, ImageError
 from zoo.evaluation import evaluate
+from zoo.models.load import Embedder
+from zoo.models.results import read_results
 from zoo.remeasure import remeasure
-from zoo.results import read_results
 
 WHOLE = len(toys.CLASSES) * toys.PER_CLASS
 BROKEN = ("green disc/broken.png", "red stripes/empty.jpg")

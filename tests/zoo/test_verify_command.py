@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.console import one_line
 from zoo.errors import CardError
 from zoo.files import sha256_of
+from zoo.models.card import read_card
 from zoo.paths import SHIPPED
 
 MODEL = SHIPPED / "margin-conv4-glyphs"

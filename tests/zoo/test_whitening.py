@@ -7,7 +7,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from zoo.errors import UsageError
-from zoo.whitening import BLOCK, fit_whitening
+from zoo.models.baseline_folder import BLOCK, fit_whitening
 
 
 def correlated(count: int = 200, width: int = 12, seed: int = 0) -> np.ndarray:

@@ -16,12 +16,11 @@ from training.distilling.student import BATCH, Student
 from training.finetuning.history import check_name, check_same, seen
 from training.frozen.extract import Model
 from training.frozen.views import usual_views
-from zoo.cards import Card, read_card
-from zoo.embedder import Embedder
 from zoo.evaluation.evaluate import of_model
-from zoo.loading import find, load
-from zoo.references import reference
-from zoo.results import Evaluation, add_result
+from zoo.models.card import Card, read_card
+from zoo.models.load import Embedder, find, load
+from zoo.models.registry import reference
+from zoo.models.results import Evaluation, add_result
 
 ALONE = "beside the teacher, cosine, exact"
 """How images without labels are measured."""

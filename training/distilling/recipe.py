@@ -17,7 +17,7 @@ from training.frozen.views import Views
 from training.recipe import Recipe
 from training.resolving import check_names
 from training.run import create_parts
-from zoo.network import check_architecture
+from zoo.models.network import check_architecture
 
 
 def recipe_for(student: Student, teacher: Model, images: int, views: Views, dataset: str) -> Recipe:

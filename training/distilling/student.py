@@ -11,9 +11,9 @@ from training.frozen.views import Views, usual_views
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.settings import override
 from training.transfer_dims import check_same_dim
-from zoo.cards import Card, Head, read_card
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
+from zoo.models.card import Card, Head, read_card
 
 SOURCES = {
     "embedding": "Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer, CVPR",

@@ -15,7 +15,7 @@ from zoo import paths
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.features import Features, read_features
-from zoo.torch_runtime import choose_device
+from zoo.models.torch_runtime import choose_device
 
 KEPT = 4
 """How many files stay: a few methods are tried on the same pictures, and a file may be gigabytes."""

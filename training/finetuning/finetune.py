@@ -23,9 +23,9 @@ from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import of_model
 from zoo.evaluation.intervals import bootstrap_intervals
 from zoo.evaluation.metrics import per_query
-from zoo.loading import load
-from zoo.references import reference
-from zoo.results import add_result
+from zoo.models.load import load
+from zoo.models.registry import reference
+from zoo.models.results import add_result
 
 METRICS = ("recall_at_1", "map_at_r")
 

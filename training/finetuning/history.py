@@ -9,12 +9,12 @@ from typing import Any
 
 from training.recipe import Recipe
 from zoo import paths
-from zoo.cards import read_card
-from zoo.catalogue import known_names
 from zoo.errors import UsageError, ZooError
 from zoo.files import read_object
-from zoo.registry import here
-from zoo.results import RESULTS_FILE as RESULTS
+from zoo.models.card import read_card
+from zoo.models.catalogue import known_names
+from zoo.models.registry import here
+from zoo.models.results import RESULTS_FILE as RESULTS
 
 FILE = "recipe.json"
 

@@ -15,7 +15,7 @@ from training.resolving import check_names, custom
 from training.settings import override
 from training.twins import twin_of
 from zoo.data.dataset import Dataset
-from zoo.network import load_network
+from zoo.models.network import load_network
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR, HEAD_LR = 1e-4, 3e-3

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from training.data import TrainingData, held_out_classes
 from training.recipe import Recipe
-from zoo.cards import Card, read_card
-from zoo.contents import check_files
 from zoo.errors import RecipeError
 from zoo.features import Features, read_features
-from zoo.loading import find
-from zoo.network import load_network
+from zoo.models.card import Card, read_card
+from zoo.models.folder import check_files
+from zoo.models.load import find
+from zoo.models.network import load_network
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,15 @@ from training.data import golden_images
 from training.frozen.views import Views
 from training.output import provenance
 from training.run import Place
-from zoo.cards import Card
-from zoo.contents import check_files
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode_in_threads, unreadable
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError
 from zoo.features import About, Subject, writing_features
-from zoo.network import feature_count, load_network
+from zoo.models.card import Card
+from zoo.models.folder import check_files
+from zoo.models.network import feature_count, load_network
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def extract(
     """Write the features of every image of the data set to `out`, a file for `zoo.features.read_features`.
 
     The plain features are of the images exactly as the loaded model sees them. Raises `DatasetError` naming the first
-    image that cannot be read, and what `zoo.loading.check_files` and `writing_features` raise.
+    image that cannot be read, and what `zoo.models.load.check_files` and `writing_features` raise.
     """
     check_files(model.folder, model.card)
     place = place or Place(torch.device("cpu"))

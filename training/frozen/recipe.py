@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from training.frozen.views import augmentation_of
 from training.recipe import Backbone, Data, Ensemble, Recipe
-from zoo.cards import Card
 from zoo.errors import RecipeError
 from zoo.features import Features
+from zoo.models.card import Card
 
 DECIDED = ("backbone", "preprocessing", "augmentation", "precision")
 """Groups of settings that went into the features, or that have no trunk to apply to."""

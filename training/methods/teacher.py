@@ -14,11 +14,11 @@ from training.minibatch import Minibatch
 from training.tables import check, make
 from training.transfer_dims import check_same_dim
 from training.transfers import TRANSFERS
-from zoo.cards import Card, read_card
-from zoo.contents import check_files
 from zoo.errors import RecipeError
-from zoo.loading import find
-from zoo.network import Network, load_network
+from zoo.models.card import Card, read_card
+from zoo.models.folder import check_files
+from zoo.models.load import find
+from zoo.models.network import Network, load_network
 
 
 class Distillation(Method):

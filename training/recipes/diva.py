@@ -9,7 +9,7 @@ from functools import partial
 from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
 from training.recipes.objectives import DISTANCE
 from training.recipes.settings import DIVA, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
-from zoo.cards import Head
+from zoo.models.card import Head
 
 TASKS = {
     "diva-d": ("discriminative",),

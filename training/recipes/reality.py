@@ -16,7 +16,7 @@ from typing import Any
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.recipes.objectives import Row
 from training.recipes.settings import PAPER_DATASETS, REALITY, backbone, preprocessing, resized_crop
-from zoo.cards import Head
+from zoo.models.card import Head
 
 Three = tuple[float, float, float]
 """A value on CUB, CARS and SOP."""

@@ -9,7 +9,7 @@ from functools import partial
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.recipes.objectives import TABLE_2, Row, regularised
 from training.recipes.settings import PAPER_DATASETS, REVISITING, backbone, by_dataset, preprocessing, resized_crop
-from zoo.cards import Head
+from zoo.models.card import Head
 
 RHO = {
     "contrastive": (0.4, 0.35, 0.15),

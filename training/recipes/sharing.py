@@ -10,7 +10,7 @@ from typing import Any
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.recipes.objectives import DISTANCE
 from training.recipes.settings import MIC, PAPER_DATASETS, SHARING, backbone, by_dataset, preprocessing, squeezed_window
-from zoo.cards import Head
+from zoo.models.card import Head
 
 LOSSES: dict[str, tuple[Objective, int]] = {
     "": (Objective("margin", DISTANCE, {"beta": 1.2}), 4),

@@ -13,8 +13,8 @@ from training.recipes.objectives import DISTANCE, LATER, TABLE_2, Row, regularis
 from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING, SMALL_DATASETS
 from training.recipes.sharing import ARMS
 from training.recipes.sharing import HEADS as ARM_HEADS
-from zoo.cards import Head
 from zoo.data.preprocessing import Preprocessing
+from zoo.models.card import Head
 
 WU_2017 = "Wu et al. 2017, Sampling Matters in Deep Embedding Learning"
 WANG_2020 = "Wang et al. 2020, Cross-Batch Memory for Embedding Learning"

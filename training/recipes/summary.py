@@ -75,7 +75,7 @@ def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) 
 
     import torch
 
-    from zoo.network import create_trunk, feature_count
+    from zoo.models.network import create_trunk, feature_count
 
     with torch.device("meta"):
         trunk = create_trunk(architecture, channels, {key: literal_eval(text) for key, text in args})

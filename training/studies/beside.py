@@ -5,7 +5,7 @@ from __future__ import annotations
 from training.studies.arms import changes_of, recipe_name
 from training.studies.plan import Plan
 from training.studies.study import EMBEDDING, Arm, Measure
-from zoo.published import PublishedScore, PublishedTable, tables
+from zoo.models.published import PublishedScore, PublishedTable, tables
 
 
 def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:

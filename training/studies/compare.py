@@ -17,12 +17,11 @@ from typing import Any
 from training.recipe import agree
 from training.studies.results_file import RESULTS
 from training.studies.statistics import interval_over_seeds
-from zoo.catalogue import ModelInfo, list_models
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object
+from zoo.models.catalogue import ModelInfo, list_models
+from zoo.models.published import WHOLE, PublishedScore, PublishedTable
 from zoo.paths import home
-from zoo.published import PublishedScore, PublishedTable
-from zoo.published.scores import WHOLE
 from zoo.report.model import recalls_of
 
 METRICS = ("recall_at_1", "map_at_r")

@@ -10,9 +10,8 @@ from typing import Any
 
 from training.studies.compare import Comparison, TrainedModel
 from training.studies.statistics import correlation_triangle, pearson
-from zoo.loading import find
-from zoo.published import PublishedScore, PublishedTable
-from zoo.published.scores import scale
+from zoo.models.load import find
+from zoo.models.published import PublishedScore, PublishedTable, scale
 from zoo.render import Table, environment
 from zoo.report import figures
 from zoo.report.html import (

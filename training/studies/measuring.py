@@ -21,7 +21,7 @@ from zoo.data.decode import Squares, decode
 from zoo.data.preprocessing import Preprocessing
 from zoo.evaluation import evaluate
 from zoo.evaluation.metrics import DEFAULT_K
-from zoo.network import Network
+from zoo.models.network import Network
 
 Rows = Mapping[tuple[str, str], np.ndarray]
 """Embeddings by split and view."""

@@ -60,7 +60,7 @@ def _width(architecture: str, args: str, channels: int) -> int:
     """The pooled features of a trunk, built without memory for its weights."""
     import torch
 
-    from zoo.network import create_trunk, feature_count
+    from zoo.models.network import create_trunk, feature_count
 
     with torch.device("meta"):
         return feature_count(create_trunk(architecture, channels, json.loads(args)))

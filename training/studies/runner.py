@@ -15,7 +15,7 @@ from training.studies.reuse import adopt, offered
 from training.studies.same_images import RunSchedule
 from training.studies.single import Workplace, claimed, perform, workplace
 from zoo.errors import ZooError
-from zoo.torch_runtime import choose_device
+from zoo.models.torch_runtime import choose_device
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Arm:
     sets of the papers; 96 on small ones, whose classes may be 50). $backbone is conv4 on small data sets and
     `backbone` on those of the papers. x: its place on the study's axis.
     copies: so many models of different seeds, their embeddings joined. A published number is found by the recipe's name
-    or, where it names the study and the arm (`zoo.published`), by these.
+    or, where it names the study and the arm (`zoo.models.published`), by these.
     """
 
     label: str

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from training.recipe import Recipe
 from training.studies.study import EMBEDDING, FEATURES, RANDOM_HEAD, REDUCED
 from zoo.errors import RecipeError
-from zoo.network import Network, PixelNetwork, feature_count
+from zoo.models.network import Network, PixelNetwork, feature_count
 
 CHUNK = 256
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from serving.gallery import Gallery
     from training.studies.compare import OwnScore
     from zoo.data.dataset import Dataset as DataSet
-    from zoo.published import Absent, PublishedTable
+    from zoo.models.published import Absent, PublishedTable
     from zoo.report.html import Section
     from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
 
@@ -70,7 +70,7 @@ def list_tables(
     as_json: Json = False,
 ) -> None:
     """list the published tables"""
-    from zoo.published import absent, select
+    from zoo.models.published import absent, select
 
     if without:
         _print_absent([row for row in absent() if paper in (None, row.paper.short)], as_json)
@@ -153,8 +153,8 @@ def compare(
     from training.studies.compare import find_runs
     from training.studies.compare_page import FORMATS, as_html
     from zoo.errors import UsageError
-    from zoo.published import select
-    from zoo.published import table as published_table
+    from zoo.models.published import select
+    from zoo.models.published import table as published_table
 
     if show and output != "html":
         raise UsageError("--show draws pictures, which only --format html holds.", code="show-needs-html")
@@ -183,7 +183,7 @@ def _model_sections(
     """Return the sections of the models' reports, under the models' names."""
     if not models:
         return []
-    from zoo.loading import load
+    from zoo.models.load import load
     from zoo.report.model import sections
 
     pages = []
@@ -296,10 +296,10 @@ def report(
     strict: Strict = False,
 ) -> int:
     """write a model's report as one HTML page"""
-    from zoo.cards import read_card
     from zoo.data import check
     from zoo.errors import UsageError
-    from zoo.loading import find, load
+    from zoo.models.card import read_card
+    from zoo.models.load import find, load
     from zoo.report.model import report as report_page
 
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from zoo.embedding_files import Embeddings
     from zoo.embedding_records import EmbeddingRecord
-    from zoo.results import Evaluation
+    from zoo.models.results import Evaluation
 
 
 app = typer.Typer()
@@ -97,12 +97,12 @@ def evaluate(
     ] = False,
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
-    from zoo.cards import read_card
     from zoo.data import check
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.groups import groups_of
-    from zoo.loading import find, load
-    from zoo.results import add_result
+    from zoo.models.card import read_card
+    from zoo.models.load import find, load
+    from zoo.models.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
     groups_of(groups)
@@ -192,7 +192,7 @@ def embed(
     """write the embeddings of a folder or table of images to a file"""
     from zoo.embedding_files import check_free, write_embeddings, written_with
     from zoo.errors import ImageError, UsageError, none_readable
-    from zoo.loading import load
+    from zoo.models.load import load
     from zoo.paths import expand
 
     images, out = expand(images), expand(out)
@@ -332,10 +332,10 @@ def score(
 
 def _rows(file: Path, model: str | None) -> Embeddings:
     """Return the rows of a file, and refuse those that the named model did not make."""
-    from zoo.cards import read_card
     from zoo.embedding_files import read_embeddings
     from zoo.errors import UsageError
-    from zoo.loading import find
+    from zoo.models.card import read_card
+    from zoo.models.load import find
 
     if model is None:
         return read_embeddings(file)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from exports.export import Exporter
     from exports.parity import Parity
 
+
 app = typer.Typer()
 
 # zoo export
@@ -64,8 +65,8 @@ def export(
     from exports.copies import place_of
     from exports.export import Exporter
     from exports.precisions import check_precision
-    from zoo.loading import find
-    from zoo.onnx_runtime import FILES
+    from zoo.models.load import find
+    from zoo.models.onnx_runtime import FILES
 
     chosen = list(dict.fromkeys(precision or ["fp32"]))
     precisions = list(FILES) if chosen == ["all"] else chosen
@@ -81,7 +82,7 @@ def export(
 def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize: bool, as_json: bool) -> int:
     """Export each precision, print how it compares with torch, and return the exit status."""
     from zoo.errors import ZooError
-    from zoo.onnx_runtime import FILES, RESIZING
+    from zoo.models.onnx_runtime import FILES, RESIZING
 
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
@@ -115,7 +116,7 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
 
 def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
     """Yield how a graph compares with torch: its embeddings and, if measured, its cost in retrieval."""
-    from zoo.parity import COST_METRICS
+    from zoo.models.results import COST_METRICS
 
     yield (
         f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {parity.images} images "
@@ -138,7 +139,7 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
 
 def _change(row: Mapping[str, Any]) -> str:
     """Return the difference from fp32, and its interval and verdict over classes and over queries."""
-    from zoo.parity import verdict
+    from zoo.models.results import verdict
 
     over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
     return (
@@ -200,8 +201,8 @@ def text_tower(
     """add a text tower to a model, so that texts find its images"""
     from exports.copies import writable
     from exports.text import attach
-    from zoo.loading import find
-    from zoo.text import GRAPH
+    from zoo.models.load import find
+    from zoo.models.text_tower import GRAPH
 
     folder = writable(find(model), ["text"], model)
     card = attach(folder, graph, tokenizer, length, padding, lowercase, output)

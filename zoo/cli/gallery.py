@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from serving.gallery.indexing import Report
     from serving.gallery.items import IndexStats
 
+
 app = typer.Typer()
 
 OUTCOMES = {True: "ok", False: "FAILED", None: "not checked"}
@@ -62,7 +63,7 @@ def add(
     """add single images to a gallery"""
     from serving.gallery import Gallery
     from serving.gallery.builder import add_files
-    from zoo.loading import load
+    from zoo.models.load import load
 
     files = _image_files(images, label, metadata)
     with Gallery.open(gallery) as opened:

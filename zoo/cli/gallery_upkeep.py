@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from serving.gallery.measuring import Measured
     from serving.gallery.rebuilding import Missing
     from serving.upgrading import Compared, Upgrade
-    from zoo.embedder import Embedder
     from zoo.evaluation.calibration import Calibration
+    from zoo.models.load import Embedder
+
 
 app = typer.Typer()
 
@@ -284,7 +285,7 @@ def rebuild(
 
     The two models are compared, and swapped if wanted.
     """
-    from zoo.loading import load
+    from zoo.models.load import load
 
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")

@@ -119,7 +119,7 @@ def index(
     from serving.gallery.builder import index_folder
     from zoo.data import check_data
     from zoo.data.dataset import FOLDER
-    from zoo.loading import load
+    from zoo.models.load import load
 
     reference = model_reference(model)
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")

@@ -13,12 +13,12 @@ from zoo.cli.options import BatchSize, Device, Json, Model, Strict, strict_statu
 from zoo.console import note, note_left_out, one_line, print_json, print_table
 
 if TYPE_CHECKING:
-    from zoo.cards import Card
-    from zoo.catalogue import ModelInfo
     from zoo.data.images import ImageLike
     from zoo.errors import ImageError
     from zoo.hub.publication import Publication
-    from zoo.results import Check
+    from zoo.models.card import Card
+    from zoo.models.catalogue import ModelInfo
+    from zoo.models.results import Check
 
 
 app = typer.Typer()
@@ -55,8 +55,8 @@ def list_models(
     as_json: Json = False,
 ) -> None:
     """list the models: trained here, shipped, or on the Hub"""
-    from zoo.catalogue import damaged
-    from zoo.catalogue import list_models as known_models
+    from zoo.models.catalogue import damaged
+    from zoo.models.catalogue import list_models as known_models
 
     models = known_models(method, backbone, dataset, status)
     if as_json:
@@ -140,7 +140,7 @@ def _cell(value: Any) -> str:
 )
 def info(name: Model, as_json: Json = False) -> None:
     """show a model's card, files, measured and published scores"""
-    from zoo.catalogue import info as model_info
+    from zoo.models.catalogue import info as model_info
 
     model = model_info(name)
     if as_json:
@@ -287,12 +287,11 @@ def _mark(check: Check) -> str:
 
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.data import check_data
-    from zoo.loading import find
-    from zoo.records import verify_records
+    from zoo.models.load import find
+    from zoo.models.verify import verify as verify_golden
+    from zoo.models.verify import verify_files, verify_records
     from zoo.remeasure import remeasure
     from zoo.remeasure_cost import remeasure_costs
-    from zoo.verify import verify as verify_golden
-    from zoo.verify import verify_files
 
     if data is not None:
         check_data(data, "folder")  # scores on a table are checked against it
@@ -349,11 +348,11 @@ def baseline(
 ) -> int:
     """save a public backbone as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.loading import find
+    from zoo.models.load import find
 
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
     folder = find(name)
-    from zoo.baselines.own import save_as  # torch: only after the arguments were checked
+    from zoo.models.baseline_folder import save_as  # torch: only after the arguments were checked
 
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
@@ -373,9 +372,9 @@ def _whitening_images(
     whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
 ) -> Sequence[ImageLike] | None:
     """Return the images to fit whitening on; None if no whitening is wanted."""
-    from zoo.baselines.saving import images_of
     from zoo.data import load
     from zoo.errors import UsageError
+    from zoo.models.load import images_of
 
     if whiten and whiten_on:
         raise UsageError(
@@ -406,9 +405,9 @@ def ensemble(
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
     from zoo import paths
-    from zoo.cards import NAME
     from zoo.errors import UsageError
-    from zoo.loading import find
+    from zoo.models.card import NAME
+    from zoo.models.load import find
 
     if not NAME.fullmatch(new_name):
         raise UsageError(
@@ -449,7 +448,7 @@ def convert(
 
     if not file.is_file():
         raise UsageError(f"there is no file {file}.", code="no-such-file")
-    from zoo.convert import convert as convert_weights  # torch: only after the file was found
+    from zoo.models.convert import convert as convert_weights  # torch: only after the file was found
 
     folder = convert_weights(file, architecture, out, sha256)
     if as_json:

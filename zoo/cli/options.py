@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from serving.gallery import Gallery
     from serving.gallery.filters import Filter
     from zoo.data.dataset import Dataset as DataSet
-    from zoo.embedder import Embedder
     from zoo.errors import ImageError
+    from zoo.models.load import Embedder
 
 
 WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
@@ -188,7 +188,7 @@ def model_name(given: str | None, source: str, ending: str) -> str:
     Raises:
         UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-'.
     """
-    from zoo.cards import NAME
+    from zoo.models.card import NAME
 
     name = given or f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
     if not NAME.fullmatch(name):

@@ -401,7 +401,7 @@ def search_workplace(search: Search, data: str | None, device: str | None) -> Wo
     """Return where a search trains: its device and its images."""
     from training.memory_allocation import keep_freed_memory
     from training.studies.single import workplace
-    from zoo.torch_runtime import choose_device
+    from zoo.models.torch_runtime import choose_device
 
     keep_freed_memory()
     return workplace(choose_device(device), data or search.data)

@@ -149,9 +149,9 @@ def _recipe_on_features(
     recipe: Recipe | Ensemble, file: str, model: str | None, settings: list[str], new_name: str | None
 ) -> Recipe:
     from training.frozen.recipe import on_features
-    from zoo.cards import read_card
     from zoo.features import read_features
-    from zoo.loading import find
+    from zoo.models.card import read_card
+    from zoo.models.load import find
 
     features = read_features(file)
     name = model or features.about.model
@@ -205,7 +205,7 @@ def finetune(
     from training.finetuning.history import check_name
     from training.twins import twin_of
     from zoo.data.folder import check_share
-    from zoo.loading import find
+    from zoo.models.load import find
     from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
@@ -357,7 +357,7 @@ def distill(
     from training.distilling.pictures import check_source
     from training.distilling.student import Student, check_student
     from zoo.data.folder import check_share
-    from zoo.loading import find
+    from zoo.models.load import find
 
     name = model_name(new_name, teacher, "distilled")
     _check_count("--seed", seed)
@@ -448,7 +448,7 @@ def features(
 ) -> None:
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
-    from zoo.loading import find
+    from zoo.models.load import find
 
     if (folder is None) == (dataset is None):
         raise UsageError(
@@ -460,7 +460,7 @@ def features(
     find(model)
     from training.frozen.extract import extract  # torch, after the arguments are checked
     from training.run import Place
-    from zoo.torch_runtime import choose_device
+    from zoo.models.torch_runtime import choose_device
 
     source = _trunk_model(model)
     chosen_views = _views(source, recipe, views, seed)
@@ -479,10 +479,10 @@ def features(
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
     from training.frozen.extract import Model as TrunkModel
-    from zoo.cards import read_card
-    from zoo.loading import find
+    from zoo.models.card import read_card
+    from zoo.models.load import find
+    from zoo.models.registry import reference
     from zoo.paths import expand
-    from zoo.references import reference
 
     folder = find(name)
     is_path = expand(name).resolve() == folder.resolve()

@@ -57,7 +57,7 @@ from zoo.evaluation.neighbours import nearest_neighbours
 from zoo.evaluation.ranking import ranking_metrics
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
-from zoo.results import Evaluation
+from zoo.models.results import Evaluation
 
 __all__ = [
     "Evaluation",

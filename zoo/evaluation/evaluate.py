@@ -15,7 +15,6 @@ import numpy as np
 from zoo.data import check as check_dataset
 from zoo.data import load as load_dataset
 from zoo.data.dataset import FOLDER, Dataset, subset
-from zoo.embedder import Embedder
 from zoo.errors import EvaluationError, ImageError, UsageError, none_readable
 from zoo.evaluation.groups import groups_of, metrics_of_embeddings
 from zoo.evaluation.inputs import as_labels
@@ -24,8 +23,8 @@ from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
 from zoo.evaluation.neighbours import as_rows
 from zoo.evaluation.ranking import ranking_per_query
 from zoo.held_out import split_for
-from zoo.loading import load
-from zoo.results import Evaluation
+from zoo.models.load import Embedder, load
+from zoo.models.results import Evaluation
 from zoo.versions import versions
 
 PROTOCOL = "leave-one-out, cosine, exact"

@@ -7,14 +7,14 @@ import re
 from glob import escape
 from pathlib import Path
 
-from zoo.cards import read_card
-from zoo.contents import KNOWN, pickles, refusal
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import write_bytes
 from zoo.hub.cache import drop_altered
 from zoo.hub.errors import explain
 from zoo.hub.transfer import over_http, remove_leftovers
 from zoo.hub.tries import AlteredError, patiently
+from zoo.models.card import read_card
+from zoo.models.folder import KNOWN, pickles, refusal
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.cards import Card
-from zoo.floors import EXPORT_FLOORS, RESIZE_FLOOR
-from zoo.onnx_runtime import FILES, RESIZING
-from zoo.origins import read_origin
-from zoo.parity import not_ours, read_parity
-from zoo.published import tables
+from zoo.models.card import Card, read_origin
+from zoo.models.onnx_runtime import FILES, RESIZING
+from zoo.models.published import tables
+from zoo.models.results import EXPORT_FLOORS, RESIZE_FLOOR, not_ours, read_parity, read_results
 from zoo.render import Table, environment
-from zoo.results import read_results
 
 ENSEMBLE = "ensemble"
 """Several networks in one, which `import zoo` does not register with timm."""

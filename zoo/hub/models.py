@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo import hub
-from zoo.baselines import repository_of
+from zoo.models.baselines import repository_of
 
 
 def in_cache() -> Iterator[Path]:

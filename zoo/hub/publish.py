@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from zoo import hub
-from zoo.cards import Card, read_card
-from zoo.config import check_config
-from zoo.contents import KNOWN, check_inside, known_files, pickles_in
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import read_json
 from zoo.hub.errors import explain
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.hub.publication import Publication
-from zoo.loading import find
+from zoo.models.card import Card, read_card
+from zoo.models.folder import KNOWN, check_config, check_inside, known_files, pickles_in
+from zoo.models.load import find
+from zoo.models.verify import verify, verify_records
 from zoo.private_paths import without_paths
-from zoo.records import verify_records
-from zoo.verify import verify
 
 
 def push(

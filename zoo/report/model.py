@@ -15,13 +15,13 @@ import numpy as np
 
 from zoo.data.dataset import Dataset, part_of
 from zoo.data.images import ImageLike, open_image
-from zoo.embedder import Embedder
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
 from zoo.evaluation.calibration import Bin, expected_calibration_error, held_out
 from zoo.evaluation.calibration import reliability as reliability_bins
 from zoo.evaluation.evaluate import embedded, of_model
 from zoo.evaluation.structure import spectral_decay
+from zoo.models.load import Embedder
 from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import SVG, Legend, Paragraph, Picture, Section, Thumbnail, Thumbnails, page

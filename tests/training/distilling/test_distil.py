@@ -30,13 +30,13 @@ from training.output import write_model_folder
 from training.recipe import Augmentation
 from training.run import Trainer
 from training.transfers import TRANSFERS
-from zoo.cards import Card, read_card
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 from zoo.data.glyphs import GlyphImages
 from zoo.data.glyphs import characters as alphabet_of
 from zoo.data.glyphs_render import SIZE
 from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.models.card import Card, read_card
 from zoo.remeasure import remeasure
 
 QUICK = ("schedule.epochs=2", "schedule.steps=2", 'backbone.args={"widths":[4,4,4,8],"last_pool":false}')

@@ -15,8 +15,8 @@ from training.finetuning.features import KEPT, cached_features
 from training.frozen.extract import Model
 from training.frozen.views import Views
 from training.recipe import Augmentation
-from zoo.cards import read_card
 from zoo.data.folder import read_pictures
+from zoo.models.card import read_card
 
 VIEWS = Views(1, Augmentation(), 20)
 

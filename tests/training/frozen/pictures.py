@@ -11,8 +11,8 @@ from tests.training import toys
 from tests.training.toys import CPU
 from training.output import write_model_folder
 from training.run import Trainer
-from zoo.cards import Card
 from zoo.data.dataset import Dataset
+from zoo.models.card import Card
 
 __all__ = ["CPU", "make_model", "noise", "write_pictures"]
 

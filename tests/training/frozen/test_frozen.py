@@ -23,11 +23,11 @@ from training.loop import fit
 from training.recipe import Augmentation, Recipe
 from training.resolving import resolve
 from training.run import Trainer
-from zoo.cards import Card
 from zoo.cli.main import main
 from zoo.errors import DatasetError, RecipeError, UsageError
 from zoo.features import Features, read_features
-from zoo.network import load_network
+from zoo.models.card import Card
+from zoo.models.network import load_network
 
 SETTINGS = ["schedule.epochs=2", "schedule.steps=4", "batch.size=16", "batch.per_class=4", "data.validation=0.25"]
 

@@ -12,8 +12,8 @@ from training.methods.create import Setting, create_method
 from training.methods.method import Method
 from training.minibatch import Minibatch
 from training.recipe import Objective
-from zoo.cards import Head
-from zoo.network import create_heads
+from zoo.models.card import Head
+from zoo.models.network import create_heads
 
 FEATURES = 12
 

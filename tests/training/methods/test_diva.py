@@ -20,8 +20,8 @@ from training.methods.diva import DiVA
 from training.methods.method import Rates
 from training.recipe import Batch, Objective, Schedule
 from training.tuples import Triplets
-from zoo.cards import Head
 from zoo.errors import RecipeError
+from zoo.models.card import Head
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
 PAPER = ("discriminative", "shared", "intra", "dance")

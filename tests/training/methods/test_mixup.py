@@ -18,7 +18,7 @@ from training.miners.hard import Hard
 from training.minibatch import Minibatch
 from training.recipe import Objective
 from zoo.errors import RecipeError
-from zoo.network import create_trunk
+from zoo.models.network import create_trunk
 
 LABELS = [0, 0, 1, 1, 2, 2]
 

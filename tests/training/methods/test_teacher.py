@@ -16,10 +16,10 @@ from tests.training.frozen.pictures import CPU, make_model
 from training.methods.teacher import open_teacher
 from training.recipe import Augmentation, Backbone, Objective, Recipe
 from training.run import Trainer
-from zoo.cards import Card, Head
 from zoo.errors import ModelNotFoundError, RecipeError
-from zoo.loading import load
-from zoo.network import load_network
+from zoo.models.card import Card, Head
+from zoo.models.load import load
+from zoo.models.network import load_network
 
 SAMPLES = np.arange(8)
 

@@ -27,7 +27,7 @@ from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, 
 from training.studies.table import study_of
 from training.studies.views import _maker
 from zoo.evaluation.structure import spectral_decay
-from zoo.network import Network, create_heads, create_trunk, feature_count
+from zoo.models.network import Network, create_heads, create_trunk, feature_count
 
 
 def wide(dim: int, label: str = "") -> Arm:

@@ -37,7 +37,7 @@ from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure
 from training.studies.table import study_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
-from zoo.published import tables
+from zoo.models.published import tables
 
 DRAW = np.random.default_rng(0)
 

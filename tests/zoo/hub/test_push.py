@@ -17,13 +17,13 @@ from huggingface_hub import ModelCard
 import zoo
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_state import Fault, Hub
-from zoo.cards import read_card
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import sha256_of
-from zoo.golden import read_golden
 from zoo.hub import publish
 from zoo.hub.model_page import readme
+from zoo.models.card import read_card
+from zoo.models.golden import read_golden
 from zoo.paths import SHIPPED
 
 # huggingface_hub sends large files in a way that its own HTTP library no longer recommends.

@@ -1,4 +1,8 @@
-"""The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
+"""Published numbers (TOML) as values.
+
+Published numbers as frozen values: a paper, its tables, their scores. What makes no sense raises `ZooError`.
+
+The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
 
 A file has `[paper]` (short, citation, source), `[[tables]]` (name, title, protocol, runs, scores) and `[[absent]]`
 (what, why). A score is row, dataset, metric, value, backbone and dim and, where known, sd, split, recipe, and study
@@ -8,29 +12,147 @@ said to be.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zoo.data import DATASETS
+from zoo.data.dataset import SPLITS
+from zoo.data.official import RECALL_AT
 from zoo.errors import UsageError, ZooError, nearest
-from zoo.published.scores import Absent, Paper, PublishedScore, PublishedTable, scale
 
-__all__ = [
-    "FOLDER",
-    "Absent",
-    "Paper",
-    "PublishedScore",
-    "PublishedTable",
-    "absent",
-    "read_paper",
-    "select",
-    "table",
-    "tables",
-]
+WHOLE = "embedding"
+"""The view that is a model's whole embedding; others are of one head, as studies measure them."""
+
+PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
+"""Metrics beside recall_at_K that papers print in percent."""
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+RECALL = re.compile(r"recall_at_([1-9]\d*)")
+SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A source paper. `short` is its name in this project; `source` is its arXiv identifier."""
+
+    short: str
+    citation: str
+    source: str
+
+    def __post_init__(self) -> None:
+        _check(bool(self.short), "a paper needs a short name.")
+        _check(
+            SOURCE.fullmatch(self.source), f"the source of {self.short} is {self.source!r}; expected arXiv:NNNN.NNNNN."
+        )
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """One number of a table.
+
+    metric: a key as in results.json. value, sd: fractions for what papers print in percent; spectral decay in nats.
+    sd: over runs, None where the paper gives none. split: what was embedded. recipe: the name of the recipe that is to
+    give this number, None where no model of this project measures the same thing. backbone: as in model names. study,
+    arm, view: the study of this project that measures it, which arm of it, and of what part of the network.
+    """
+
+    row: str
+    dataset: str
+    metric: str
+    value: float
+    backbone: str
+    dim: int
+    split: str = "test"
+    sd: float | None = None
+    recipe: str | None = None
+    study: str | None = None
+    arm: str | None = None
+    view: str = WHOLE
+
+    def __post_init__(self) -> None:
+        where = f"{self.row!r} on {self.dataset}, {self.metric}"
+        _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
+        known = (*PERCENT, "recall_at_1", "spectral_decay")
+        _check(
+            scale(self.metric) == 100 or self.metric in known,
+            f"{where}: no metric {self.metric!r}.{nearest(self.metric, known)}",
+        )
+        _check_recall(where, self.dataset, self.metric)
+        _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
+        _check((self.study is None) == (self.arm is None), f"{where}: a study is named together with its arm.")
+        _check(self.view == WHOLE or self.study, f"{where}: the view {self.view!r} needs the study that measures it.")
+        _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
+        highest = 1.0 if scale(self.metric) == 100 else float("inf")
+        _check(0 <= self.value <= highest, f"{where}: the value lies outside its range.")
+        _check(self.sd is None or 0 <= self.sd <= highest / 2, f"{where}: sd is {self.sd}, outside its range.")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Tables of a paper, or columns of one, whose numbers are not at hand; what: which ones; why."""
+
+    paper: Paper
+    what: str
+    why: str
+
+    def __post_init__(self) -> None:
+        _check(self.what and self.why, f"what is absent of {self.paper.short} needs a name and a reason.")
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a paper, as far as its numbers are at hand.
+
+    protocol: how the numbers came about, with what must be known before they are compared with others. runs: how many
+    seeds the mean and sd are of, where that is known.
+    """
+
+    name: str
+    paper: Paper
+    title: str
+    protocol: str
+    scores: tuple[PublishedScore, ...]
+    runs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(NAME.fullmatch(self.name), f"the table name {self.name!r} may hold a-z, 0-9 and '-' only.")
+        _check(bool(self.protocol), f"the table {self.name} needs a protocol.")
+        _check(bool(self.scores), f"the table {self.name} has no scores.")
+        _check(self.runs is None or self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
+        keys = [(score.row, score.dataset, score.metric) for score in self.scores]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        _check(twice is None, f"the table {self.name} has {twice} twice.")
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(score.dataset for score in self.scores))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(score.metric for score in self.scores))
+
+
+def scale(metric: str) -> float:
+    """What a printed number is divided by: 100 for percent, 1 for all else."""
+    return 100.0 if metric in PERCENT or RECALL.fullmatch(metric) else 1.0
+
+
+def _check_recall(where: str, dataset: str, metric: str) -> None:
+    """Refuse a recall that nobody reports on the data set: a slip of a table's head, as R@2 for R@10 on SOP."""
+    found, known = RECALL.fullmatch(metric), RECALL_AT.get(dataset)
+    reported = found is None or known is None or int(found[1]) in known
+    _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, known or ()))}.")
+
+
+def _check(holds: object, message: str) -> None:
+    if not holds:
+        raise ZooError(f"published numbers: {message}")
+
 
 FOLDER = Path(__file__).parent.parent / "published"
 SHARED = ("backbone", "dim", "study")

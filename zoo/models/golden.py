@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 from safetensors.numpy import load_file, save_file
 
-from zoo.cards import Card
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError
 from zoo.files import atomic_path
+from zoo.models.card import Card
 
 FILE = "golden.safetensors"
 

@@ -17,13 +17,13 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from zoo.cards import Card, Head, refused_heads
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
-from zoo.pretrained import CONFIG, Weights, read_weights
-from zoo.pretrained import WEIGHTS as TRUNK
+from zoo.models.card import Card, Head, refused_heads
+from zoo.models.weights import CONFIG, Weights, read_weights
+from zoo.models.weights import WEIGHTS as TRUNK
 
 HEADS = "heads.safetensors"
 
@@ -98,7 +98,7 @@ def create_trunk(
 ) -> nn.Module:
     """A timm model without classifier: images [n, channels, h, w] to pooled features [n, `feature_count(trunk)`].
 
-    Random weights, or those that `pretrained` names (`zoo.pretrained.read_weights`); for another number of channels
+    Random weights, or those that `pretrained` names (`zoo.models.weights.read_weights`); for another number of channels
     than theirs the first convolution is adapted as timm does it (one channel: the sum over theirs).
 
     Raises `RecipeError` for an architecture that timm does not know, that does not take `args` or that the weights do

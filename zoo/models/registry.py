@@ -1,4 +1,9 @@
-"""The models on this machine by name, and the folder of each one."""
+"""Name -> folder, without network.
+
+The models on this machine by name, and the folder of each one.
+
+By what a model that another one was made of is written down, so that it is found again, here and elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from zoo import hub, paths
-from zoo.baselines import place, repository_of
-from zoo.baselines import root as baselines_root
 from zoo.errors import ModelNotFoundError, UsageError
-from zoo.hub.models import in_cache
+from zoo.hub.models import in_cache, pinned
+from zoo.models.baselines import place, repository_of
+from zoo.models.baselines import root as baselines_root
 
 RECIPES = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
 
 
 def here(name: str) -> Path | None:
-    """Return the folder that `zoo.loading.find` takes without asking the Hub; None if nothing is on this machine."""
+    """Return the folder that `zoo.models.load.find` takes without asking the Hub; None if nothing is on this machine."""
     return local_folder(name) or _in_the_hubs_cache(name)
 
 
@@ -32,7 +37,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def model_folders() -> Iterator[Path]:
-    """Iterate over the model folders on this machine; those that `zoo.loading.find` takes first come last."""
+    """Iterate over the model folders on this machine; those that `zoo.models.load.find` takes first come last."""
     yield from in_cache()
     for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
         # org/name: what was made of a model of the Hub, as `zoo export` does it.
@@ -42,7 +47,7 @@ def model_folders() -> Iterator[Path]:
 
 
 def _in_the_hubs_cache(name: str) -> Path | None:
-    """Return the folder that `zoo.loading.find` would take from the Hub's cache, without asking the Hub."""
+    """Return the folder that `zoo.models.load.find` would take from the Hub's cache, without asking the Hub."""
     base, _, revision = name.partition("@")
     if looks_like_path(name) or repository_of(base) is not None:
         return None
@@ -82,3 +87,24 @@ def exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name longer than the file system takes, a folder that may not be entered
         return False
+
+
+def reference(folder: Path) -> str:
+    """The name by which a model folder is found, of one in the Hub's cache with its commit; else its full path.
+
+    A path says where a person keeps things, and nothing on another machine.
+    """
+    return next((name for name in _names(folder) if _is_found(name, folder)), str(folder.resolve()))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    if folder.parent in (paths.local_models(), paths.SHIPPED, baselines_root()):
+        yield folder.name
+    if (name := pinned(folder)) is not None:
+        yield name
+
+
+def _is_found(name: str, folder: Path) -> bool:
+    """Whether it means this folder, and not another one of its name that comes first."""
+    found = here(name)
+    return found is not None and found.resolve() == folder.resolve()

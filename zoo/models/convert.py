@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, write_json
-from zoo.network import build_trunk, check_architecture, timm_config, weights_of
-from zoo.pretrained import CONFIG, PUBLISHED, WEIGHTS, Weights
+from zoo.models.network import build_trunk, check_architecture, timm_config, weights_of
+from zoo.models.weights import CONFIG, PUBLISHED, WEIGHTS, Weights
 
 
 def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:

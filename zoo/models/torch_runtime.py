@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from zoo.cards import Card
 from zoo.errors import UsageError
-from zoo.network import Network, PixelNetwork, load_network
+from zoo.models.card import Card
+from zoo.models.network import Network, PixelNetwork, load_network
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
-from zoo.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
-from zoo.baselines import root as baselines_root
-from zoo.cards import Card, read_card
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
 from zoo.hub.models import in_cache, name_of
-from zoo.origins import Origin, read_origin
-from zoo.published import tables
-from zoo.registry import exists, here, looks_like_path, model_folders, model_text, recipes
-from zoo.results import read_results
+from zoo.models.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
+from zoo.models.baselines import root as baselines_root
+from zoo.models.card import Card, Origin, read_card, read_origin
+from zoo.models.published import tables
+from zoo.models.registry import exists, here, looks_like_path, model_folders, model_text, recipes
+from zoo.models.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
 """Status, and how it is put for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""

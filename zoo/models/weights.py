@@ -24,8 +24,8 @@ from zoo.hub.transfer import over_http, remove_leftovers
 from zoo.hub.tries import patiently
 from zoo.models.backbones.caffe import from_caffe
 from zoo.models.backbones.googlenet import from_torchvision
+from zoo.models.registry import here
 from zoo.paths import expand
-from zoo.registry import here
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from zoo.baselines import baselines
-from zoo.cards import Card, Text
-from zoo.contents import check_files
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
 from zoo.files import atomic_path
-from zoo.onnx_runtime import check_batches, open_session
+from zoo.models.baselines import baselines
+from zoo.models.card import Card, Text
+from zoo.models.folder import check_files
+from zoo.models.onnx_runtime import check_batches, open_session
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
 
 GRAPH, TOKENIZER, GOLDEN = "onnx/text.onnx", "tokenizer.json", "golden_text.safetensors"
 TOKENS, MASK, OUTPUT = "tokens", "mask", "embeddings"
@@ -81,7 +82,7 @@ def embed_texts(tower: TextTower, texts: str | Iterable[str], batch_size: int, d
 
 
 def open_tower(folder: Path, card: Card, device: str | None = None) -> TextTower:
-    """The text tower in a model folder; device: as of `zoo.onnx_runtime.open_file`.
+    """The text tower in a model folder; device: as of `zoo.models.onnx_runtime.open_file`.
 
     Raises `NoTextTowerError` where the card says none, and `ModelFolderError` for files that are not the card's.
     """
