@@ -39,8 +39,7 @@ from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pa
 from zoo.console import print_table
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.density import inter_class_distance, intra_class_distance
-from zoo.evaluation.structure import spectral_decay
+from zoo.evaluation.structure import inter_class_distance, intra_class_distance, spectral_decay
 from zoo.files import atomic_path, write_json
 
 SAMPLES, PLACES = 15, 100

@@ -14,11 +14,11 @@ from exports.parity import Run
 from zoo.data import DATASETS
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import ImageError, ZooError
-from zoo.evaluation.metrics import PerQuery
-from zoo.held_out import split_for
+from zoo.evaluation.remeasure import precision_cost, retrieval
+from zoo.evaluation.retrieval import PerQuery
+from zoo.evaluation.split import split_for
 from zoo.models.card import Card
 from zoo.models.load import Embedder
-from zoo.precision_cost import precision_cost, retrieval
 
 UNPARTED = (
     "the folder does not say which classes are for testing (folders train and test, or a table's column split, would)"
@@ -36,7 +36,7 @@ class Baseline:
     notes: tuple[str, ...] = ()
 
     def cost(self, folder: Path, card: Card, run: Run, precision: str) -> dict[str, Any]:
-        """What `zoo.precision_cost.precision_cost` gives of the variant, and how many images were left out."""
+        """What `zoo.evaluation.remeasure.precision_cost` gives of the variant, and how many images were left out."""
         variant = _retrieval(self.dataset, _embedder(folder, card, run, precision))
         cost = precision_cost(self.dataset, self.measured, variant, precision)
         return {**cost, "unreadable": self.unreadable} if self.unreadable else cost

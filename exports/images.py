@@ -18,7 +18,7 @@ from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
-from zoo.held_out import read_record, split_for
+from zoo.evaluation.split import read_record, split_for
 from zoo.models.card import Card
 from zoo.models.golden import read_golden
 from zoo.paths import expand

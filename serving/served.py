@@ -26,7 +26,7 @@ from zoo.data.images import ImageLike
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import searched
-from zoo.evaluation.metrics import measure_hits
+from zoo.evaluation.retrieval import measure_hits
 from zoo.models.load import Embedder, find, load
 from zoo.models.onnx_runtime import FILES
 

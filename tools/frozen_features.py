@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from training.studies.statistics import interval_over_seeds
-from zoo.evaluation.intervals import bootstrap_intervals
+from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -88,10 +88,10 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     import torch
 
     from zoo.data import load as load_dataset
+    from zoo.evaluation.remeasure import retrieval
     from zoo.models.card import read_card
     from zoo.models.load import Embedder, find
     from zoo.models.network import Network, PixelNetwork, load_network
-    from zoo.precision_cost import retrieval
 
     folder = find(name)
     card = read_card(folder)

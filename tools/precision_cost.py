@@ -25,13 +25,13 @@ from tools.export_families import DOCS, hardware
 from training.studies.statistics import interval_over_seeds
 from zoo.data import load as load_dataset
 from zoo.errors import UsageError, ZooError
-from zoo.evaluation.metrics import PerQuery
+from zoo.evaluation.remeasure import precision_cost, retrieval
+from zoo.evaluation.retrieval import PerQuery
 from zoo.files import read_json, write_bytes, write_json
 from zoo.models.card import read_card
 from zoo.models.load import find, load
 from zoo.models.onnx_runtime import FILES
 from zoo.models.results import COST_METRICS, read_parity, verdict
-from zoo.precision_cost import precision_cost, retrieval
 from zoo.render import Table, replace_parts
 
 MEBI = 2**20
@@ -148,7 +148,7 @@ def write_page(docs: Path, known: Mapping[str, Any]) -> None:
 
 
 def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
-    """Return each precision's mean change over the models, judged like one model's changes (`zoo.precision_cost`).
+    """Return each precision's mean change over the models, judged like one model's changes (`zoo.evaluation.remeasure`).
 
     Raises `UsageError` unless there are several, of one architecture and data set and of a seed each.
     """

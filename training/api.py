@@ -35,7 +35,7 @@ from zoo import data as datasets
 from zoo import paths
 from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
-from zoo.held_out import split_for
+from zoo.evaluation.split import split_for
 from zoo.models.card import Card, read_card
 from zoo.models.load import find
 from zoo.models.results import Evaluation, add_result

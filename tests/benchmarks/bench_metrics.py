@@ -116,7 +116,7 @@ def multiplied(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
 
 
 def stream(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
-    from zoo.evaluation.neighbours import neighbour_chunks
+    from zoo.evaluation.knn import neighbour_chunks
 
     queries = embeddings[labels == 1] if len(labels) else embeddings
     chunks = lambda: neighbour_chunks(queries, embeddings, k, exclude_self=queries is embeddings)  # noqa: E731
@@ -124,8 +124,8 @@ def stream(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
 
 
 def clusters(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
+    from zoo.evaluation.clustering import nmi
     from zoo.evaluation.kmeans import k_means
-    from zoo.evaluation.partitions import nmi
 
     number = len(np.unique(labels))
     return lambda: {"nmi": nmi(labels, k_means(embeddings, number, restarts=1, iterations=20).labels)}

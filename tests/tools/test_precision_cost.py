@@ -14,7 +14,7 @@ from tests.raising import raises
 from tools import precision_cost
 from tools.precision_cost import mean_of, pooled
 from zoo.errors import UsageError
-from zoo.evaluation.metrics import PerQuery
+from zoo.evaluation.retrieval import PerQuery
 from zoo.models.load import find
 
 PAGE = "before\n<!-- costs -->\nold\n<!-- end -->\n<!-- models --><!-- end --> <!-- origin --> <!-- end -->\nafter\n"

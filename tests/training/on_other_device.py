@@ -30,10 +30,9 @@ from training.recipes import RECIPES
 from training.run import Place
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
-from zoo.evaluation.hypersphere import uniformity
 from zoo.evaluation.kmeans import k_means
-from zoo.evaluation.ranking import ranking_metrics
-from zoo.evaluation.structure import spectral_decay
+from zoo.evaluation.retrieval import ranking_metrics
+from zoo.evaluation.structure import spectral_decay, uniformity
 from zoo.models import torch_runtime
 
 IMAGES = [np.random.default_rng(n).integers(0, 256, (30, 40, 3), np.uint8) for n in range(12)]

@@ -9,8 +9,8 @@ from tests.serving import toys
 from tests.zoo import exact_layer
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_world import FILES, World
-from zoo.evaluation import graded_products, int8_products
-from zoo.evaluation.grades import have_grades
+from zoo.evaluation import knn_int8
+from zoo.evaluation.knn_int8 import have_grades
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 @pytest.fixture
 def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """8-bit products, which without VNNI are only slow, and not taken for that; exact ones where torch's are not."""
-    monkeypatch.setattr(int8_products, "_processor_has_int8", lambda: True)
-    if not int8_products.has_int8(64):
+    monkeypatch.setattr(knn_int8, "_processor_has_int8", lambda: True)
+    if not knn_int8.has_int8(64):
         monkeypatch.setattr("torch._int_mm", exact_layer.multiply)
-    int8_products._sums_are_exact.cache_clear()
+    knn_int8._sums_are_exact.cache_clear()
     yield
-    int8_products._sums_are_exact.cache_clear()
+    knn_int8._sums_are_exact.cache_clear()
 
 
 @pytest.fixture
@@ -58,6 +58,6 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def grades(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grades of products in float32, also where the processor has better; exact ones where torch's are not."""
-    monkeypatch.setattr(graded_products, "_processor_has_avx2", lambda: True)
-    if not have_grades(graded_products.LARGEST):
+    monkeypatch.setattr(knn_int8, "_processor_has_avx2", lambda: True)
+    if not have_grades(knn_int8.LARGEST):
         request.getfixturevalue("exact")

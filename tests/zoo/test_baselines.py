@@ -70,7 +70,7 @@ def test_the_list_says_what_timm_says(name: str) -> None:
 def test_the_list_needs_no_torch_and_the_first_use_says_so() -> None:
     code = """
 import sys
-import zoo, zoo.cli.models, zoo.remeasure
+import zoo, zoo.cli.models, zoo.evaluation.remeasure
 zoo.list_models(), zoo.info("dinov2-s14")
 print({"torch", "timm", "sklearn"} & set(sys.modules))
 sys.modules["torch"] = None

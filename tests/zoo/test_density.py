@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.density import (
+from zoo.evaluation.structure import (
     density_ratio,
     inter_class_cosine_distance,
     inter_class_distance,
@@ -65,7 +65,7 @@ def test_agrees_with_scipy(sizes):
 def test_chunks_do_not_change_the_distances(monkeypatch):
     rows, labels = clustered(1, (9, 4, 6))
     expected = intra_class_distance(rows, labels)
-    monkeypatch.setattr("zoo.evaluation.density.CHUNK_BYTES", 8 * 9 * 2)
+    monkeypatch.setattr("zoo.evaluation.structure.CHUNK_BYTES", 8 * 9 * 2)
     assert intra_class_distance(rows, labels) == pytest.approx(expected, rel=1e-12)
 
 

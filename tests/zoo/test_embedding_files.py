@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from zoo.cli.main import main
-from zoo.embedding_files import read_embeddings, read_labels
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.embeddings import read_embeddings, read_labels
 from zoo.models.load import load
 
 ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)

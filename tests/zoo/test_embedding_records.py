@@ -21,20 +21,23 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from zoo.cli.main import main
-from zoo.embedding_files import Embeddings, check_table, read_embeddings, write_embeddings
-from zoo.embedding_records import (
+from zoo.errors import UsageError
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.embeddings import (
     KIND,
     EmbeddingRecord,
+    Embeddings,
+    check_table,
     from_metadata,
     names_sha256,
+    read_embeddings,
     read_record,
     record_of,
     rows_sha256,
     to_metadata,
+    write_embeddings,
     write_record,
 )
-from zoo.errors import UsageError
-from zoo.evaluation import retrieval_metrics
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
 from zoo.paths import SHIPPED

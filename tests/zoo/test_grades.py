@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from tests.zoo.test_neighbours import definition, unit
-from zoo.evaluation import graded as graded_sums
-from zoo.evaluation import int8_products, nearest_neighbours, neighbours
-from zoo.evaluation.grades import BELOW, Grades, have_grades
+from zoo.evaluation import knn, knn_int8, nearest_neighbours
+from zoo.evaluation.knn_int8 import BELOW, Grades, have_grades
 
-EXACT, THERE = int8_products.has_int8(64), have_grades(63)
+EXACT, THERE = knn_int8.has_int8(64), have_grades(63)
 LARGEST = 127 if EXACT or not THERE else 63
 """Without VNNI a processor adds two products in 16 bits, which hold 2 x 255 x 63 and not 2 x 255 x 127."""
 
@@ -104,11 +103,11 @@ def test_neighbours_are_the_same_with_grades_and_without(request, int8, monkeypa
     asked = []
     whole = Grades.of
     monkeypatch.setattr(Grades, "of", lambda *args: asked.append(1) or whole(*args))
-    monkeypatch.setattr(int8_products, "have_grades", lambda: there)
-    monkeypatch.setattr(neighbours, "BLOCK", 64)
-    monkeypatch.setattr(neighbours, "WIDE", 128)
-    monkeypatch.setattr(neighbours, "WHOLE", 0)
-    monkeypatch.setattr(neighbours, "has_int8", lambda dim: True)
+    monkeypatch.setattr(knn_int8, "have_grades", lambda: there)
+    monkeypatch.setattr(knn, "BLOCK", 64)
+    monkeypatch.setattr(knn, "WIDE", 128)
+    monkeypatch.setattr(knn, "WHOLE", 0)
+    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
     for queries, exclude in ((rows, True), (rows[::-1].copy(), False)):
         expected = definition(queries, rows, 5, exclude)
         for found, wanted in zip(nearest_neighbours(queries, rows, 5, exclude), expected, strict=True):
@@ -119,12 +118,12 @@ def test_neighbours_are_the_same_with_grades_and_without(request, int8, monkeypa
 @pytest.mark.parametrize("chunk", [64, 100, 127, 500])
 def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(int8, monkeypatch, chunk):
     rows = np.random.default_rng(4).normal(size=(2100, 64)).astype(np.float32)
-    expected = neighbours.nearest_neighbours(rows, rows, 3, True)
-    monkeypatch.setattr(neighbours, "BLOCK", 64)
-    monkeypatch.setattr(neighbours, "WIDE", 128)
-    monkeypatch.setattr(neighbours, "WHOLE", 0)
-    monkeypatch.setattr(neighbours, "has_int8", lambda dim: True)
-    pieces = list(neighbours.neighbour_chunks(rows, rows, 3, True, chunk))
+    expected = knn.nearest_neighbours(rows, rows, 3, True)
+    monkeypatch.setattr(knn, "BLOCK", 64)
+    monkeypatch.setattr(knn, "WIDE", 128)
+    monkeypatch.setattr(knn, "WHOLE", 0)
+    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
+    pieces = list(knn.neighbour_chunks(rows, rows, 3, True, chunk))
     assert max(piece.stop - piece.start for piece, _, _ in pieces) == min(chunk, 128)
     np.testing.assert_array_equal(np.concatenate([indices for _, _, indices in pieces]), expected[1])
 
@@ -146,13 +145,13 @@ def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
 def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
     """Of four blocks of queries on, and where the gallery's second copy in 8 bits is not too large."""
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
-    monkeypatch.setattr(int8_products, "_LARGEST", largest)
-    monkeypatch.setattr(int8_products, "have_grades", lambda: True)
-    assert (int8_products.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
+    monkeypatch.setattr(knn_int8, "_LARGEST", largest)
+    monkeypatch.setattr(knn_int8, "have_grades", lambda: True)
+    assert (knn_int8.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
 
 
 def test_what_is_of_no_use_is_tried_ever_less_often():
-    tries = graded_sums._Tries()
+    tries = knn_int8._Tries()
     tried = []
     for block in range(200):
         if tries.due():

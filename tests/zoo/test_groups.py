@@ -23,9 +23,9 @@ from zoo.evaluation import (
     structure_metrics,
     verification_metrics,
 )
-from zoo.evaluation.groups import GROUPS, groups_of
+from zoo.evaluation.evaluate import GROUPS, groups_of
 from zoo.evaluation.inputs import unit_rows
-from zoo.evaluation.neighbours import is_mapped
+from zoo.evaluation.knn import is_mapped
 
 MEASURES = {
     "retrieval": lambda rows, labels: retrieval_metrics(rows, labels, (1, 2)),

@@ -17,9 +17,9 @@ import zoo
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
-from zoo.held_out import Found, read_record, split_for
+from zoo.evaluation.remeasure import remeasure
+from zoo.evaluation.split import Found, read_record, split_for
 from zoo.models.results import Check, read_results
-from zoo.remeasure import remeasure
 
 STRIPES, CHECKS, DISC, HTML = toys.CLASSES
 TRAIN, TEST = (CHECKS, DISC), (HTML, STRIPES)

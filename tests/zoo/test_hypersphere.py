@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.hypersphere import alignment, uniformity
+from zoo.evaluation.structure import alignment, uniformity
 
 
 def clustered(seed, sizes, dim=6):
@@ -56,7 +56,7 @@ def test_one_point_and_lengths():
 def test_chunks_do_not_change_uniformity(monkeypatch):
     rows, _ = clustered(3, (12, 9))
     expected = uniformity(rows)
-    monkeypatch.setattr("zoo.evaluation.hypersphere.CHUNK_BYTES", 4 * 21 * 2)
+    monkeypatch.setattr("zoo.evaluation.structure.CHUNK_BYTES", 4 * 21 * 2)
     assert uniformity(rows) == pytest.approx(expected, rel=1e-6)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_kmeans
+from zoo.evaluation import gpu
+from zoo.evaluation.clustering import nmi
 from zoo.evaluation.kmeans import k_means, lloyd
-from zoo.evaluation.partitions import nmi
 
 
 def blobs(seed, centres, each, dim=8, noise=0.3):
@@ -94,7 +94,7 @@ def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
     expected = k_means(points, 90)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
-    monkeypatch.setattr(gpu_kmeans, "_KMEANS_PRODUCTS", products)
+    monkeypatch.setattr(gpu, "_KMEANS_PRODUCTS", products)
     found = k_means(points, 90)
     np.testing.assert_array_equal(found.labels, expected.labels)
     np.testing.assert_allclose(found.centres, expected.centres, atol=1e-6)
@@ -109,14 +109,14 @@ def test_without_room_for_the_centres_they_are_found_by_numpy(monkeypatch):
     def full(self, *args):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gpu_kmeans.GpuPoints, "nearest", full)
+    monkeypatch.setattr(gpu.GpuPoints, "nearest", full)
     np.testing.assert_array_equal(k_means(points, 90).labels, expected.labels)
 
 
 def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):
     points, _ = blobs(9, 20, 60)
     centres = points[::60]
-    there, sizes, most = gpu_kmeans.GpuPoints(points, "cpu"), [], 500
+    there, sizes, most = gpu.GpuPoints(points, "cpu"), [], 500
     whole = torch.Tensor.max
 
     def crowded(self, dim):

@@ -142,7 +142,7 @@ def test_labels_may_be_strings_and_lengths_do_not_matter():
 def test_chunks_do_not_change_the_metrics(monkeypatch):
     embeddings, labels = clustered(5, (3, 8, 1, 5))
     expected = retrieval_metrics(embeddings, labels)
-    monkeypatch.setattr("zoo.evaluation.neighbours.CHUNK_BYTES", 4 * len(labels) * 3)
+    monkeypatch.setattr("zoo.evaluation.knn.CHUNK_BYTES", 4 * len(labels) * 3)
     assert retrieval_metrics(embeddings, labels) == expected
 
 

@@ -12,9 +12,9 @@ from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_search, graded_products, int8_products, matmul, nearest_neighbours, neighbours
-from zoo.evaluation.neighbours import neighbour_chunks
-from zoo.evaluation.rounded import Rounded
+from zoo.evaluation import gpu, knn, knn_int8, matmul, nearest_neighbours
+from zoo.evaluation.knn import neighbour_chunks
+from zoo.evaluation.knn_int8 import Rounded
 
 
 def oracle(queries, gallery, k, exclude_self=False):
@@ -51,8 +51,8 @@ def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclud
     k = data.draw(st.integers(1, len(gallery) - exclude_self))
     chunk = data.draw(st.sampled_from([None, 1, 2, 3, 100]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours, "BLOCK", data.draw(st.sampled_from([1, 2, 5, 1024])))
-        patch.setattr(neighbours, "WHOLE", data.draw(st.sampled_from([0, 8192])))
+        patch.setattr(knn, "BLOCK", data.draw(st.sampled_from([1, 2, 5, 1024])))
+        patch.setattr(knn, "WHOLE", data.draw(st.sampled_from([0, 8192])))
         similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
     expected = oracle(queries, gallery, k, exclude_self)
     np.testing.assert_array_equal(similarities, expected[0])
@@ -197,13 +197,13 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how)
         request.getfixturevalue(how)
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu, "device", lambda: "cpu")
-        monkeypatch.setattr(gpu_search, "_SEARCH_PRODUCTS", 64 * len(rows))
-        monkeypatch.setattr(gpu_search, "_GATHERED", 2**12)
-    monkeypatch.setattr(neighbours, "BLOCK", 64)
-    monkeypatch.setattr(neighbours, "WHOLE", whole)
-    monkeypatch.setattr(neighbours, "has_int8", lambda dim: how == "int8")
-    monkeypatch.setattr(neighbours, "has_grades", lambda dim: how == "grades")
-    monkeypatch.setattr(neighbours, "pays", lambda *sizes: True)
+        monkeypatch.setattr(gpu, "_SEARCH_PRODUCTS", 64 * len(rows))
+        monkeypatch.setattr(gpu, "_GATHERED", 2**12)
+    monkeypatch.setattr(knn, "BLOCK", 64)
+    monkeypatch.setattr(knn, "WHOLE", whole)
+    monkeypatch.setattr(knn, "has_int8", lambda dim: how == "int8")
+    monkeypatch.setattr(knn, "has_grades", lambda dim: how == "grades")
+    monkeypatch.setattr(knn, "pays", lambda *sizes: True)
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries, expected = expected_of(name, k, exclude_self)
         similarities, indices = nearest_neighbours(queries, rows, k, exclude_self)
@@ -219,7 +219,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
     expected = nearest_neighbours(rows, rows, 3)
-    assert gpu_search.search_on_gpu(rows, rows) is None or torch.cuda.is_available()
+    assert gpu.search_on_gpu(rows, rows) is None or torch.cuda.is_available()
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
@@ -235,7 +235,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     def full(*args):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gpu_search, "GpuSearch", full)
+    monkeypatch.setattr(gpu, "GpuSearch", full)
     np.testing.assert_array_equal(nearest_neighbours(rows, rows, 3)[1], expected[1])
 
 
@@ -243,7 +243,7 @@ def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
     rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
     expected = nearest_neighbours(rows, rows, 3, exclude_self=True)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
-    whole, sizes = gpu_search.GpuSearch._nearest, []
+    whole, sizes = gpu.GpuSearch._nearest, []
 
     def crowded(self, rows, *args):
         sizes.append(rows.stop - rows.start)
@@ -251,7 +251,7 @@ def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
             raise torch.OutOfMemoryError
         return whole(self, rows, *args)
 
-    monkeypatch.setattr(gpu_search.GpuSearch, "_nearest", crowded)
+    monkeypatch.setattr(gpu.GpuSearch, "_nearest", crowded)
     most = 400
     found = nearest_neighbours(rows, rows, 3, exclude_self=True)
     assert sizes == [1500, 750, 375, 375, 375, 375]
@@ -267,7 +267,7 @@ def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    assert not int8_products.has_int8(512)
+    assert not knn_int8.has_int8(512)
 
 
 def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
@@ -277,27 +277,27 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
         whole = sum(np.clip(pair, -(2**15), 2**15 - 1) for pair in pairs) - 128 * signed.sum(0)
         out.copy_(torch.from_numpy(whole.astype(np.int32)))
 
-    int8_products._sums_are_exact.cache_clear()
+    knn_int8._sums_are_exact.cache_clear()
     try:
         with monkeypatch.context() as patch:
             patch.setattr(torch, "_int_mm", saturating)
-            assert not int8_products.has_int8(64)
-        int8_products._sums_are_exact.cache_clear()
-        assert int8_products.has_int8(64)
+            assert not knn_int8.has_int8(64)
+        knn_int8._sums_are_exact.cache_clear()
+        assert knn_int8.has_int8(64)
     finally:
-        int8_products._sums_are_exact.cache_clear()
+        knn_int8._sums_are_exact.cache_clear()
 
 
 @pytest.mark.parametrize("how", ["int8", "grades"])
 def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, how):
     request.getfixturevalue(how)
-    monkeypatch.setattr(graded_products, "_CLOSEST_GRADED", 1)  # none is multiplied in float32 for being one of many
-    kind = {"int8": int8_products.Int8Products, "grades": graded_products.GradedProducts}[how]
+    monkeypatch.setattr(knn_int8, "_CLOSEST_GRADED", 1)  # none is multiplied in float32 for being one of many
+    kind = {"int8": knn_int8.Int8Products, "grades": knn_int8.GradedProducts}[how]
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
         if how == "grades" and name == "tiny":  # no grade parts these; float32 does, but for its rounding
-            exact -= neighbours._slack(rows, rows)[:, None]
+            exact -= knn._slack(rows, rows)[:, None]
         short = kind(rows, rows, 128, 128)
         for a, b in ((slice(0, 128), slice(128, 256)), (slice(128, 256), slice(256, 384))):
             r, c, _ = short.reaching(a, b, floors[a], floors[b])
@@ -309,17 +309,17 @@ def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, ho
 
 def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grades, monkeypatch):
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
-    monkeypatch.setattr(neighbours, "has_int8", lambda dim: False)
-    made = lambda queries=rows, gallery=rows, columns=64: type(neighbours._products(queries, gallery, 64, columns))  # noqa: E731
-    assert made() is graded_products.GradedProducts
+    monkeypatch.setattr(knn, "has_int8", lambda dim: False)
+    made = lambda queries=rows, gallery=rows, columns=64: type(knn._products(queries, gallery, 64, columns))  # noqa: E731
+    assert made() is knn_int8.GradedProducts
     assert made(columns=700) is matmul.Float32Products  # all at once: no floors are known
     assert made(rows[:255]) is matmul.Float32Products
     assert made(rows[:, :63].copy(), rows[:, :63].copy()) is matmul.Float32Products
     with monkeypatch.context() as patch:
-        patch.setattr(neighbours, "MOST", 700 * 64 - 1)
+        patch.setattr(knn, "MOST", 700 * 64 - 1)
         assert made() is matmul.Float32Products
     with monkeypatch.context() as patch:
-        patch.setattr(graded_products, "_processor_has_avx2", lambda: False)
+        patch.setattr(knn_int8, "_processor_has_avx2", lambda: False)
         assert made() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, "torch")
@@ -330,7 +330,7 @@ def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grade
 def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
     rows = np.random.default_rng(8).normal(size=(256, 64)).astype(np.float32)
     rows[:128] *= np.float32(1e-30)
-    short = graded_products.GradedProducts(rows, rows, 128, 128)
+    short = knn_int8.GradedProducts(rows, rows, 128, 128)
     floors = np.full(128, np.float32(1e9))
     assert len(short.reaching(slice(0, 128), slice(128, 256), floors, floors)[0]) == 0
 

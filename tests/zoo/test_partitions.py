@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_s
 from sklearn.metrics.cluster import expected_mutual_information, pair_confusion_matrix
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.partitions import _cross, _expected_information, ami, nmi, pair_f1
+from zoo.evaluation.clustering import _cross, _expected_information, ami, nmi, pair_f1
 
 partitions = st.integers(1, 40).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 6), min_size=n, max_size=n) for _ in range(2)])

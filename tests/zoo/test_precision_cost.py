@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from zoo.data.dataset import Dataset
-from zoo.evaluation.metrics import PerQuery
+from zoo.evaluation.remeasure import precision_cost
+from zoo.evaluation.retrieval import PerQuery
 from zoo.models.results import verdict
-from zoo.precision_cost import precision_cost
 
 CLASSES, EACH = 50, 40
 CODES = np.repeat(np.arange(CLASSES), EACH)

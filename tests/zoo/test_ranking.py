@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_ranking, retrieval_metrics
+from zoo.evaluation import gpu, retrieval_metrics
 from zoo.evaluation.inputs import search_of
-from zoo.evaluation.ranking import ranking_metrics, ranking_per_query, relative_ranks
+from zoo.evaluation.retrieval import ranking_metrics, ranking_per_query, relative_ranks
 
 with warnings.catch_warnings():
     # pytorch-metric-learning imports faiss, whose SWIG types have no __module__.
@@ -80,13 +80,13 @@ def test_where_and_how_ranks_are_counted_does_not_change_them(monkeypatch, produ
     rows, labels = few_rows[rng.integers(9, size=40)], rng.integers(0, 9, 40)
     queries, asked = rng.normal(size=(11, 3)), rng.integers(0, 9, 11)
     expected = oracle(rows, labels, 5), oracle(rows, labels, 5, queries, asked)
-    monkeypatch.setattr("zoo.evaluation.ranking._FEW", few)
+    monkeypatch.setattr("zoo.evaluation.retrieval._FEW", few)
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "ON_GPU", 1)
-    monkeypatch.setattr(gpu_ranking, "_RANK_PRODUCTS", products)
-    monkeypatch.setattr("zoo.evaluation.ranking._counted", None)  # so it is there that they are counted
+    monkeypatch.setattr(gpu, "_RANK_PRODUCTS", products)
+    monkeypatch.setattr("zoo.evaluation.retrieval._counted", None)  # so it is there that they are counted
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
 
@@ -154,8 +154,8 @@ def test_chunks_and_memory_maps_do_not_change_the_metrics(monkeypatch, tmp_path)
     expected = ranking_metrics(embeddings, labels)
     np.save(tmp_path / "rows.npy", embeddings)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    monkeypatch.setattr("zoo.evaluation.ranking.CHUNK_BYTES", 4 * len(labels) * 3)
-    monkeypatch.setattr("zoo.evaluation.ranking._BLOCK", 8 * 4)
+    monkeypatch.setattr("zoo.evaluation.retrieval.CHUNK_BYTES", 4 * len(labels) * 3)
+    monkeypatch.setattr("zoo.evaluation.retrieval._BLOCK", 8 * 4)
     assert ranking_metrics(mapped, labels) == pytest.approx(expected, abs=1e-12)
 
 

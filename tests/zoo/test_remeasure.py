@@ -11,11 +11,11 @@ import pytest
 
 from tests.serving import toys
 from zoo.cli.main import main
+from zoo.evaluation.remeasure import remeasure
 from zoo.models.load import Embedder, load
 from zoo.models.results import Check, read_results
 from zoo.models.verify import verify_files
 from zoo.paths import SHIPPED
-from zoo.remeasure import remeasure
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_the_device_is_for_torch(copy: Path, pictures: Path, monkeypatch: pytest
         asked.append((runtime, device))
         return load(folder, "onnx", precision)
 
-    monkeypatch.setattr("zoo.remeasure.load", watched)
+    monkeypatch.setattr("zoo.evaluation.remeasure.load", watched)
     for runtime in ("torch", "onnx"):
         change(copy, runtime=runtime)
         main(["verify", str(copy), "--data", str(pictures), "--device", "cuda:1"])

@@ -15,13 +15,12 @@ from onnx import numpy_helper
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.data import load as load_dataset
+from zoo.evaluation.remeasure import precision_cost, remeasure_costs, retrieval
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
 from zoo.models.load import load
 from zoo.models.onnx_runtime import FILES
 from zoo.models.results import Check, read_parity
-from zoo.precision_cost import precision_cost, retrieval
-from zoo.remeasure_cost import remeasure_costs
 
 
 @pytest.fixture(scope="module")

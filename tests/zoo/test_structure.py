@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from zoo.errors import EvaluationError
-from zoo.evaluation import gpu, gpu_structure
-from zoo.evaluation.hypersphere import alignment, uniformity
-from zoo.evaluation.structure import spectral_decay, spectral_decay_by_class, structure_metrics
+from zoo.evaluation import gpu
+from zoo.evaluation.structure import alignment, spectral_decay, spectral_decay_by_class, structure_metrics, uniformity
 
 
 def naive(rows: np.ndarray, drop: int = 0) -> float:
@@ -128,7 +127,7 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
     expected = spectral_decay(rows), uniformity(rows)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
-    monkeypatch.setattr(gpu_structure, "_PAIR_PRODUCTS", 400 * 1100)
+    monkeypatch.setattr(gpu, "_PAIR_PRODUCTS", 400 * 1100)
     assert (spectral_decay(rows), uniformity(rows)) == pytest.approx(expected, rel=1e-5)
     assert sent.call_count == 2
     sent.side_effect = torch.OutOfMemoryError

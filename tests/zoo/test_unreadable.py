@@ -18,9 +18,9 @@ from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import list_images
 from zoo.errors import DatasetError, ImageError
 from zoo.evaluation import evaluate
+from zoo.evaluation.remeasure import remeasure
 from zoo.models.load import Embedder
 from zoo.models.results import read_results
-from zoo.remeasure import remeasure
 
 WHOLE = len(toys.CLASSES) * toys.PER_CLASS
 BROKEN = ("green disc/broken.png", "red stripes/empty.jpg")

@@ -12,8 +12,8 @@ from zoo.data.dataset import Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
 from zoo.evaluation.evaluate import searched
 from zoo.evaluation.inputs import search_of, unit_rows
-from zoo.evaluation.metrics import PerQuery, measure_hits, per_query_of
-from zoo.evaluation.neighbours import neighbour_chunks
+from zoo.evaluation.knn import neighbour_chunks
+from zoo.evaluation.retrieval import PerQuery, measure_hits, per_query_of
 
 METRICS = ("recall_at_1", "map_at_r")
 NEIGHBOURS = 10

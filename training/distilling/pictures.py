@@ -41,7 +41,7 @@ class Pictures:
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to part the images again and to see that they are the same; `zoo.held_out` reads it."""
+        """All that is needed to part the images again and to see that they are the same; `zoo.evaluation.split` reads it."""
         by_class = self.by != BY_IMAGE and self.labelled
         return {
             "by": self.by,

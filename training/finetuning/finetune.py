@@ -20,9 +20,9 @@ from training.frozen.views import usual_views
 from training.twins import twin_of
 from zoo.data.folder import Pictures, Split, read_pictures, split_classes
 from zoo.evaluation import evaluate
+from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import of_model
-from zoo.evaluation.intervals import bootstrap_intervals
-from zoo.evaluation.metrics import per_query
+from zoo.evaluation.retrieval import per_query
 from zoo.models.load import load
 from zoo.models.registry import reference
 from zoo.models.results import add_result

@@ -20,7 +20,7 @@ from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode
 from zoo.data.preprocessing import Preprocessing
 from zoo.evaluation import evaluate
-from zoo.evaluation.metrics import DEFAULT_K
+from zoo.evaluation.retrieval import DEFAULT_K
 from zoo.models.network import Network
 
 Rows = Mapping[tuple[str, str], np.ndarray]

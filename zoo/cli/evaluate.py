@@ -32,8 +32,7 @@ from zoo.console import note_left_out, print_json, print_table, write_errors
 if TYPE_CHECKING:
     import numpy as np
 
-    from zoo.embedding_files import Embeddings
-    from zoo.embedding_records import EmbeddingRecord
+    from zoo.evaluation.embeddings import EmbeddingRecord, Embeddings
     from zoo.models.results import Evaluation
 
 
@@ -99,7 +98,7 @@ def evaluate(
     """measure a model's retrieval on classes it never saw"""
     from zoo.data import check
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.groups import groups_of
+    from zoo.evaluation.evaluate import groups_of
     from zoo.models.card import read_card
     from zoo.models.load import find, load
     from zoo.models.results import add_result
@@ -190,8 +189,8 @@ def embed(
     as_json: Json = False,
 ) -> int:
     """write the embeddings of a folder or table of images to a file"""
-    from zoo.embedding_files import check_free, write_embeddings, written_with
     from zoo.errors import ImageError, UsageError, none_readable
+    from zoo.evaluation.embeddings import check_free, write_embeddings, written_with
     from zoo.models.load import load
     from zoo.paths import expand
 
@@ -304,10 +303,10 @@ def score(
     out: ResultFile = None,
 ) -> None:
     """measure embeddings of any origin, from files"""
-    from zoo.embedding_files import check_table, read_labels, read_queries
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.groups import groups_of
+    from zoo.evaluation.embeddings import check_table, read_labels, read_queries
+    from zoo.evaluation.evaluate import groups_of
 
     depths, groups = numbers(k) or [1, 2, 4, 8], groups_of(words(metrics) or ["retrieval"])
     if dataset is None and (data or split):
@@ -332,8 +331,8 @@ def score(
 
 def _rows(file: Path, model: str | None) -> Embeddings:
     """Return the rows of a file, and refuse those that the named model did not make."""
-    from zoo.embedding_files import read_embeddings
     from zoo.errors import UsageError
+    from zoo.evaluation.embeddings import read_embeddings
     from zoo.models.card import read_card
     from zoo.models.load import find
 
@@ -355,8 +354,8 @@ def _check_out(
     out: Path | None, embeddings: Path, record: EmbeddingRecord | None, tables: Sequence[Path | None]
 ) -> None:
     """Raise `UsageError` if --out is one of the files that are read."""
-    from zoo.embedding_files import written_with
     from zoo.errors import UsageError
+    from zoo.evaluation.embeddings import written_with
 
     rows = [embeddings] if record is None else written_with(embeddings)
     inputs = [path.resolve() for path in (*rows, *tables) if path is not None]

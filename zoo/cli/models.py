@@ -287,11 +287,10 @@ def _mark(check: Check) -> str:
 
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.data import check_data
+    from zoo.evaluation.remeasure import remeasure, remeasure_costs
     from zoo.models.load import find
     from zoo.models.verify import verify as verify_golden
     from zoo.models.verify import verify_files, verify_records
-    from zoo.remeasure import remeasure
-    from zoo.remeasure_cost import remeasure_costs
 
     if data is not None:
         check_data(data, "folder")  # scores on a table are checked against it

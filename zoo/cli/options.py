@@ -214,7 +214,7 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
         data: Folder of the data set; None for ZOO_DATA.
     """
     from zoo.data.dataset import WHOLE
-    from zoo.held_out import split_for
+    from zoo.evaluation.split import split_for
 
     chosen = split_for(model.folder, model.card, dataset or model.card.dataset, split, data)
     for text in chosen.notes:

@@ -49,12 +49,11 @@ Only retrieval and ranking have intervals. Revisiting is Roth et al. 2020, Revis
 Generalization Performance in Deep Metric Learning; Reality is Musgrave et al. 2020, A Metric Learning Reality Check.
 """
 
+from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.evaluate import evaluate
-from zoo.evaluation.intervals import bootstrap_intervals
-from zoo.evaluation.metrics import PerQuery, per_query, retrieval_metrics
-from zoo.evaluation.neighbours import nearest_neighbours
-from zoo.evaluation.ranking import ranking_metrics
+from zoo.evaluation.knn import nearest_neighbours
+from zoo.evaluation.retrieval import PerQuery, per_query, ranking_metrics, retrieval_metrics
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.results import Evaluation

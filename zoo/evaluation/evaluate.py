@@ -1,10 +1,15 @@
-"""Measure a model, or embeddings, on a data set of classes that it never saw."""
+"""Measure a model or embeddings.
+
+The groups of metrics that can be asked for by name.
+
+Measure a model, or embeddings, on a data set of classes that it never saw.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,17 +20,52 @@ import numpy as np
 from zoo.data import check as check_dataset
 from zoo.data import load as load_dataset
 from zoo.data.dataset import FOLDER, Dataset, subset
-from zoo.errors import EvaluationError, ImageError, UsageError, none_readable
-from zoo.evaluation.groups import groups_of, metrics_of_embeddings
+from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable
+from zoo.evaluation.bootstrap import bootstrap_intervals
+from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
-from zoo.evaluation.intervals import bootstrap_intervals
-from zoo.evaluation.metrics import DEFAULT_K, depths_of, per_query
-from zoo.evaluation.neighbours import as_rows
-from zoo.evaluation.ranking import ranking_per_query
-from zoo.held_out import split_for
+from zoo.evaluation.knn import as_rows
+from zoo.evaluation.retrieval import DEFAULT_K, depths_of, per_query, ranking_per_query
+from zoo.evaluation.split import split_for
+from zoo.evaluation.structure import structure_metrics
+from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
 from zoo.models.results import Evaluation
 from zoo.versions import versions
+
+OF_QUERIES = ("retrieval", "ranking")
+"""Groups that have a value for each query, and so an interval."""
+
+OF_EMBEDDINGS: dict[str, Callable[[Any, Any], dict[str, float]]] = {
+    "clustering": clustering_metrics,
+    "structure": structure_metrics,
+    "verification": verification_metrics,
+}
+"""Groups that are measured on all embeddings [n, d] with their labels [n] at once."""
+
+GROUPS = (*OF_QUERIES, *OF_EMBEDDINGS)
+
+
+def groups_of(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The groups named, in their own order and each once: a name or several, "all" meaning every one.
+
+    Raises `UsageError` for an unknown name.
+    """
+    asked = {names} if isinstance(names, str) else set(names)
+    for name in sorted(asked - {*GROUPS, "all"}):
+        known = ", ".join((*GROUPS, "all"))
+        raise UsageError(f"there is no group of metrics {name!r}.{nearest(name, (*GROUPS, 'all'))} Known: {known}.")
+    return GROUPS if "all" in asked else tuple(group for group in GROUPS if group in asked)
+
+
+def metrics_of_embeddings(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
+    """The metrics of those groups that are measured on all embeddings at once; errors as of their functions."""
+    found: dict[str, float] = {}
+    for group in groups:
+        if group in OF_EMBEDDINGS:
+            found |= OF_EMBEDDINGS[group](embeddings, labels)
+    return found
+
 
 PROTOCOL = "leave-one-out, cosine, exact"
 QUERY_GALLERY = "queries to gallery, cosine, exact"

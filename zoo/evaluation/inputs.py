@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.errors import EvaluationError
+from zoo.evaluation.knn import as_rows, is_mapped
 from zoo.evaluation.matmul import row_norms
-from zoo.evaluation.neighbours import as_rows, is_mapped
 
 IN_MEMORY = 256 * 2**20
 """How many bytes of unit rows are held in memory though the embeddings are mapped."""

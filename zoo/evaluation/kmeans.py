@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu import ON_GPU, where_it_fits
-from zoo.evaluation.gpu_kmeans import points_on_gpu
+from zoo.evaluation.gpu import ON_GPU, points_on_gpu, where_it_fits
+from zoo.evaluation.knn import as_rows
 from zoo.evaluation.matmul import Buffer
-from zoo.evaluation.neighbours import as_rows
 
 RESTARTS = 3
 ITERATIONS = 100

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zoo.evaluation import clustering_metrics, retrieval_metrics
-from zoo.evaluation.metrics import measure_hits
+from zoo.evaluation.retrieval import measure_hits
 from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import Paragraph, Picture, Section, page

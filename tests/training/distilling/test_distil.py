@@ -36,8 +36,8 @@ from zoo.data.glyphs import GlyphImages
 from zoo.data.glyphs import characters as alphabet_of
 from zoo.data.glyphs_render import SIZE
 from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.evaluation.remeasure import remeasure
 from zoo.models.card import Card, read_card
-from zoo.remeasure import remeasure
 
 QUICK = ("schedule.epochs=2", "schedule.steps=2", 'backbone.args={"widths":[4,4,4,8],"last_pool":false}')
 

@@ -13,8 +13,8 @@ from tests.training.frozen.pictures import make_model, write_pictures
 from training.finetuning.finetune import Fitted, Wish, finetune
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.remeasure import remeasure
 from zoo.models.results import read_results
-from zoo.remeasure import remeasure
 
 QUICK = ["schedule.epochs=1", "schedule.steps=2"]
 
