@@ -9,7 +9,7 @@ from pathlib import Path
 from zoo import paths
 from zoo.errors import UsageError
 from zoo.files import atomic_folder
-from zoo.hub.models import name_of
+from zoo.hub.download import name_of
 from zoo.models.card import read_card
 from zoo.models.folder import check_files
 

@@ -109,7 +109,7 @@ WITHOUT_TORCH = (
     "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
     "training.distilling.pictures",
     "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
-    "zoo.hub.model_page",
+    "zoo.hub.download.model_page",
 )
 """All are imported by one process, in this order."""
 

@@ -15,8 +15,7 @@ from zoo.models.load import Embedder, load
 
 if TYPE_CHECKING:
     from zoo.evaluation.evaluate import evaluate
-    from zoo.hub.publication import Publication
-    from zoo.hub.publish import push
+    from zoo.hub.push import Publication, push
     from zoo.models.catalogue import info, list_models
     from zoo.models.load import baseline
 
@@ -43,14 +42,14 @@ __all__ = [
 ]
 
 _AT_FIRST_USE = {
-    "Publication": "zoo.hub.publication",
+    "Publication": "zoo.hub.push",
     "baseline": "zoo.models.load",
     "datasets": "",
     "evaluate": "zoo.evaluation",
     "evaluation": "",
     "info": "zoo.models.catalogue",
     "list_models": "zoo.models.catalogue",
-    "push": "zoo.hub.publish",
+    "push": "zoo.hub.push",
 }
 """Where they are; "" for a module. Who embeds one image does not wait for them."""
 

@@ -18,7 +18,7 @@ from training.recipes import RECIPES
 from training.recipes.small import WU_2017
 from training.resolving import resolve, with_custom_name
 from zoo.cli.main import main
-from zoo.hub.publish import prepare
+from zoo.hub.push import prepare
 
 MS = ("objective.loss=multi-similarity", "objective.miner=multi-similarity")
 RHO = ("objective.miner=rho", "objective.miner_args.probability=0.3")

@@ -27,6 +27,6 @@ def connected(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[tuple[Hu
         monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
         monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(cache))
         monkeypatch.setattr(f"{constants}.HF_HUB_DISABLE_XET", True)
-        for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.tries"):
+        for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.download"):
             monkeypatch.setattr(f"{module}.time", clock)
         yield hub, waits

@@ -113,7 +113,7 @@ def test_what_the_hub_says_is_told_without_the_token_that_it_repeats(
 def test_a_hub_that_is_busy_is_asked_again(hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     clock = SimpleNamespace(sleep=waits.append)
-    for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.tries"):
+    for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.download"):
         monkeypatch.setattr(f"{module}.time", clock)
     hub.fail(Fault(WEIGHTS, times=1, status=status, headers={"Retry-After": "3"}))
     assert find("timm/resnet10t.toy_in1k").is_dir()

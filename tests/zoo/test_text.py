@@ -17,7 +17,7 @@ from tests import text_toys
 from tests.models import make_model
 from tests.serving import toys
 from zoo.errors import CardError, ModelFolderError, NoTextTowerError, TextError, UsageError
-from zoo.hub.publish import prepare
+from zoo.hub.push import prepare
 from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load

@@ -15,7 +15,7 @@ from zoo.console import note, note_left_out, one_line, print_json, print_table
 if TYPE_CHECKING:
     from zoo.data.images import ImageLike
     from zoo.errors import ImageError
-    from zoo.hub.publication import Publication
+    from zoo.hub.push import Publication
     from zoo.models.card import Card
     from zoo.models.catalogue import ModelInfo
     from zoo.models.results import Check
@@ -213,7 +213,7 @@ def _files(model: ModelInfo) -> Iterator[str]:
 
 def _advice(model: ModelInfo) -> list[str]:
     """Return how to get a model that is not here."""
-    from zoo.hub import repository
+    from zoo.hub.download import repository
 
     if model.folder is not None:
         return []
@@ -494,7 +494,7 @@ def push(
     as_json: Json = False,
 ) -> None:
     """check a model and push it to the Hugging Face Hub"""
-    from zoo.hub.publish import push as push_model
+    from zoo.hub.push import push as push_model
 
     dry = dry_run or out is not None
     publication = push_model(

@@ -36,7 +36,7 @@ from zoo.errors import (
     none_readable,
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
-from zoo.hub.cache import drop_altered
+from zoo.hub.download import drop_altered
 from zoo.models.baselines import METHOD, TimmModel, baselines, folder_of, read_config
 from zoo.models.card import NAME, Card, Head, read_card
 from zoo.models.folder import check_files

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo import paths
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
-from zoo.hub.models import in_cache, name_of
+from zoo.hub.download import in_cache, name_of
 from zoo.models.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
 from zoo.models.baselines import root as baselines_root
 from zoo.models.card import Card, Origin, read_card, read_origin

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from zoo import hub, paths
+from zoo import paths
 from zoo.data.folder import list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing
@@ -37,6 +37,7 @@ from zoo.errors import (
     missing,
     nearest,
 )
+from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files, refusal_in
@@ -254,11 +255,11 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or at or None)
     try:
-        return hub.snapshot(hub.repository(name), revision)
-    except hub.NoModelFolderError:
-        if not _is_timm(hub.repository(base), revision or at or None):
+        return download.snapshot(download.repository(name), revision)
+    except download.NoModelFolderError:
+        if not _is_timm(download.repository(base), revision or at or None):
             raise
-        return _baseline_folder(hub.repository(base), revision or at or None)
+        return _baseline_folder(download.repository(base), revision or at or None)
     except (ModelNotFoundError, HubError) as error:
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         if "/" in name:

@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zoo import hub, paths
+from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
-from zoo.hub.models import in_cache, pinned
+from zoo.hub import download
+from zoo.hub.download import in_cache, pinned
 from zoo.models.baselines import place, repository_of
 from zoo.models.baselines import root as baselines_root
 
@@ -52,7 +53,7 @@ def _in_the_hubs_cache(name: str) -> Path | None:
     if looks_like_path(name) or repository_of(base) is not None:
         return None
     try:
-        return hub.cached(hub.repository(base), revision or None)
+        return download.cached(download.repository(base), revision or None)
     except ModelNotFoundError:  # no name that a repository can have
         return None
 

@@ -18,10 +18,8 @@ from torch import Tensor
 
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
-from zoo.hub import COMMIT
+from zoo.hub.download import COMMIT, over_http, patiently, remove_leftovers
 from zoo.hub.errors import deepest, explain, is_unreachable
-from zoo.hub.transfer import over_http, remove_leftovers
-from zoo.hub.tries import patiently
 from zoo.models.backbones.caffe import from_caffe
 from zoo.models.backbones.googlenet import from_torchvision
 from zoo.models.registry import here

@@ -18,8 +18,8 @@ import pytest
 import zoo
 from tests.zoo.hub_state import Fault
 from tests.zoo.hub_world import FILES, MODEL, WEIGHTS, World, assert_whole
-from zoo import hub
 from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
+from zoo.hub import download
 from zoo.hub.errors import explain
 from zoo.models.card import SCHEMA, read_card
 from zoo.models.golden import read_golden
@@ -42,14 +42,14 @@ def test_a_model_is_fetched_once_and_embeds(world: World, name: str, monkeypatch
 
 def test_a_connection_that_drops_in_mid_file_is_taken_up_at_that_byte(world: World) -> None:
     world.hub.fail(Fault(WEIGHTS, drop=100_000))
-    assert_whole(hub.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS) == [None, f"bytes={100_000 // 4096 * 4096}-"]
 
 
 def test_a_slow_server_is_asked_again_from_that_byte(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
     world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=1.0))
-    assert_whole(hub.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS)[1] == f"bytes={100_000 // 4096 * 4096}-"
 
 
@@ -58,7 +58,7 @@ def test_a_server_that_drips_is_waited_for_as_long_as_something_comes(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.4)
     world.hub.fail(Fault(WEIGHTS, drip=0.1))
-    assert_whole(hub.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS) == [None]
 
 
@@ -78,7 +78,7 @@ def test_a_server_that_drips_is_waited_for_as_long_as_something_comes(
 )
 def test_what_passes_by_itself_is_waited_for(world: World, fault: Fault, waits: list[float]) -> None:
     world.hub.fail(fault)
-    assert_whole(hub.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert world.waits == waits
     assert world.parts() == []
 
@@ -115,7 +115,7 @@ def test_a_server_that_stays_silent(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     world.hub.fail(Fault("card.json", drop=0, stall=0.5, times=6))
     with pytest.raises(HubError, match=r"too slow.*HF_HUB_DOWNLOAD_TIMEOUT"):
-        hub.snapshot("org/toy")
+        download.snapshot("org/toy")
 
 
 def test_a_disk_that_fills_during_a_download(world: World) -> None:
@@ -124,11 +124,11 @@ def test_a_disk_that_fills_during_a_download(world: World) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
         with pytest.raises(HubError, match=r"could not be stored.*Make room.*HF_HOME"):
-            hub.snapshot("org/toy")
+            download.snapshot("org/toy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert world.parts() == []
-    assert_whole(hub.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -189,24 +189,24 @@ def test_with_a_revision_no_other_place_than_the_hub_is_said_to_have_been_looked
 def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = hub.snapshot("org/toy")
+    first = download.snapshot("org/toy")
     commit = world.hub.repositories["org/toy"].branches["main"]
     newer = {**FILES, "README.md": b"newer"}
     world.hub.repositories["org/toy"].commit("main", newer)
-    assert hub.snapshot("org/toy") == first
-    second = hub.snapshot("org/toy", "main")
+    assert download.snapshot("org/toy") == first
+    second = download.snapshot("org/toy", "main")
     assert (second / "README.md").read_bytes() == b"newer"
     assert not (first / "README.md").exists()
     assert world.gets(WEIGHTS) == 1  # the files that did not change are not fetched again
     asked = len(world.hub.requests)
-    assert hub.snapshot("org/toy", commit) == first
+    assert download.snapshot("org/toy", commit) == first
     assert len(world.hub.requests) == asked
     world.hub.fail(Fault(API, status=503, times=99))
-    assert hub.snapshot("org/toy", "main") == second
+    assert download.snapshot("org/toy", "main") == second
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert hub.snapshot("org/toy", "main") == second
+    assert download.snapshot("org/toy", "main") == second
     with pytest.raises(HubError, match=r"not whole, in the Hub's cache.*ConnectError"):
-        hub.snapshot("org/other")
+        download.snapshot("org/other")
 
 
 def test_all_files_are_of_the_commit_that_the_branch_was_at_first(
@@ -214,17 +214,17 @@ def test_all_files_are_of_the_commit_that_the_branch_was_at_first(
 ) -> None:
     repository = world.hub.repositories["org/toy"]
     first = repository.branches["main"]
-    check = hub._check_bytes
+    check = download._check_bytes
 
     def push_meanwhile(folder: Path) -> None:
         check(folder)
         repository.commit("main", {**FILES, "README.md": b"newer", "recipe.json": b"{}"})
 
-    monkeypatch.setattr(hub, "_check_bytes", push_meanwhile)
-    folder = hub.snapshot("org/toy")
+    monkeypatch.setattr(download, "_check_bytes", push_meanwhile)
+    folder = download.snapshot("org/toy")
     assert folder.name == first
     assert_whole(folder)
-    assert hub.snapshot("org/toy") == folder  # the cache knows what main was
+    assert download.snapshot("org/toy") == folder  # the cache knows what main was
     assert (world.cache / "models--org--toy" / "refs" / "main").read_text() == first
 
 
@@ -285,7 +285,7 @@ def test_a_pickle_in_place_of_safetensors_is_refused_and_never_fetched(
 ) -> None:
     world.hub.add("org/old", {"pytorch_model.bin": b"\x80\x04.", "vae.ckpt": b"", **extra})
     with pytest.raises(HubError, match=says):
-        hub.snapshot("org/old")
+        download.snapshot("org/old")
     assert not any("/resolve/" in path and path.endswith((".bin", ".ckpt")) for path in world.hub.paths)
 
 

@@ -20,7 +20,7 @@ from tests.zoo.hub_state import Fault, Hub
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import sha256_of
-from zoo.hub import publish
+from zoo.hub import push
 from zoo.hub.model_page import readme
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
@@ -419,13 +419,13 @@ def test_a_pull_request_removes_nothing_of_theirs(hub: Hub) -> None:
 
 def test_a_push_beside_another_does_not_undo_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = hub.add("org/toy", {"README.md": b"before"})
-    operations = publish._operations
+    operations = push._operations
 
     def meanwhile(*arguments: Any) -> Any:
         repository.commit("main", {"README.md": b"theirs", "onnx/model_int8.onnx": b"theirs"})
         return operations(*arguments)
 
-    monkeypatch.setattr(publish, "_operations", meanwhile)
+    monkeypatch.setattr(push, "_operations", meanwhile)
     with pytest.raises(HubError, match="somebody else pushed to org/toy meanwhile"):
         zoo.push(MODEL, "org/toy")
     assert repository.files() == {"README.md": b"theirs", "onnx/model_int8.onnx": b"theirs"}

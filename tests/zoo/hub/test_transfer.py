@@ -13,9 +13,9 @@ from huggingface_hub.utils._fixes import WeakFileLock
 
 from tests.zoo.hub_state import Fault, sha256
 from tests.zoo.hub_world import FILES, WEIGHTS, World, assert_whole
-from zoo import hub as reading
 from zoo.errors import HubError
-from zoo.hub.transfer import DAY, over_http, remove_leftovers
+from zoo.hub import download
+from zoo.hub.download import DAY, over_http, remove_leftovers
 
 
 def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,14 +26,14 @@ def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monk
     def asked_for_xet() -> bool:
         return any("xet-read-token" in path for path in world.hub.paths)
 
-    assert_whole(reading.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert not asked_for_xet()
     assert constants.HF_HUB_DISABLE_XET is False
     world.hub.add("org/toy2", FILES)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "0")
     monkeypatch.delenv("SSL_CERT_DIR")  # its client wants certificates, if only to hold them
     with pytest.raises(HubError):
-        reading.snapshot("org/toy2")
+        download.snapshot("org/toy2")
     assert asked_for_xet()
 
 
@@ -57,7 +57,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: Wor
     world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=60))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = {**kept, "HF_HUB_CACHE": str(world.cache), "HF_ENDPOINT": world.hub.url}
-    code = "from zoo.hub import snapshot; snapshot('org/toy')"
+    code = "from zoo.hub.download.download import snapshot; snapshot('org/toy')"
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
         # The part is there before it is asked for; the fault is this process's, and not the next one's, only then.
         _wait_for(
@@ -66,7 +66,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: Wor
         child.kill()
     left = world.parts()
     assert left
-    assert_whole(reading.snapshot("org/toy"))
+    assert_whole(download.snapshot("org/toy"))
     assert world.parts() == []
     assert world.hub.ranges(WEIGHTS) == [None, None]
 

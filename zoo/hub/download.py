@@ -1,20 +1,174 @@
-"""Model folders on the Hugging Face Hub, found in its cache first."""
+"""Snapshots, cache checks, retries (tenacity).
+
+The Hub's cache names files by the hashes that the Hub announced; its client compares lengths alone.
+
+How files come from the Hub: over plain HTTP, which is what our tests of broken connections have tried.
+
+What the Hub may answer otherwise a moment later is asked again.
+
+Model folders on the Hugging Face Hub, found in its cache first.
+
+The models that lie in the Hub's cache, and the names that load them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
+from threading import Lock
+from typing import TypeVar
 
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
-from zoo.files import write_bytes
-from zoo.hub.cache import drop_altered
-from zoo.hub.errors import explain
-from zoo.hub.transfer import over_http, remove_leftovers
-from zoo.hub.tries import AlteredError, patiently
+from zoo.files import sha256_of, write_bytes
+from zoo.hub.errors import deepest, explain, is_broken_connection, retry_after, status_of
+from zoo.models.baselines import repository_of
 from zoo.models.card import read_card
 from zoo.models.folder import KNOWN, pickles, refusal
+
+
+def drop_altered(folder: Path) -> list[str]:
+    """Remove files of a snapshot whose bytes are not those that the Hub announced; their names.
+
+    Large files are announced by their SHA-256, small ones as git names them. Where the cache has no links (Windows) the
+    names say nothing, and all files stay.
+    """
+    altered = [path for path in sorted(folder.rglob("*")) if path.is_symlink() and not _is_announced(path)]
+    for path in altered:
+        path.resolve().unlink(missing_ok=True)
+        _blob(path).unlink(missing_ok=True)
+        path.unlink()
+    return [path.relative_to(folder).as_posix() for path in altered]
+
+
+def _is_announced(path: Path) -> bool:
+    announced = _blob(path).name
+    if not path.is_file():
+        return False
+    if len(announced) == 64:
+        return sha256_of(path) == announced
+    # 32 digits would be an MD5 by a mirror: such names are not ours to judge.
+    return len(announced) != 40 or announced in _sha1(path)
+
+
+def _blob(path: Path) -> Path:
+    """Where the snapshot's link points; that may be a link in turn, to a store that repositories share."""
+    return path.parent / path.readlink()
+
+
+def _sha1(path: Path) -> tuple[str, str]:
+    """As git names the file and, for mirrors, of its bytes alone."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha1(data).hexdigest()
+
+
+SWITCH = "HF_HUB_DISABLE_XET"
+"""The client's own variable. Set to anything, it decides; HF_HUB_DISABLE_XET=0 has large files come by Xet again."""
+
+DAY = 24 * 60 * 60
+
+_lock = Lock()
+_before: list[bool] = []
+"""What the client's setting was before each of the downloads that are going on."""
+
+
+@contextmanager
+def over_http() -> Iterator[None]:
+    """Have the client leave Xet aside while the block runs, unless the user has said what it is to do.
+
+    Its own downloads in other threads follow suit meanwhile; its setting afterwards is the one of before.
+    """
+    from huggingface_hub import constants
+
+    if SWITCH in os.environ:
+        yield
+        return
+    with _lock:
+        _before.append(constants.HF_HUB_DISABLE_XET)
+        constants.HF_HUB_DISABLE_XET = True
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _before.pop()
+            # The last to end puts back what the first has found.
+            constants.HF_HUB_DISABLE_XET = True if _before else before
+
+
+def remove_leftovers(repo_id: str) -> None:
+    """Remove what downloads of a repository that were killed have left in the Hub's cache.
+
+    A part is left over where nobody holds the client's lock of its file, or it is older than a day. Its name is new for
+    every download, so that none goes on with it.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    cache, name = Path(constants.HF_HUB_CACHE), repo_folder_name(repo_id=repo_id, repo_type="model")
+    for part in (cache / name / "blobs").glob("*.incomplete"):
+        lock = cache / ".locks" / name / f"{part.name.partition('.')[0]}.lock"
+        try:
+            if not _remove_unlocked(part, lock) and time.time() - part.stat().st_mtime > DAY:
+                part.unlink()
+        except OSError:  # another process was quicker, or it belongs to somebody else
+            continue
+
+
+def _remove_unlocked(part: Path, lock: Path) -> bool:
+    """Remove the part if the client's lock of its file can be had at once; whether it could."""
+    from huggingface_hub.utils._fixes import WeakFileLock
+
+    try:
+        with WeakFileLock(lock, timeout=0.05):
+            part.unlink(missing_ok=True)
+    except TimeoutError:  # somebody downloads the file
+        return False
+    return True
+
+
+PAUSES = (1.0, 2.0)
+"""Seconds before the second and third try of what may pass by itself; the Hub's own Retry-After comes first."""
+
+LONGEST_PAUSE = 60.0
+
+Result = TypeVar("Result")
+
+
+class AlteredError(Exception):
+    """Files, which it names, came with other bytes than announced."""
+
+
+def patiently(ask: Callable[[], Result]) -> Result:
+    """What `ask` returns, called up to three times while the Hub is busy (429), faulty (5xx) or breaks off.
+
+    Raises the last error as it came; errors of ours at once.
+    """
+    for pause in PAUSES:
+        try:
+            return ask()
+        except ZooError:
+            raise
+        except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
+            cause = deepest(error)
+            if not _may_pass(cause):
+                raise
+            asked = retry_after(cause)
+        time.sleep(pause if asked is None else asked)
+    return ask()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same question may soon get another answer."""
+    if (retry_after(error) or 0) > LONGEST_PAUSE:
+        return False
+    status = status_of(error)
+    return status == 429 or (status or 0) >= 500 or is_broken_connection(error) or isinstance(error, AlteredError)
+
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -204,3 +358,48 @@ def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
     except Exception:  # this only words an error
         names = []
     return f"{message}{refusal(pickles(names))}"
+
+
+def in_cache() -> Iterator[Path]:
+    """The folders of the models that are there whole, at what was the main branch."""
+    from huggingface_hub import constants
+
+    for ref in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*/refs/main")):
+        if (commit := _commit(ref)) is None:
+            continue
+        folder = ref.parent.parent / "snapshots" / commit
+        name = name_of(folder)
+        if name and repository_of(name) is None and not absent(folder):
+            yield folder
+
+
+def _commit(ref: Path) -> str | None:
+    """The commit that a branch is at; None where the file is damaged."""
+    try:
+        said = ref.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return said if COMMIT.fullmatch(said) else None
+
+
+def name_of(folder: Path) -> str | None:
+    """The name that loads a folder of the cache, without the organisation where it is `hub.organisation()`.
+
+    None for folders that lie elsewhere.
+    """
+    if (found := _repository(folder)) is None:
+        return None
+    owner, name = found
+    return name if owner == organisation() else f"{owner}/{name}"
+
+
+def pinned(folder: Path) -> str | None:
+    """`org/name@commit`, by which a folder of the cache is found whatever the branches are at; None elsewhere."""
+    found = _repository(folder)
+    return None if found is None else f"{'/'.join(found)}@{folder.name}"
+
+
+def _repository(folder: Path) -> tuple[str, str] | None:
+    """Organisation and name of what a folder of the cache is a snapshot of."""
+    found = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
+    return (found[1], found[2]) if found and folder.parent.name == "snapshots" else None

@@ -1,25 +1,81 @@
-"""A model folder onto the Hugging Face Hub: checked first, its known files only, in one commit."""
+"""Push a model folder to the Hub.
+
+What of a model goes to the Hub: the files, where to, and what the Hub answered.
+
+A model folder onto the Hugging Face Hub: checked first, its known files only, in one commit.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo import hub
 from zoo.errors import ModelFolderError, UsageError, ZooError
-from zoo.files import read_json
+from zoo.files import atomic_folder, read_json, write_bytes
+from zoo.hub import download
 from zoo.hub.errors import explain
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
-from zoo.hub.publication import Publication
 from zoo.models.card import Card, read_card
 from zoo.models.folder import KNOWN, check_config, check_inside, known_files, pickles_in
 from zoo.models.load import find
 from zoo.models.verify import verify, verify_records
 from zoo.private_paths import without_paths
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What went to the Hub, or would: `contents` maps names to files or, for what was made for the Hub, bytes.
+
+    remarks: what whoever sends it should know of it. commit, url: of the commit, None where nothing was sent.
+    pull_request: its address, where one was opened.
+    """
+
+    repository: str
+    revision: str
+    contents: Mapping[str, Path | bytes] = field(repr=False)
+    left_out: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    url: str | None = None
+    commit: str | None = None
+    pull_request: str | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The names of the files with their bytes."""
+        return {
+            name: len(data) if isinstance(data, bytes) else data.stat().st_size for name, data in self.contents.items()
+        }
+
+    @property
+    def name(self) -> str:
+        """The model's name in the card that is sent."""
+        name: str = json.loads(self._bytes("card.json"))["name"]
+        return name
+
+    @property
+    def readme(self) -> str:
+        return self._bytes("README.md").decode()
+
+    def write(self, folder: Path) -> None:
+        """Write the files to a new folder, as they would lie on the Hub. Raises `UsageError` where one is there."""
+        if folder.exists():
+            raise UsageError(f"{folder} is already there; name a folder that can be made.")
+        with atomic_folder(folder) as temporary:
+            for name in self.contents:
+                write_bytes(temporary / name, self._bytes(name))
+
+    def to_json(self) -> dict[str, Any]:
+        facts = dataclasses.asdict(dataclasses.replace(self, contents={}))
+        return {**facts, "contents": self.sizes, "left_out": list(self.left_out)}
+
+    def _bytes(self, name: str) -> bytes:
+        data = self.contents[name]
+        return data if isinstance(data, bytes) else data.read_bytes()
 
 
 def push(
@@ -105,7 +161,7 @@ def _repository(repo_id: str) -> str:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
-    repo_id = hub.repository(repo_id)
+    repo_id = download.repository(repo_id)
     try:
         validate_repo_id(repo_id)
     except HFValidationError:
