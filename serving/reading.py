@@ -22,7 +22,7 @@ from serving.projection import Atlas
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
 from serving.uploads import check_given_once, check_names, invalid, item_id, json_object, whole_number
-from zoo.processor import threads
+from zoo.paths import threads
 
 
 async def items(request: Request) -> Response:

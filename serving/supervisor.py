@@ -23,7 +23,7 @@ from serving.pulse import Pulse
 from serving.turns import Counts, last_calls
 from zoo import errors
 from zoo.errors import GalleryError
-from zoo.processor import threads
+from zoo.paths import threads
 
 logger = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from zoo.models.card import Card, read_card
 from zoo.models.load import find
 from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device
-from zoo.processor import threads
+from zoo.paths import threads
 
 
 @dataclass(frozen=True)

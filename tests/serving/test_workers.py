@@ -27,7 +27,7 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import Running, run, serving, stopped
 from zoo.errors import UsageError
-from zoo.processor import threads
+from zoo.paths import threads
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
 

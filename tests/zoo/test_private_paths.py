@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zoo.private_paths import without_paths
+from zoo.paths import without_paths
 
 
 @pytest.mark.parametrize(

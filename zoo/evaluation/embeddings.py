@@ -27,7 +27,7 @@ from zoo.data.table import LABEL, PATH, QUERY, TRUTH
 from zoo.errors import UsageError
 from zoo.files import PIECE, atomic_path, read_json, write_json
 from zoo.models.card import NAME, Card
-from zoo.versions import versions
+from zoo.paths import versions
 
 if TYPE_CHECKING:
     from zoo.models.load import Embedder

@@ -31,7 +31,7 @@ from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
 from zoo.models.results import Evaluation
-from zoo.versions import versions
+from zoo.paths import versions
 
 OF_QUERIES = ("retrieval", "ranking")
 """Groups that have a value for each query, and so an interval."""

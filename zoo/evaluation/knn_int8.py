@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo import processor
+from zoo import paths
 from zoo.evaluation.matmul import (
     Buffer,
     Float32Products,
@@ -268,7 +268,7 @@ def has_grades(dim: int) -> bool:
 
 
 def _processor_has_avx2() -> bool:
-    return "avx2" in (processor.flags() or ())
+    return "avx2" in (paths.flags() or ())
 
 
 _LARGEST = 2**29
@@ -356,7 +356,7 @@ def has_int8(dim: int) -> bool:
 
 def _processor_has_int8() -> bool:
     # Without these instructions the 8-bit product of some libraries saturates, and is not exact.
-    return not {"avx512_vnni", "amx_int8"}.isdisjoint(processor.flags() or ())
+    return not {"avx512_vnni", "amx_int8"}.isdisjoint(paths.flags() or ())
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from zoo.models.card import Card, read_card
 from zoo.models.folder import KNOWN, check_config, check_inside, known_files, pickles_in
 from zoo.models.load import find
 from zoo.models.verify import verify, verify_records
-from zoo.private_paths import without_paths
+from zoo.paths import without_paths
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, nearest
 from zoo.files import read_json, read_object, write_json
-from zoo.private_paths import without_paths
+from zoo.paths import without_paths
 
 SCHEMA = 3
 """The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
