@@ -1,11 +1,18 @@
-"""Export a model folder: graphs, proof of parity, hashes in the card."""
+"""Zoo export: graphs, parity, hashes.
+
+Where what is made of a model is written: its folder, or a copy of a shipped or downloaded one in the local zoo.
+
+The precisions that models are exported in.
+
+Export a model folder: graphs, proof of parity, hashes in the card.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -14,27 +21,77 @@ from typing import Any
 import numpy as np
 import onnx
 
-from exports import images
-from exports.copies import copy_model
-from exports.cost import Baseline, baseline
+from exports import parity as images
 from exports.graph import write_graph
-from exports.half import write_half
-from exports.parity import Parity, Run, measure
-from exports.precisions import check_precision
+from exports.parity import Baseline, Parity, Run, baseline, measure
+from exports.precision import write_half
 from zoo import paths
-from zoo.errors import ExportError, ModelFolderError, UsageError
-from zoo.files import atomic_path, locked, read_object, sha256_of, write_json
+from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
+from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of, write_json
+from zoo.hub.download import name_of
 from zoo.models import onnx_runtime, torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
+from zoo.models.onnx_runtime import FILES
 from zoo.models.results import PARITY_FILE as PARITY
 from zoo.models.results import misplaced
+
+
+def place_of(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
+    """Where variants of the model are to be written; nothing is written yet.
+
+    The model's folder; for one that is shipped with the package or lies in the Hub's cache, the folder in the local zoo
+    of the name that loads it, `name` where it was asked for by one (as `org/name@revision`). A name is looked up in the
+    local zoo before either, so that from then on it finds the copy with its new variants.
+
+    Raises `UsageError` where fp32 is asked of a shipped model, which has it, or another model has the copy's name.
+    """
+    shipped = folder.resolve().is_relative_to(paths.SHIPPED.resolve())
+    if shipped and list(precisions) == ["fp32"]:
+        raise UsageError(f"{folder.name} is shipped with the package, its ONNX graph too; there is nothing to export.")
+    if not shipped and not _in_hub_cache(folder):
+        return folder
+    card = read_card(folder)
+    asked = None if name is None or (paths.expand(name) / "card.json").exists() else name.removeprefix("hf-hub:")
+    copy = paths.local_models() / (asked or name_of(folder) or card.name)
+    if (copy / "card.json").exists() and read_card(copy).fingerprint != card.fingerprint:
+        raise UsageError(f"{copy} is another model of the same name as {folder}; rename or remove one of them.")
+    return copy
+
+
+def copy_model(folder: Path, place: Path) -> None:
+    """Copy a model folder to its place, where it is not there yet. Raises `ModelFolderError` for one that is spoilt."""
+    if (place / "card.json").exists():
+        return
+    check_files(folder, read_card(folder))
+    with atomic_folder(place) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True)  # links into the cache's blobs become files
+
+
+def writable(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
+    """The place of `place_of`, and what both functions above raise; the copy is there afterwards."""
+    place = place_of(folder, precisions, name)
+    if place != folder:
+        copy_model(folder, place)
+    return place
+
+
+def _in_hub_cache(folder: Path) -> bool:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return folder.resolve().is_relative_to(Path(HF_HUB_CACHE).resolve())
+
+
+def check_precision(precision: str) -> None:
+    """Raise `UsageError` for a precision that no graph comes in."""
+    if precision not in FILES:
+        raise UsageError(f"models are exported in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
 
 
 class Exporter:
     """Exports of one model folder, one precision after another; what they share is made once.
 
-    calibration, data, count: of int8's calibration images (`exports.images.sample`); data also holds the data set that
+    calibration, data, count: of int8's calibration images (`exports.parity.sample`); data also holds the data set that
     the cost is measured on. cost: whether fp16's and int8's cost in retrieval is measured where that data set is at
     hand. force: write a variant that is under its floor as well. into: where variants are published (default:
     `folder`); the model is copied there with the first of them.
@@ -87,7 +144,7 @@ class Exporter:
 
         Raises `ExportError` where an embedding is less equal than `RESIZE_FLOOR`; nothing is written then.
         """
-        from exports.resize import compare, write_resizing
+        from exports.graph import compare, write_resizing
 
         how, source = self.card.preprocessing, self.folder / onnx_runtime.FILES[precision]
         with tempfile.TemporaryDirectory() as name:

@@ -1,22 +1,44 @@
-"""A model folder's network as an ONNX graph: uint8 pixels in, unit float32 embeddings out, any batch size."""
+"""Torch -> ONNX, resizing in the graph.
+
+A model folder's network as an ONNX graph: uint8 pixels in, unit float32 embeddings out, any batch size.
+
+Resizing inside the graph: an image of any height and width in, the pixels of `zoo.data.preprocessing` out.
+
+Pillow's resampling (Pillow, src/libImaging/Resample.c), written as ONNX operators: for each output pixel the taps
+within the filter's support, weighted and normalised, first along the width and then along the height, rounded after
+each.
+Pillow 13 takes tall images the other way round, and rounds ties from other sums: pixels may differ by one step, and
+after lanczos or bicubic, which overshoot, by more where neighbours differ as much as in noise.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import warnings
+from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx.compose
+import onnx.inliner
+import onnxruntime as ort
 import torch
+from onnxscript import script
+from onnxscript.onnx_opset import opset20
+from onnxscript.onnx_types import UINT8
 from torch import nn
 
+from exports.parity import Run
+from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
 from zoo.models.card import Card
 from zoo.models.network import PixelNetwork, load_network
-from zoo.models.onnx_runtime import INPUT, OUTPUT
+from zoo.models.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
+from zoo.models.results import RESIZE_FLOOR
 
 OPSET = 20
 LOWEST = "lowest"
@@ -95,3 +117,144 @@ def _export(model: PixelNetwork, example: torch.Tensor):  # type: ignore[no-unty
             opset_version=OPSET,
             verbose=False,
         )
+
+
+op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
+
+PREFIX = "resize."
+"""Of the names in the part that resizes, which must not be those of the network."""
+
+_TYPE: Any = UINT8
+ANY_SIZE, ONE_SIZE = _TYPE["n", "h", "w", "c"], _TYPE["n", "crop", "crop", "c"]
+
+
+@script()
+def box(t):  # type: ignore[no-untyped-def]
+    return op.Cast(op.And(t > -0.5, t <= 0.5), to=1)
+
+
+@script()
+def bilinear(t):  # type: ignore[no-untyped-def]
+    return op.Relu(1.0 - op.Abs(t))
+
+
+@script()
+def hamming(t):  # type: ignore[no-untyped-def]
+    x = op.Max(op.Abs(t), 1e-6) * 3.141592653589793
+    inside = op.Sin(x) / x * (0.54 + 0.46 * op.Cos(x))
+    return op.Where(op.Abs(t) < 1.0, inside, 0.0)
+
+
+@script()
+def bicubic(t):  # type: ignore[no-untyped-def]
+    x = op.Abs(t)
+    near = (1.5 * x - 2.5) * x * x + 1.0
+    far = (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
+    return op.Where(x < 1.0, near, op.Where(x < 2.0, far, 0.0))
+
+
+@script()
+def lanczos(t):  # type: ignore[no-untyped-def]
+    x = op.Max(op.Abs(t), 1e-6) * 3.141592653589793
+    third = x / 3.0
+    return op.Where(op.Abs(t) < 3.0, op.Sin(x) / x * (op.Sin(third) / third), 0.0)
+
+
+FILTERS: dict[str, tuple[Callable[..., Any], float]] = {
+    "box": (box, 0.5),
+    "bilinear": (bilinear, 1.0),
+    "hamming": (hamming, 1.0),
+    "bicubic": (bicubic, 2.0),
+    "lanczos": (lanczos, 3.0),
+}
+"""Pillow's filters and the halves of their supports. nearest is none: it takes one pixel and averages nothing."""
+
+
+def resizing(how: Preprocessing) -> onnx.ModelProto:
+    """A graph from `images` uint8 [n, h, w, c] to `pixels` uint8 [n, crop, crop, c].
+
+    Raises `ExportError` for the interpolation "nearest".
+    """
+    if how.interpolation not in FILTERS:
+        raise ExportError(f"resizing inside the graph knows {', '.join(FILTERS)}, not {how.interpolation!r}.")
+    kernel, support = FILTERS[how.interpolation]
+    crop, side_of_output = how.crop, float(how.crop)
+    share = how.crop / how.resize
+
+    @script()
+    def taps(size, side):  # type: ignore[no-untyped-def]
+        """Positions int64 [crop, k] and weights [crop, k] of the pixels along an axis that make each output pixel."""
+        scale = side / side_of_output
+        stretch = op.Max(scale, 1.0)
+        reach = stretch * support
+        outputs = op.Cast(op.Range(0, crop, 1), to=1)
+        centres = op.Unsqueeze((size - side) / 2.0 + (outputs + 0.5) * scale, [1])
+        first = op.Floor(op.Relu(centres - reach + 0.5))
+        end = op.Min(op.Floor(centres + reach + 0.5), size)
+        count = op.Cast(op.Ceil(reach), to=7) * 2 + 1
+        positions = first + op.Cast(op.Unsqueeze(op.Range(0, op.Squeeze(count), 1), [0]), to=1)
+        weights = kernel((positions - centres + 0.5) / stretch)
+        inside = op.Where(positions < end, weights, 0.0)
+        return op.Cast(op.Min(positions, size - 1.0), to=7), inside / op.ReduceSum(inside, [1], keepdims=1)
+
+    @script()
+    def rounded(x):  # type: ignore[no-untyped-def]
+        return op.Clip(op.Floor(x + 0.5), 0.0, 255.0)
+
+    @script()
+    def graph(images: ANY_SIZE) -> ONE_SIZE:  # type: ignore[valid-type]
+        planes = op.Transpose(images, perm=[0, 3, 1, 2])
+        height = op.Cast(op.Shape(images, start=1, end=2), to=1)
+        width = op.Cast(op.Shape(images, start=2, end=3), to=1)
+        side = op.Min(height, width) * share
+        across, across_weights = taps(width, side)
+        down, down_weights = taps(height, side)
+        lines = op.Cast(op.Gather(planes, across, axis=3), to=1) * across_weights
+        narrow = rounded(op.ReduceSum(lines, [4], keepdims=0))
+        columns = op.Gather(narrow, down, axis=2) * op.Unsqueeze(down_weights, [2])
+        small = rounded(op.ReduceSum(columns, [3], keepdims=0))
+        pixels = op.Cast(op.Transpose(small, perm=[0, 2, 3, 1]), to=2)
+        return pixels  # noqa: RET504  (the output's name)
+
+    return onnx.inliner.inline_local_functions(graph.to_model_proto())
+
+
+def write_resizing(graph: Path, how: Preprocessing, path: Path) -> None:
+    """Write `graph` with resizing in front of it to `path`: `images` of any size in, `embeddings` out."""
+    model, first = onnx.load(graph), resizing(how)
+    first.ir_version = model.ir_version
+    del first.opset_import[1:]  # that of the functions, which are inlined
+    merged = onnx.compose.merge_models(first, model, io_map=[("pixels", INPUT)], prefix1=PREFIX)
+    _rename_input(merged.graph, f"{PREFIX}{IMAGES}", IMAGES)
+    onnx.save(merged, path)
+
+
+def _rename_input(graph: onnx.GraphProto, old: str, new: str) -> None:
+    graph.input[0].name = new
+    for node in graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+
+
+def compare(path: Path, run: Run, images: Sequence[np.ndarray], how: Preprocessing) -> dict[str, Any]:
+    """How far the resizing graph at `path` is from `run`, the graph without, behind Pillow: pixels and embeddings."""
+    resizes, whole = _session(resizing(how)), open_session(path, "cpu")
+    pixels = [to_pixels(image, how)[None] for image in images]
+    steps = [
+        np.abs(resizes.run(None, {IMAGES: a[None]})[0].astype(int) - b) for a, b in zip(images, pixels, strict=True)
+    ]
+    got = np.concatenate([whole.run([OUTPUT], {IMAGES: image[None]})[0] for image in images])
+    cosine = float((got * np.concatenate([run(one) for one in pixels])).sum(1).min())
+    return {
+        "images": len(images),
+        "min_cosine_to_pillow": cosine,
+        "floor": RESIZE_FLOOR,
+        "max_pixel_difference": int(max(step.max() for step in steps)),
+        "mean_pixel_difference": float(np.mean([step.mean() for step in steps])),
+        "holds": cosine >= RESIZE_FLOOR,
+    }
+
+
+def _session(model: onnx.ModelProto) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

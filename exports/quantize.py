@@ -21,8 +21,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
-from exports.layers import LAYERS, find_layers, products, weighted
-from exports.sensitivity import BATCH, embed, insensitive, least_cosine, without
+from exports.precision import BATCH, LAYERS, embed, find_layers, insensitive, least_cosine, products, weighted, without
 from zoo.errors import ExportError
 from zoo.models.onnx_runtime import INPUT
 from zoo.models.results import EXPORT_FLOORS

@@ -25,7 +25,7 @@ import torch
 from tqdm.auto import tqdm
 
 from exports.export import Exporter
-from exports.images import noise, sample
+from exports.parity import noise, sample
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ExportError, ZooError
 from zoo.files import sha256_of, write_bytes, write_json

@@ -24,7 +24,7 @@ import onnxruntime as ort
 import torch
 
 from exports.graph import write_graph
-from exports.half import write_half
+from exports.precision import write_half
 from exports.quantize import write_int8
 from tests.benchmarks.figures import Figure, print_figures, write_figures
 from tests.benchmarks.torch_forms import torch_forms, unavailable

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from exports.copies import copy_model, place_of, writable
-from exports.export import Exporter
+from exports.export import Exporter, copy_model, place_of, writable
 from tests.models import CARD
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from exports.cost import Baseline, baseline
-from exports.images import sample
-from exports.parity import measure
+from exports.parity import Baseline, baseline, measure, sample
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from zoo.cli.export import parity_lines

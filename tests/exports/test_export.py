@@ -16,8 +16,7 @@ import pytest
 from onnx import TensorProto
 
 import zoo
-from exports.copies import writable
-from exports.export import Exporter, export
+from exports.export import Exporter, export, writable
 from exports.graph import keep_padding
 from exports.parity import measure
 from tests.exports.toys import make_toy, picture, write_pictures
@@ -256,7 +255,7 @@ def test_int8_needs_images(copy: Path, tmp_path: Path) -> None:
 
 
 def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> None:
-    from exports.images import sample
+    from exports.parity import sample
 
     drawn = sample(CARD, str(pictures))
     assert (len(drawn.calibration), len(drawn.held_out)) == (40, 20)
@@ -267,7 +266,7 @@ def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> N
 
 
 def test_pictures_that_cannot_be_read_calibrate_nothing(pictures: Path, tmp_path: Path) -> None:
-    from exports.images import sample
+    from exports.parity import sample
 
     folder = Path(shutil.copytree(pictures, tmp_path / "pictures"))
     for number in range(30):

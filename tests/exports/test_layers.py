@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto, helper
 
-from exports.layers import find_layers, products
+from exports.precision import find_layers, products
 
 
 def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:

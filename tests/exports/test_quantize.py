@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from exports import quantize
+from exports.precision import embed
 from exports.quantize import SCOPES, write_int8
-from exports.sensitivity import embed
 from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 
 DRAW = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.resize import FILTERS, IMAGES, resizing
+from exports.graph import FILTERS, IMAGES, resizing
 from tests.exports.toys import picture
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing, to_pixels

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 import zoo
 from exports.export import Exporter, stamp
-from exports.resize import write_resizing
+from exports.graph import write_resizing
 from tests.models import CARD
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from exports.half import write_half
+from exports.precision import GROUPS, embed, insensitive, write_half
 from exports.quantize import ENOUGH, FEWER, write_int8
-from exports.sensitivity import GROUPS, embed, insensitive
 from zoo.models.onnx_runtime import INPUT, OUTPUT
 
 DRAW = np.random.default_rng(0)

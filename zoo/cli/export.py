@@ -62,9 +62,7 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
-    from exports.copies import place_of
-    from exports.export import Exporter
-    from exports.precisions import check_precision
+    from exports.export import Exporter, check_precision, place_of
     from zoo.models.load import find
     from zoo.models.onnx_runtime import FILES
 
@@ -199,7 +197,7 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from exports.copies import writable
+    from exports.export import writable
     from exports.text import attach
     from zoo.models.load import find
     from zoo.models.text_tower import GRAPH
