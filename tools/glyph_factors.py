@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
 from training.studies.compare import SEEDED
-from training.studies.factors import factor_metrics
+from training.studies.runner import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired, summary
 from training.studies.study import CATEGORIES
 from zoo import data

@@ -12,14 +12,12 @@ import torch
 
 from tests.training.studies import toys
 from tests.zoo.test_comparison import RECIPE, SCORE, Tags, model, table_of
-from training.studies import table
+from training.studies import papers
 from training.studies.compare import compare, find_runs
 from training.studies.compare_page import FORMATS
-from training.studies.plan import write_plan
-from training.studies.results_file import RESULTS
-from training.studies.runner import run_all
-from training.studies.same_images import RunSchedule
-from training.studies.single import workplace
+from training.studies.plan import RunSchedule, write_plan
+from training.studies.results import RESULTS
+from training.studies.runner import run_all, workplace
 from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -216,7 +214,7 @@ def test_the_page_draws_the_epochs_of_studies(own_zoo: Path) -> None:
 def test_what_a_study_writes_is_what_a_comparison_reads(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
     plan, folder = toys.plan(toys.images(tmp_path / "images")), own_zoo / "studies" / "toys-two-glyphs"
     tally = run_all(
         RunSchedule(write_plan(plan, folder), folder),
@@ -243,7 +241,7 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
         Arm("pair", "margin-$backbone-$dataset", copies=2),
     )
     study = dataclasses.replace(toys.STUDY, arms=arms, claims=())
-    monkeypatch.setitem(table.STUDIES, study.name, study)
+    monkeypatch.setitem(papers.STUDIES, study.name, study)
     plan, folder = (
         dataclasses.replace(toys.plan(toys.images(tmp_path / "images")), study=study),
         own_zoo / "studies" / "x",

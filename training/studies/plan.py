@@ -1,22 +1,32 @@
-"""A study's folder: its plan, and a folder for each run."""
+"""Study folder: plan.json, runs, resume.
+
+A study's folder: its plan, and a folder for each run.
+
+A study as it is on a data set: with the recalls that the data set is reported at, and a note of what is read.
+
+Reading what runs measured.
+
+The runs of a study and the images they come from: a mean over runs is of one set of images.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from training.data import image_key
 from training.output import provenance
 from training.recipe import Recipe, agree
-from training.studies.arms import SELECTIONS, recipes_of
-from training.studies.results_file import RESULTS, Results
-from training.studies.study import Arm, Claim, Study, slug
-from training.studies.table import study_of
+from training.studies.papers import study_of
+from training.studies.results import RESULTS, Results
+from training.studies.study import EMBEDDING, SELECTIONS, Arm, Claim, Measure, Study, recipes_of, slug, with_recipes
 from zoo.data.folder import check_parted
+from zoo.data.official import RECALL_AT
 from zoo.errors import TrainingError, UsageError
 from zoo.files import locked, write_json
 
@@ -252,4 +262,141 @@ def _recipes(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
         for arm in plan.study.arms
+    }
+
+
+def on_data(plan: Plan) -> Plan:
+    """The plan, its study's measures and note fitted to the data set whose images it reads."""
+    read, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, with_recipes(plan.dataset)
+    note = plan.study.note
+    if read != owner:
+        where = f" ({plan.data})" if plan.data else ""
+        note = f"The images are those of the data set {read}{where}, the recipes those of {owner}. {note}".strip()
+    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _fitted(old, read)))
+    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, measures=measures, note=note))
+
+
+def _fitted(measure: Measure, dataset: str) -> list[Measure]:
+    """The measure, or instead of a recall beyond 1 all those at which the data set is reported."""
+    beyond = measure.recall_at is not None and measure.recall_at > 1
+    if not beyond or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_AT:
+        return [measure]
+    return [Measure(f"recall_at_{k}") for k in RECALL_AT[dataset] if k > 1]
+
+
+Values = dict[str, dict[int, float]]
+"""By the arm's label and the seed."""
+
+
+def value_of(result: Mapping[str, Any], measure: Measure) -> float:
+    """The measure's value in a run's result. Raises `TrainingError` where it was not measured."""
+    return float(_evaluation(result, measure)["metrics"][measure.metric])
+
+
+def holds(result: Mapping[str, Any], measure: Measure) -> bool:
+    return any(_fits(each, measure) for each in result["evaluations"])
+
+
+def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure: Measure) -> Values:
+    """The measure of every finished run; results: one for each of the runs."""
+    values: Values = {}
+    for run, result in zip(runs, results, strict=True):
+        values.setdefault(run.arm.label, {})[run.seed] = value_of(result, measure)
+    return values
+
+
+def twins_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Labels of arms that are one model: the same losses and the same scores, to the last digit, in every run."""
+    told: dict[str, list[tuple[int, str, str]]] = {}
+    for run, result in zip(runs, results, strict=True):
+        losses = [record.get("loss") for each in result["training"] for record in each["log"]]
+        scores = [each["metrics"] for each in result["evaluations"]]
+        told.setdefault(run.arm.label, []).append((run.seed, run.selection, json.dumps([losses, scores])))
+    alike: dict[str, list[str]] = {}
+    for label, runs_of_it in told.items():
+        alike.setdefault(str(sorted(runs_of_it)), []).append(label)
+    return [labels for labels in alike.values() if len(labels) > 1]
+
+
+def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any]:
+    for each in result["evaluations"]:
+        if _fits(each, measure):
+            return each
+    raise TrainingError(
+        f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study measures more by now. "
+        "Begin anew in another folder."
+    )
+
+
+def _fits(evaluation: Mapping[str, Any], measure: Measure) -> bool:
+    found = (evaluation["split"], evaluation["view"]) == (measure.split, measure.view)
+    return found and measure.metric in evaluation["metrics"]
+
+
+Images = dict[tuple[Any, ...], str]
+"""From what is read of a data set to the digest of the images and labels in it."""
+
+
+class RunSchedule:
+    """The runs of a plan in a study's folder, and the images that the finished ones come from.
+
+    A schedule is made once per study and passed on: each recipe is resolved once, and each result is read once.
+    """
+
+    def __init__(self, plan: Plan, folder: Path, results: Results | None = None) -> None:
+        self.plan, self.folder = plan, folder
+        self.results = Results(folder) if results is None else results
+        self.runs = plan.runs(folder, self.results)
+        self._images: dict[tuple[Any, ...], tuple[str, str]] = {}  # with the title of a run that comes from them
+        self._known: set[str] = set()
+
+    def begin(self) -> RunSchedule:
+        """Write plan.json, and return the schedule of all that was ever asked for in this folder.
+
+        Raises:
+            TrainingError: if the folder holds another study, or one whose recipes have changed since.
+            UsageError: if the images are a folder that is not named.
+        """
+        plan = write_plan(self.plan, self.folder)
+        return self if plan == self.plan else RunSchedule(plan, self.folder, self.results)
+
+    def chosen(self, only: Iterable[str]) -> list[Run]:
+        """Return the runs of the arms with these labels, or all; `UsageError` for an unknown label."""
+        return chosen(self.runs, only, self.plan.study)
+
+    def check_finished(self) -> None:
+        """Read the results that are new, and raise `TrainingError` if two finished runs come from other images."""
+        finished = set(self.results)
+        for run in self.runs:
+            if run.name in finished and run.name not in self._known:
+                images = images_of(run, run.result())
+                self._compare(run, images)
+                self._images |= {key: (digest, run.title) for key, digest in images.items() if key not in self._images}
+                self._known.add(run.name)
+
+    def check_images(self, run: Run, images: Images) -> None:
+        """Raise `TrainingError` if a finished run of the study comes from other images than these of `run`."""
+        self.check_finished()
+        self._compare(run, images)
+
+    def _compare(self, run: Run, images: Images) -> None:
+        for key, digest in images.items():
+            other, title = self._images.get(key, (digest, run.title))
+            if other != digest:
+                raise TrainingError(
+                    f"{run.title} comes from other images than {title} in {self.folder}: their digests are {digest} "
+                    f"and {other}. A mean over both is meaningless: name the data that the study was begun with "
+                    "(--data), or begin again in another folder (--out).",
+                    code="other-images",
+                )
+
+
+def images_of(run: Run, result: Mapping[str, Any]) -> Images:
+    """Return the images that a run trained on and was measured on, by its result; older results have fewer."""
+    trained = zip(run.recipes, result.get("data", ()), strict=False)
+    measured = result.get("measured", {}).items()
+    first = run.recipes[0]
+    return {
+        **{image_key(recipe): digest for recipe, digest in trained},
+        **{(first.data.dataset, split, first.preprocessing): digest for split, digest in measured},
     }

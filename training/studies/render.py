@@ -9,17 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from training.studies.arms import SELECTIONS
-from training.studies.correlations import column, varies
-from training.studies.plan import Plan
-from training.studies.rank import Ranks
-from training.studies.report import Judged, Report, Row
-from training.studies.results import Values
+from training.studies.plan import Plan, Values
+from training.studies.report import RULE, Judged, Moved, Ranks, Report, Row, TrendEstimate, column, varies
 from training.studies.search import Search
-from training.studies.selections import RULE, Moved
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
-from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, Measure
-from training.studies.trends import TrendEstimate
+from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, SELECTIONS, Measure
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures

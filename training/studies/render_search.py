@@ -8,14 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from training.studies.claims import CLOSE
-from training.studies.closeness import KINDS, Difference, by_kind, closeness, compared
-from training.studies.crossval import METRICS, protocol_of_rerun
+from training.studies.papers.claims import CLOSE
 from training.studies.plan import read
 from training.studies.render import TONES, command_of_search, fact_text
-from training.studies.search import PLAN, Search, best_of, open_trials, reruns_of
-from training.studies.stand_ins import with_recipes
+from training.studies.report import KINDS, Difference, by_kind, closeness, compared
+from training.studies.search import METRICS, PLAN, Search, best_of, open_trials, protocol_of_rerun, reruns_of
 from training.studies.statistics import Summary, summary
+from training.studies.study import with_recipes
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures

@@ -1,59 +1,70 @@
-"""Reading what runs measured."""
+"""results.jsonl: the finished runs of a study or of a search, one JSON object per line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from training.studies.plan import Run
-from training.studies.study import Measure
 from zoo.errors import TrainingError
+from zoo.files import append_json_line, complete_lines
 
-Values = dict[str, dict[int, float]]
-"""By the arm's label and the seed."""
+RESULTS = "results.jsonl"
 
-
-def value_of(result: Mapping[str, Any], measure: Measure) -> float:
-    """The measure's value in a run's result. Raises `TrainingError` where it was not measured."""
-    return float(_evaluation(result, measure)["metrics"][measure.metric])
+Result = dict[str, Any]
 
 
-def holds(result: Mapping[str, Any], measure: Measure) -> bool:
-    return any(_fits(each, measure) for each in result["evaluations"])
+class Results(Mapping[str, Result]):
+    """The results in a folder by the run's name, such as "contrastive/seed-0", in the order in which runs finished.
 
+    Several processes may append to one file. Each instance reads only what was appended since it read last, so that
+    a study of n runs reads n results and not n squared. Callers must not change the values.
+    """
 
-def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure: Measure) -> Values:
-    """The measure of every finished run; results: one for each of the runs."""
-    values: Values = {}
-    for run, result in zip(runs, results, strict=True):
-        values.setdefault(run.arm.label, {})[run.seed] = value_of(result, measure)
-    return values
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS
+        self._results: dict[str, Result] = {}
+        self._inode, self._size = 0, 0
 
+    def add(self, run: str, result: Mapping[str, Any]) -> None:
+        """Append the result of a finished run."""
+        append_json_line(self.path, {"run": run, **result})
 
-def twins_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Labels of arms that are one model: the same losses and the same scores, to the last digit, in every run."""
-    told: dict[str, list[tuple[int, str, str]]] = {}
-    for run, result in zip(runs, results, strict=True):
-        losses = [record.get("loss") for each in result["training"] for record in each["log"]]
-        scores = [each["metrics"] for each in result["evaluations"]]
-        told.setdefault(run.arm.label, []).append((run.seed, run.selection, json.dumps([losses, scores])))
-    alike: dict[str, list[str]] = {}
-    for label, runs_of_it in told.items():
-        alike.setdefault(str(sorted(runs_of_it)), []).append(label)
-    return [labels for labels in alike.values() if len(labels) > 1]
+    def __getitem__(self, run: str) -> Result:
+        return self._current()[run]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current())
 
-def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any]:
-    for each in result["evaluations"]:
-        if _fits(each, measure):
-            return each
-    raise TrainingError(
-        f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study measures more by now. "
-        "Begin anew in another folder."
-    )
+    def __len__(self) -> int:
+        return len(self._current())
 
+    def _current(self) -> dict[str, Result]:
+        """Return all results, after reading lines that are new in the file."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._results, self._inode, self._size = {}, 0, 0
+            return self._results
+        if (status.st_ino, status.st_size) == (self._inode, self._size):
+            return self._results
+        if status.st_ino != self._inode or status.st_size < self._size:  # another file, or one that was edited
+            self._results, self._inode, self._size = {}, status.st_ino, 0
+        for line in complete_lines(self.path, self._size):
+            run, result = self._parse(line)
+            self._results[run] = result
+            self._size += len(line) + 1
+        return self._results
 
-def _fits(evaluation: Mapping[str, Any], measure: Measure) -> bool:
-    found = (evaluation["split"], evaluation["view"]) == (measure.split, measure.view)
-    return found and measure.metric in evaluation["metrics"]
+    def _parse(self, line: bytes) -> tuple[str, Result]:
+        try:
+            value = json.loads(line)
+            return str(value.pop("run")), value
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            start = line[:60].decode(errors="replace")
+            raise TrainingError(
+                f"{self.path} has a line that is not the result of a run ({error!r}): {start!r}. "
+                "Delete that line to run it again.",
+                code="damaged-results",
+            ) from None

@@ -1,4 +1,13 @@
-"""Reality in small: a Bayesian search over a loss's values by cross validation, then reruns of the best, tested.
+"""Bayesian search with class-disjoint folds (Optuna).
+
+Class-disjoint cross validation: each of four models validates on a quarter of the training classes (Reality).
+
+One set of values under cross validation: a model a fold, each stopped by its own quarter of the training classes.
+
+What is searched for each loss, in the conventions of Reality: bounds after its supplement, widened where a published
+best value lies outside them.
+
+Reality in small: a Bayesian search over a loss's values by cross validation, then reruns of the best, tested.
 
 A folder holds search.json, Optuna's journal, and for each loss a folder a trial and one a rerun. All of it goes on
 after a kill, and several processes may share it, as the journal is Optuna's own storage.
@@ -8,28 +17,334 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from training.data import TrainingData
+from training.failures import check_directions
+from training.loop import CHECKPOINT, Trained, fit
 from training.output import provenance
 from training.recipe import Recipe, agree
+from training.recipes.settings import PAPER_DATASETS
 from training.resolving import resolve
-from training.studies.crossval import Validation, name_of, rerun, results_of, validate
+from training.run import embed
 from training.studies.plan import check_images, read
-from training.studies.results_file import Results
-from training.studies.single import Workplace, claimed
-from training.studies.spaces import Parameter, Space, space_of
-from training.studies.stand_ins import with_recipes
-from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
+from training.studies.results import Results
+from training.studies.runner import Workplace, claimed
+from training.studies.study import with_recipes
+from zoo.data.dataset import Dataset
+from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing, nearest
+from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.evaluate import PROTOCOL, protocol_of, searched
 from zoo.files import locked, write_json
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
+
+
+def folds(classes: int, count: int = 4) -> list[np.ndarray]:
+    """`count` contiguous runs of the class numbers 0 to classes - 1, int64, as equal in size as can be.
+
+    Of four, each is an eighth of the classes of a data set whose first half is trained on (Reality, section 4.1).
+    Raises `UsageError` unless every fold has two classes, and leaves two.
+    """
+    if count < 2 or classes // count < 2:
+        raise UsageError(f"{classes} training classes cannot be parted into {count} folds of two or more; give fewer.")
+    return [part.astype(np.int64) for part in np.array_split(np.arange(classes), count)]
+
+
+def without(data: TrainingData, held_out: np.ndarray, labels: np.ndarray, pixels: np.ndarray) -> TrainingData:
+    """The data with the classes `held_out` for validation instead of training.
+
+    data: of all training classes. labels: int64 [n], of its n squares; pixels: uint8 [n, crop, crop, c], the same
+    images as networks take them.
+    """
+    validates = np.isin(labels, held_out)
+    rows = np.flatnonzero(~validates)
+    _, codes = np.unique(labels[rows], return_inverse=True)
+    turned = (codes[:, None] * data.turns + np.arange(data.turns)).ravel().astype(np.int64)
+    kept = torch.from_numpy(rows)
+    return replace(
+        data,
+        squares=data.squares[kept],
+        labels=turned,
+        classes=int(turned.max()) + 1,
+        validation=(pixels[validates], labels[validates]),
+        aspects=None if data.aspects is None else data.aspects[kept],
+        sources=[data.sources[row] for row in rows.tolist()] if data.sources else (),
+    )
+
+
+METRICS = ("precision_at_1", "r_precision", "map_at_r")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How many folds, and after how many epochs without a better MAP@R on its fold a model's training ends."""
+
+    folds: int = 4
+    patience: int = 9
+
+
+def validate(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> float:
+    """The mean over folds of the best epoch's MAP@R on the fold. Finished folds in `folder` are not repeated.
+
+    folder: SEARCH/LOSS/TRIAL, for checkpoints and logs; the results of all trials are in SEARCH/results.jsonl.
+    """
+    return float(np.mean([_fold(recipe, how, number, folder, work)["map_at_r"] for number in range(how.folds)]))
+
+
+def results_of(folder: Path) -> Results:
+    """Return the results of the search that `folder` (SEARCH/LOSS/TRIAL) belongs to."""
+    return Results(folder.parents[1])
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a trial or a rerun among the results of its search: LOSS/TRIAL."""
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dict[str, Any]:
+    """Train the folds' models and test them; separated: the mean of their scores; concatenated: of their embeddings,
+    joined and so of folds x dim numbers (Reality, section 4.1). Who searches what is as in `zoo.evaluation.evaluate`.
+    """
+    results = results_of(folder)
+    if name_of(folder) in results:
+        return results[name_of(folder)]
+    rows = []
+    name, preprocessing = recipe.data.dataset, recipe.preprocessing
+    known = work.splits.dataset(name, "test")
+    protocol = _same_protocol(protocol_of(known), results)
+
+    def test(trained: Trained) -> None:
+        pixels = work.splits.images(name, "test", preprocessing)
+        rows.append(embed(trained.network.to(work.device), recipe, pixels, work.device))
+        check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
+
+    kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
+    alone = [_scores(each, known) for each in rows]
+    joined = _scores(np.concatenate(rows, axis=1), known)
+    result = {
+        "seed": recipe.seed,
+        "validation_map_at_r": float(np.mean([each["map_at_r"] for each in kept])),
+        "separated": {metric: float(np.mean([scores[metric] for scores in alone])) for metric in METRICS},
+        "concatenated": {metric: joined[metric] for metric in METRICS},
+        "protocol": protocol,
+        "folds": kept,
+        "date": _now(),
+        **work.made_with,
+    }
+    results.add(name_of(folder), result)
+    _tidy(folder)
+    return result
+
+
+def _scores(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
+    return retrieval_metrics(**searched(rows, dataset.labels, dataset), k=(1,))
+
+
+def protocol_of_rerun(result: Mapping[str, Any]) -> str:
+    """How a rerun was tested; versions that wrote nothing of it let every image search all others."""
+    return str(result.get("protocol", PROTOCOL))
+
+
+def _same_protocol(protocol: str, results: Results) -> str:
+    """The protocol; `UsageError`, before anything is trained for it, where other reruns were tested by another."""
+    protocols = (protocol_of_rerun(result) for result in results.values() if "concatenated" in result)
+    other = next((tested for tested in protocols if tested != protocol), None)
+    if other is not None:
+        raise UsageError(
+            f"{results.path.parent} holds reruns that were tested by another protocol: {other}, not {protocol}. A mean "
+            "over both would be of nothing: begin anew in another folder (--out)."
+        )
+    return protocol
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _fold(
+    recipe: Recipe,
+    how: Validation,
+    number: int,
+    folder: Path,
+    work: Workplace,
+    use: Callable[[Trained], None] | None = None,
+) -> dict[str, Any]:
+    """One fold's model: its best epoch and scores. With `use` the network is wanted, and comes from its checkpoint."""
+    results, name = results_of(folder), f"{name_of(folder)}/fold-{number}"
+    if use is None and name in results:
+        return results[name]
+    place = folder / f"fold-{number}"
+    data, _ = work.setup.prepare(recipe)
+    assert isinstance(data, TrainingData)  # spaces have no recipes on cached features
+    digest = _same(data.digest, folder.parent, results)
+    split = work.splits.dataset(recipe.data.dataset, "train")
+    pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
+    held_out = folds(len(split.classes), how.folds)[number]
+    parts = without(data, held_out, split.labels, pixels)
+    trained = fit(recipe, parts, place, work.setup.place, progress=False, patience=how.patience)
+    assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
+    record = trained.log[trained.best_epoch - 1]
+    scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
+    result = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
+    facts = {"data": digest, "seconds": trained.seconds, "log": trained.log, "date": _now(), **work.made_with}
+    if name not in results:  # else only its network was wanted again
+        results.add(name, {**result, **facts})
+    if use is None:
+        _tidy(place)
+    else:
+        use(trained)
+    return result
+
+
+def _same(digest: str, folder: Path, results: Results) -> str:
+    """The digest of the training data; `UsageError`, which is no failure of a trial, where other folds had others.
+
+    folder: SEARCH/LOSS.
+    """
+    trained = (result for name, result in results.items() if name.startswith(f"{folder.name}/") and "data" in result)
+    other = next((result["data"] for result in trained), digest)
+    if other != digest:
+        raise UsageError(
+            f"the images are others than those that {folder} was searched with: their digests are {digest} "
+            f"and {other}. Name the data that the search was begun with (--data), or begin anew in another folder."
+        )
+    return digest
+
+
+def _tidy(folder: Path) -> None:
+    for checkpoint in folder.rglob(CHECKPOINT):
+        checkpoint.unlink()
+
+
+CONVENTIONS = {
+    "same": lambda value: value,
+    "root": math.sqrt,
+    "radians": math.radians,
+    "twice": lambda value: 2 * value,
+}
+"""From Reality's value to ours: its ProxyNCA scales squared distances, its angles are degrees, its regulariser of
+SoftTriple is a mean over pairs, ours half of it."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting and its bounds; log: drawn evenly in its logarithm. convention: a key of CONVENTIONS."""
+
+    key: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+    convention: str = "same"
+
+    def setting(self, value: float) -> str:
+        """The `key=value` of a value in Reality's convention."""
+        ours = CONVENTIONS[self.convention](value)
+        return f"{self.key}={int(ours) if self.whole else repr(float(ours))}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """A loss's parameters. small: the method whose recipe is searched on small data sets, with `settings`; the papers'
+    data sets have a recipe of their own. per_class: samples a class of a batch of 32 (1 with proxies)."""
+
+    name: str
+    small: str
+    parameters: tuple[Parameter, ...]
+    settings: tuple[str, ...] = ()
+    per_class: int = 4
+
+    def recipe(self, dataset: str) -> str:
+        """The name of the recipe that is searched on a data set."""
+        papers = dataset in PAPER_DATASETS
+        return f"reality-{self.name}-ibn-{dataset}" if papers else f"{self.small}-conv4-{dataset}"
+
+    def fixed(self, dataset: str) -> list[str]:
+        """The settings of that recipe that are not searched."""
+        if dataset in PAPER_DATASETS:
+            return []
+        batch = ["batch.size=32", f"batch.per_class={self.per_class}"]
+        return [*self.settings, *batch, "schedule.name=constant", "schedule.average=0"]
+
+    def searched(self, values: Mapping[str, float]) -> list[str]:
+        """The settings of a trial: key -> value in Reality's convention."""
+        return [parameter.setting(values[parameter.key]) for parameter in self.parameters]
+
+
+def _of_loss(name: str, low: float, high: float, log: bool = False, convention: str = "same") -> Parameter:
+    return Parameter(f"objective.loss_args.{name}", low, high, log, convention=convention)
+
+
+ALL_PAIRS = "objective.miner=none"
+ACTIVE = "objective.loss_args.active_only=true"
+BY_TRIPLETS = "objective.loss_args.by_triplets=true"
+PROXY_LR = Parameter("optimizer.loss_lr", 1e-6, 1.0, log=True)
+MS = (_of_loss("alpha", 0.001, 100), _of_loss("beta", 0.01, 200), _of_loss("base", 0, 1))
+MARGIN = (_of_loss("margin", -0.2, 2), _of_loss("beta", -0.2, 2), PROXY_LR)
+PAIRS = ("positive_margin", "negative_margin")
+
+SPACES = {
+    space.name: space
+    for space in (
+        Space("contrastive", "contrastive", tuple(_of_loss(m, -0.2, 2) for m in PAIRS), (ALL_PAIRS, ACTIVE)),
+        Space("triplet", "triplet-r", (_of_loss("margin", -0.2, 2),), (ALL_PAIRS, ACTIVE)),
+        Space("ntxent", "ntxent", (_of_loss("temperature", 1e-4, 100, log=True),)),
+        Space(
+            "proxynca",
+            "proxynca",
+            (_of_loss("scale", 0.01, 100, convention="root"), PROXY_LR),
+            ("objective.loss_args.positive_in_denominator=true",),
+            per_class=1,
+        ),
+        Space("margin", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS, "objective.loss_args.per_class=false")),
+        Space("margin-class", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS)),
+        Space("softmax", "softmax", (_of_loss("temperature", 1e-2, 100, log=True), PROXY_LR), per_class=1),
+        Space("cosface", "cosface", (_of_loss("margin", 0, 1), _of_loss("scale", 0.01, 250), PROXY_LR), per_class=1),
+        Space(
+            "arcface",
+            "arcface",
+            (_of_loss("margin", 0, 90, convention="radians"), _of_loss("scale", 0.01, 250), PROXY_LR),
+            per_class=1,
+        ),
+        Space("fastap", "fastap", (Parameter("objective.loss_args.bins", 2, 100, whole=True),)),
+        Space(
+            "snr", "snr-contrastive", (*(_of_loss(m, 0, 2) for m in PAIRS), _of_loss("nu", 0, 1)), (ALL_PAIRS, ACTIVE)
+        ),
+        Space("ms", "ms", MS, (ALL_PAIRS, "objective.loss_args.kept_only=false")),
+        Space("ms-miner", "ms", (*MS, Parameter("objective.miner_args.epsilon", 0, 1))),
+        Space(
+            "softtriple",
+            "softtriple",
+            (
+                *(_of_loss("scale", 0.01, 100), _of_loss("gamma", 1e-4, 100), _of_loss("delta", 0, 1), PROXY_LR),
+                _of_loss("tau", 0, 1, convention="twice"),
+            ),
+            per_class=1,
+        ),
+    )
+}
+"""By Reality's losses."""
+
+
+def space_of(name: str) -> Space:
+    """The space of that loss. Raises `UsageError` with the nearest names."""
+    if name not in SPACES:
+        raise UsageError(f"there is no search for {name!r}.{nearest(name, SPACES)} Known: {', '.join(SPACES)}.")
+    return SPACES[name]
+
 
 PLAN, JOURNAL = "search.json", "optuna.journal"
 

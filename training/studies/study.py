@@ -1,12 +1,27 @@
-"""What a study is: a frozen value that says which recipes are compared, on what, and what is claimed of them."""
+"""Study, Arm, Claim, Trend; registry and aliases.
+
+What a study is: a frozen value that says which recipes are compared, on what, and what is claimed of them.
+
+Data sets that have no recipes of their own: whose recipes, and so whose studies, serve them.
+
+An arm on a data set: the recipes that are trained for it.
+
+Settings that put another backbone in the place of a recipe's own.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from string import Template
 
-from zoo.errors import RecipeError, nearest
+from training.recipe import Ensemble, Recipe
+from training.recipes.settings import PAPER_DATASETS, backbone, preprocessing
+from training.resolving import explicit, resolve
+from zoo.errors import RecipeError, UsageError, nearest
 
 NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
@@ -24,7 +39,7 @@ GROUPS = {
     ),
     "factors": tuple(f"factor_{name}" for name in (*CATEGORIES, *MEASURED)),
 }
-"""Which group has a metric: of `zoo.evaluation`, where those of retrieval are in all, or of `training.studies.factors`.
+"""Which group has a metric: of `zoo.evaluation`, where those of retrieval are in all, or of `training.studies.runner`.
 """
 
 EMBEDDING, FEATURES, RANDOM_HEAD = "embedding", "features", "random head"
@@ -37,7 +52,7 @@ REDUCED = re.compile(r"features reduced to ([1-9]\d*)")
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric of `zoo.evaluation` on a split. view: of what part of the network; see `training.studies.views`."""
+    """A metric of `zoo.evaluation` on a split. view: of what part of the network; see `training.studies.runner`."""
 
     metric: str
     split: str = "test"
@@ -204,3 +219,121 @@ def combined(name: str, title: str, source: str, studies: Iterable[Study]) -> St
 def _explicit(claim: Claim, study: Study) -> Claim:
     than = claim.than or study.reference
     return Claim(claim.text, claim.better, than, claim.measure, claim.lower, claim.within)
+
+
+STAND_INS = {"folder": "cifar100", "inshop": "sop"}
+"""By data set. In-Shop is products of many classes with few images each, as SOP is; a folder may be anything, so it has
+the recipes of small photographs, which take the least."""
+
+
+def with_recipes(dataset: str) -> str:
+    """The data set whose recipes are used."""
+    return STAND_INS.get(dataset, dataset)
+
+
+def takes(study: Study, dataset: str) -> bool:
+    """Whether the study can be run on the data set."""
+    return not study.datasets or bool({dataset, with_recipes(dataset)} & set(study.datasets))
+
+
+SELECTIONS = ("last", "validation")
+"""Which epoch is measured: the last of a run on all training classes, as the papers train; or the one that does best on
+training classes held out. Test data select nothing."""
+
+HELD_OUT = 0.1
+
+
+def recipes_of(
+    study: Study, arm: Arm, dataset: str, seed: int, selection: str = "last", settings: tuple[str, ...] = ()
+) -> tuple[Recipe, ...]:
+    """The arm's recipe, or those of an ensemble's members, on a data set; `settings` come last.
+
+    A data set without recipes of its own has those of its stand-in. Raises `RecipeError` where there is no such recipe
+    or it does not take the settings, and `UsageError` for a data set that is not the study's.
+    """
+    if not takes(study, dataset):
+        known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
+        raise UsageError(f"{known} {study.elsewhere}".rstrip())
+    return _seeded(arm, dataset, seed, selection, tuple(settings))
+
+
+@cache
+def _seeded(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+    """Return the recipes of a run; they are values that are built once."""
+    members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
+    return tuple(
+        dataclasses.replace(_select(member, selection), seed=seed * len(members) + i)
+        for i, member in enumerate(members)
+    )
+
+
+def changes_of(arm: Arm, dataset: str) -> list[str]:
+    """What makes the arm's model another than that of its recipe's name: its settings, unless they only say what the
+    recipe or a default says already, and its copies."""
+    own, named = (
+        [explicit(member) for member in _resolved(arm.recipe, settings, arm.backbone, dataset, ())]
+        for settings in (arm.settings, ())
+    )
+    copies = [f"{arm.copies} copies"] if arm.copies > 1 else []
+    return [*(arm.settings if own != named else ()), *copies]
+
+
+@cache
+def _resolved(
+    recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
+) -> tuple[Recipe, ...]:
+    """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
+    words, name = _words(dataset, backbone), recipe_name(recipe, dataset, backbone)
+    dim, owner = resolve(name).dim, with_recipes(dataset)
+    words |= {"dim": dim, "half": dim // 2, "batch": 112 if owner in PAPER_DATASETS else 96}
+    read = [] if owner == dataset else [f"data.dataset={dataset}"]
+    made = resolve(name, [*(_fill(setting, words) for setting in own), *read, *settings])
+    return made.members if isinstance(made, Ensemble) else (made,)
+
+
+def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
+    """An arm's recipe on a data set, $dataset and $backbone replaced."""
+    return _fill(recipe, _words(dataset, backbone))
+
+
+def _words(dataset: str, backbone: str) -> dict[str, object]:
+    owner = with_recipes(dataset)
+    return {"dataset": owner, "backbone": backbone if owner in PAPER_DATASETS else "conv4"}
+
+
+def _select(recipe: Recipe, selection: str) -> Recipe:
+    """The recipe with classes held out, or with none."""
+    share = 0.0 if selection == "last" else recipe.data.validation or HELD_OUT
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=share))
+
+
+def _fill(text: str, words: Mapping[str, object]) -> str:
+    try:
+        return Template(text).substitute(words)
+    except (KeyError, ValueError) as error:
+        raise RecipeError(f"an arm's {text!r} holds {error}; known are ${', $'.join(words)}.") from None
+
+
+SMALL_BACKBONES = {
+    "conv4": (),
+    "resnet18": ("backbone.name=r18", "backbone.architecture=resnet18"),
+    "mobilenet": ("backbone.name=mobilenet", "backbone.architecture=mobilenetv3_small_050"),
+}
+"""By label, for recipes of small data sets: conv4 is their own. All start from random weights."""
+
+SMALL_TWINS = (
+    "Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half width."
+)
+
+
+def on(short: str, dim: int) -> tuple[str, ...]:
+    """A backbone of the papers, with its preprocessing, in the place of another one's; an embedding of dim numbers."""
+    chosen, shown = backbone(short), preprocessing(short)
+    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", embedding(dim))
+    return (*heads, f"preprocessing.mean={list(shown.mean)}", f"preprocessing.std={list(shown.std)}")
+
+
+def embedding(dim: int) -> str:
+    """A single head of dim numbers."""
+    return f'heads=[{{"name": "embedding", "dim": {dim}}}]'

@@ -15,11 +15,9 @@ from zoo.console import print_json, print_table
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from training.studies.plan import Plan
-    from training.studies.runner import Tally
-    from training.studies.same_images import RunSchedule
+    from training.studies.plan import Plan, RunSchedule
+    from training.studies.runner import Tally, Workplace
     from training.studies.search import Search
-    from training.studies.single import Workplace
     from training.studies.study import Study
 
 
@@ -118,7 +116,7 @@ def run(
 
     Every arm is trained with several seeds. --set changes the recipes of all arms.
     """
-    from training.studies.names import check_study, in_part, studies_for
+    from training.studies.papers import check_study, in_part, studies_for
     from zoo.data import check
 
     check_study(study)
@@ -130,9 +128,11 @@ def run(
     studies = studies_for(study, dataset)
     if (text := in_part(study)) is not None and not quiet:
         print(text, file=sys.stderr)
-    from training.studies.on_data import on_data  # torch, after the arguments are checked
+    from training.studies.plan import (
+        RunSchedule,
+        on_data,  # torch, after the arguments are checked
+    )
     from training.studies.runner import ready
-    from training.studies.same_images import RunSchedule
 
     folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
     plans = [plan_of(each, dataset, seeds, select, settings or (), data, only or ()) for each in studies]
@@ -162,8 +162,8 @@ def plan_of(
         data: Folder of the data set.
         only: Labels of the arms to run; empty for all.
     """
-    from training.studies.arms import SELECTIONS
     from training.studies.plan import Plan
+    from training.studies.study import SELECTIONS
 
     selections = study.selections if select is None else (select,)
     if select == "both":
@@ -259,9 +259,8 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """continue a study, and report on it"""
-    from training.studies.on_data import on_data
+    from training.studies.plan import RunSchedule, on_data
     from training.studies.runner import Tally, ready
-    from training.studies.same_images import RunSchedule
     from training.studies.search import PLAN, read_search
 
     folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
@@ -289,7 +288,7 @@ def wanted_plan(folder: Path, only: Sequence[str]) -> Plan:
 
 def _begun_folders(study: str, dataset: str | None) -> list[Path]:
     """Return the folder that is named, or those of the studies by that name that were begun on the data set."""
-    from training.studies.names import check_study, studies_for
+    from training.studies.papers import check_study, studies_for
     from training.studies.plan import PLAN
     from training.studies.study import NAME
 
@@ -322,7 +321,7 @@ def list_studies(
     as_json: Json = False,
 ) -> None:
     """list the studies that can be run"""
-    from training.studies.table import STUDIES
+    from training.studies.papers import STUDIES
 
     studies = [study for name, study in STUDIES.items() if paper in (None, name.partition("/")[0])]
     if as_json:
@@ -368,7 +367,7 @@ def search(
 
     The best trial of each loss is then trained again and tested. --set changes the recipes of all runs.
     """
-    from training.studies.spaces import space_of
+    from training.studies.search import space_of
     from zoo import paths
     from zoo.data import check
 
@@ -400,7 +399,7 @@ def search(
 def search_workplace(search: Search, data: str | None, device: str | None) -> Workplace:
     """Return where a search trains: its device and its images."""
     from training.memory_allocation import keep_freed_memory
-    from training.studies.single import workplace
+    from training.studies.runner import workplace
     from zoo.models.torch_runtime import choose_device
 
     keep_freed_memory()

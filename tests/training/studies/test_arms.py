@@ -14,17 +14,11 @@ from training.data import TrainingData
 from training.recipe import Recipe
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies.arms import recipes_of
-from training.studies.exchanged import SMALL_BACKBONES
-from training.studies.measuring import Splits, measure
-from training.studies.on_data import on_data
-from training.studies.plan import Plan
-from training.studies.search import Search
-from training.studies.spaces import space_of
-from training.studies.stand_ins import takes
-from training.studies.study import R1, Arm, Measure, Study
-from training.studies.table import STUDIES, study_of
-from training.studies.views import embed_views
+from training.studies.papers import STUDIES, study_of
+from training.studies.plan import Plan, on_data
+from training.studies.runner import Splits, embed_views, measure
+from training.studies.search import Search, space_of
+from training.studies.study import R1, SMALL_BACKBONES, Arm, Measure, Study, recipes_of, takes
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
 

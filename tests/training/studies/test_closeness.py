@@ -11,11 +11,10 @@ import pytest
 from scipy import stats
 
 from tests.zoo.test_report import Reader
-from training.studies.closeness import KINDS, by_kind, closeness, differences
-from training.studies.crossval import METRICS
 from training.studies.render import command_of_search
 from training.studies.render_search import as_markdown, to_json, write_report
-from training.studies.search import Search, begin
+from training.studies.report import KINDS, by_kind, closeness, differences
+from training.studies.search import METRICS, Search, begin
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 
 SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "margin": (0.60, 0.61, 0.625)}

@@ -15,7 +15,7 @@ import pytest
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.training.studies import toys
-from training.studies import names, table
+from training.studies import papers
 from zoo.cli.main import main
 from zoo.errors import DatasetError, UsageError
 
@@ -24,7 +24,7 @@ SETTINGS = [word for setting in toys.SETTINGS for word in ("--set", setting)]
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
 def test_what_a_name_stands_for_in_part_is_said_before_it_is_run(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(names.ALIASES, "diva/figure-4", ("toys/two",))
+    monkeypatch.setitem(papers.ALIASES, "diva/figure-4", ("toys/two",))
     begun = ("diva/figure-4", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
     assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin") == 0
     out, err = capsys.readouterr()
@@ -105,8 +105,8 @@ def test_all_studies_of_a_name_are_run(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = dataclasses.replace(toys.STUDY, name="toys/three")
-    monkeypatch.setitem(table.STUDIES, other.name, other)
-    monkeypatch.setitem(names.ALIASES, "toys/figure-1", (toys.STUDY.name, other.name))
+    monkeypatch.setitem(papers.STUDIES, other.name, other)
+    monkeypatch.setitem(papers.ALIASES, "toys/figure-1", (toys.STUDY.name, other.name))
     begun = ("toys/figure-1", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path), "--seeds", "1", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin", "--quiet", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -209,12 +209,12 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "claims/rho" not in out
     assert run_here("benchmark studies", "--json") == 0
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
-    assert set(listed) == set(table.STUDIES)
+    assert set(listed) == set(papers.STUDIES)
     assert listed["claims/rho"]["arms"][1]["recipe"] == "r-margin-$backbone-$dataset"
 
 
 def test_listing_studies_loads_no_torch() -> None:
-    code = "import sys, zoo.cli.studies, training.studies.table"
+    code = "import sys, zoo.cli.studies, training.studies.papers"
     heavy = "print(*({'torch', 'torchvision', 'timm', 'optuna', 'matplotlib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

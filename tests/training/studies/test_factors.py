@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.studies.factors import factor_metrics
+from training.studies.runner import factor_metrics
 from training.studies.study import CATEGORIES, MEASURED, Measure
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError

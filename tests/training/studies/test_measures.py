@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from training.studies.correlations import correlations_of
+from training.studies.papers import STUDIES, study_of
 from training.studies.plan import Plan
 from training.studies.render import measure_title
+from training.studies.report import correlations_of
 from training.studies.study import R1, Measure
-from training.studies.table import STUDIES, study_of
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -9,11 +9,9 @@ import pytest
 
 from tests.commandline import run_here
 from tests.raising import raises
-from training.studies import names as names_module
-from training.studies.arms import recipes_of
-from training.studies.names import ALIASES, check_study, in_part, studies_for
-from training.studies.stand_ins import takes
-from training.studies.table import STUDIES
+from training.studies import papers as names_module
+from training.studies.papers import ALIASES, STUDIES, check_study, in_part, studies_for
+from training.studies.study import recipes_of, takes
 from zoo.errors import UsageError
 
 RUNS = {

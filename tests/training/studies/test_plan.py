@@ -17,22 +17,21 @@ from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
 from training.recipe import Recipe
 from training.resolving import resolve
-from training.studies import table
-from training.studies.plan import Plan, read_plan, write_plan
+from training.studies import papers
+from training.studies.papers import study_of
+from training.studies.plan import Plan, RunSchedule, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
 from training.studies.report import report_of
-from training.studies.results_file import RESULTS
-from training.studies.same_images import RunSchedule
+from training.studies.results import RESULTS
 from training.studies.search import Search
 from training.studies.study import Study
-from training.studies.table import study_of
 from zoo.cli.studies import plan_of, wanted_plan
 from zoo.errors import TrainingError, UsageError
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
 
 
 def only(plan: Plan, *labels: str) -> Plan:

@@ -17,15 +17,13 @@ from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
 from training.recipe import Recipe
-from training.studies.arms import recipes_of
+from training.studies.papers import study_of
 from training.studies.plan import Plan
-from training.studies.rank import rank_and_dim, ranks_of
 from training.studies.render import as_html, as_markdown, to_json
-from training.studies.report import Report, report_of
+from training.studies.report import Report, rank_and_dim, ranks_of, report_of
+from training.studies.runner import _maker
 from training.studies.statistics import HOLDS, UNDECIDED, pearson
-from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study
-from training.studies.table import study_of
-from training.studies.views import _maker
+from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, recipes_of
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.network import Network, create_heads, create_trunk, feature_count
 

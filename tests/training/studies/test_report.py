@@ -15,12 +15,10 @@ from scipy import stats
 from tests.training.studies import toys
 from tests.zoo.test_report import Reader
 from training.recipes import FEATURES
-from training.studies.arms import recipes_of
-from training.studies.beside import published_of
-from training.studies.plan import Plan, Run
+from training.studies.papers import study_of
+from training.studies.plan import Plan, Run, value_of
 from training.studies.render import as_csv, as_html, as_markdown, to_json, write_report
-from training.studies.report import report_of
-from training.studies.results import value_of
+from training.studies.report import published_of, report_of
 from training.studies.statistics import (
     FAILS,
     HOLDS,
@@ -33,8 +31,7 @@ from training.studies.statistics import (
     summary,
     verdict,
 )
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure
-from training.studies.table import study_of
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, recipes_of
 from zoo.errors import TrainingError
 from zoo.files import write_json
 from zoo.models.published import tables

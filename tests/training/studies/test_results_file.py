@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.raising import raises
-from training.studies import results_file
-from training.studies.results_file import RESULTS, Results
+from training.studies import results as results_file
+from training.studies.results import RESULTS, Results
 from zoo.errors import TrainingError
 
 
@@ -72,7 +72,7 @@ def test_each_result_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 WRITER = """
 import sys
 from pathlib import Path
-from training.studies.results_file import Results
+from training.studies.plan import Results
 results = Results(Path(sys.argv[1]))
 for number in range(50):
     results.add(f"{sys.argv[2]}/seed-{number}", {"text": 1000 * sys.argv[2]})

@@ -18,14 +18,11 @@ from tests.raising import raises
 from tests.training.studies import toys
 from training import api, state
 from training.recipe import Recipe
-from training.studies import arms, measuring, single, table
-from training.studies.plan import FAILURE, Plan, chosen, read_plan, write_plan
+from training.studies import papers, runner, study
+from training.studies.plan import FAILURE, Plan, RunSchedule, chosen, images_of, read_plan, write_plan
 from training.studies.report import report_of
-from training.studies.results_file import RESULTS, Result, Results
-from training.studies.reuse import adopt
-from training.studies.runner import Tally, carry_out, ready, run_all
-from training.studies.same_images import RunSchedule, images_of
-from training.studies.single import claimed, workplace
+from training.studies.results import RESULTS, Result, Results
+from training.studies.runner import Tally, adopt, carry_out, claimed, ready, run_all, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
 from zoo.files import complete_lines
@@ -38,7 +35,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
 
 
 def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
@@ -99,7 +96,7 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
     with pytest.raises(KeyboardInterrupt):
         go(plan, folder)
     monkeypatch.undo()
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, toys.STUDY)
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
     (first,) = complete_lines(folder / RESULTS)
     epochs = []
     epoch = training.loop._epoch
@@ -152,14 +149,14 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = toys.plan(data)
-    train = single.train_network
+    train = runner.train_network
 
     def one_fails(recipe: object, *args: object, **kwargs: object) -> object:
         if recipe.method == "contrastive" and recipe.seed == 0:
             raise TrainingError("the loss became nan")
         return train(recipe, *args, **kwargs)
 
-    monkeypatch.setattr(single, "train_network", one_fails)
+    monkeypatch.setattr(runner, "train_network", one_fails)
     lines: list[str] = []
     tally = go(plan, tmp_path, lines)
     assert len(tally.done) == 3
@@ -167,7 +164,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(
     assert "contrastive, seed 0: failed: the loss became nan" in lines
     failure = tally.failed[0][0].folder / FAILURE
     assert json.loads(failure.read_text())["error"] == "TrainingError"
-    monkeypatch.setattr(single, "train_network", train)
+    monkeypatch.setattr(runner, "train_network", train)
     assert len(go(plan, tmp_path).done) == 1
     assert not failure.exists()
 
@@ -176,18 +173,18 @@ def test_test_images_are_not_read_before_training_has_ended(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    load = measuring.datasets.load
+    load = runner.datasets.load
     monkeypatch.setattr(
-        measuring.datasets, "load", lambda name, split, root: opened.append(split) or load(name, split, root)
+        runner.datasets, "load", lambda name, split, root: opened.append(split) or load(name, split, root)
     )
-    train = single.train_network
+    train = runner.train_network
 
     def watched(*args: object, **kwargs: object) -> object:
         trained = train(*args, **kwargs)
         assert "test" not in opened
         return trained
 
-    monkeypatch.setattr(single, "train_network", watched)
+    monkeypatch.setattr(runner, "train_network", watched)
     plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
     first = plan.runs(tmp_path)[:1]
     assert (
@@ -226,7 +223,7 @@ def test_a_recipe_that_has_changed_since_is_refused(
     (tmp_path / "plan.json").write_text(json.dumps(kept))
     read_plan(tmp_path)
     arms = (toys.STUDY.arms[0], dataclasses.replace(toys.STUDY.arms[1], settings=("optimizer.lr=0.1",)))
-    monkeypatch.setitem(table.STUDIES, toys.STUDY.name, dataclasses.replace(toys.STUDY, arms=arms))
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, dataclasses.replace(toys.STUDY, arms=arms))
     with pytest.raises(TrainingError, match="recipe of contrastive has changed since"):
         read_plan(tmp_path)
 
@@ -278,7 +275,7 @@ def test_recipes_are_resolved_and_results_are_read_once(
     resolved: list[tuple[str, int, str]] = []
     read: list[str] = []
     digests: list[str] = []
-    build, parse, digest = arms._select, Results._parse, Recipe.digest.func
+    build, parse, digest = study._select, Results._parse, Recipe.digest.func
 
     def built(recipe: Recipe, selection: str) -> Recipe:
         resolved.append((recipe.name, len(resolved), selection))
@@ -296,9 +293,9 @@ def test_recipes_are_resolved_and_results_are_read_once(
     counted = cached_property(digested)
     counted.__set_name__(Recipe, "digest")
     monkeypatch.setattr(Recipe, "digest", counted)
-    monkeypatch.setattr(arms, "_select", built)
+    monkeypatch.setattr(study, "_select", built)
     monkeypatch.setattr(Results, "_parse", parsed)
-    arms._seeded.cache_clear()
+    study._seeded.cache_clear()
     asked = RunSchedule(toys.plan(data, seeds=3), tmp_path)
     (work,) = ready([asked])
     schedule = asked.begin()
@@ -308,7 +305,7 @@ def test_recipes_are_resolved_and_results_are_read_once(
     assert len(resolved) == 6
     assert len(digests) == 6
     assert read == [run.name for run in schedule.runs]
-    arms._seeded.cache_clear()
+    study._seeded.cache_clear()
 
 
 def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:

@@ -20,13 +20,11 @@ from training.loop import fit
 from training.recipe import Schedule
 from training.run import create_parts
 from training.samplers.create import create_sampler
-from training.studies import crossval, measuring, render_search, search
-from training.studies.folds import folds, without
+from training.studies import render_search, runner, search
 from training.studies.render_search import as_markdown, report_of, write_report
-from training.studies.results_file import Results
-from training.studies.search import Search, begin, best_of, open_trials, read_search
-from training.studies.single import claimed, workplace
-from training.studies.spaces import SPACES, space_of
+from training.studies.results import Results
+from training.studies.runner import claimed, workplace
+from training.studies.search import SPACES, Search, begin, best_of, folds, open_trials, read_search, space_of, without
 from zoo import data as datasets
 from zoo.cli.studies import Output, perform_search, search_workplace
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
@@ -128,7 +126,7 @@ def test_a_killed_search_goes_on_and_is_reported(
 ) -> None:
     folder, trained = tmp_path / "search", []
     begin(small, folder)
-    train = crossval.fit
+    train = search.fit
 
     def killed(*args: object, **kwargs: object) -> object:
         trained.append(args)
@@ -136,7 +134,7 @@ def test_a_killed_search_goes_on_and_is_reported(
             raise KeyboardInterrupt
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(crossval, "fit", killed)
+    monkeypatch.setattr(search, "fit", killed)
     lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         go(small, folder, lines)
@@ -169,8 +167,8 @@ def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
-    embed = crossval.embed
-    monkeypatch.setattr(crossval, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    embed = search.embed
+    monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     go(one, tmp_path, [])
     (scores,) = (row["scores"] for row in report_of(one, tmp_path))
@@ -199,15 +197,15 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As In-Shop does: a gallery image searches nothing and no query is found, by models apart and together."""
-    load, rows, embed = measuring.datasets.load, [], crossval.embed
+    load, rows, embed = runner.datasets.load, [], search.embed
 
     def parted(name: str, split: str, root: object) -> object:
         found = load(name, split, root)
         query = (np.arange(len(found)) % 4 == 1).astype(np.int64)  # one of four images a class
         return dataclasses.replace(found, factors={"query": query}) if split == "test" else found
 
-    monkeypatch.setattr(measuring.datasets, "load", parted)
-    monkeypatch.setattr(crossval, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    monkeypatch.setattr(runner.datasets, "load", parted)
+    monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     begin(one, tmp_path)
     go(one, tmp_path, [])
@@ -260,13 +258,13 @@ def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, sma
 
 
 def test_no_trial_reads_test_data(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = measuring.datasets.load
+    load = runner.datasets.load
 
     def training_alone(name: str, split: str, root: object) -> object:
         assert split == "train"
         return load(name, split, root)
 
-    monkeypatch.setattr(measuring.datasets, "load", training_alone)
+    monkeypatch.setattr(runner.datasets, "load", training_alone)
     lines: list[str] = []
     work, space = workplace(torch.device("cpu"), small.data), space_of("ntxent")
     trials = open_trials(small, tmp_path)["ntxent"]
@@ -278,7 +276,7 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = dataclasses.replace(small, losses=("ntxent",), reruns=1)
-    train = crossval.fit
+    train = search.fit
     calls = []
 
     def first_breaks(*args: object, **kwargs: object) -> object:
@@ -287,7 +285,7 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
             raise DivergedError("the loss became nan")
         return train(*args, **kwargs)
 
-    monkeypatch.setattr(crossval, "fit", first_breaks)
+    monkeypatch.setattr(search, "fit", first_breaks)
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert "trial 1 of 2: failed: the loss became nan" in lines[0]
@@ -310,16 +308,16 @@ def test_what_is_not_the_fault_of_the_values_ends_no_trial(
     tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full: the command fails, and goes on with the same trial once there is room."""
-    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), crossval.fit
+    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), search.fit
 
     def full(*args: object, **kwargs: object) -> object:
         raise TrainingError("the checkpoint cannot be written")
 
-    monkeypatch.setattr(crossval, "fit", full)
+    monkeypatch.setattr(search, "fit", full)
     with pytest.raises(TrainingError, match="cannot be written"):
         go(one, tmp_path, [])
     assert report_of(one, tmp_path)[0]["trials"] == {"running": 1}
-    monkeypatch.setattr(crossval, "fit", train)
+    monkeypatch.setattr(search, "fit", train)
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert report_of(one, tmp_path)[0]["trials"] == {"complete": 1}

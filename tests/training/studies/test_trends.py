@@ -18,16 +18,14 @@ from tests.zoo.test_report import Reader
 from training.losses import LOSSES as MODULES
 from training.recipe import Recipe
 from training.resolving import resolve
-from training.studies.arms import recipes_of
+from training.studies.papers import STUDIES
+from training.studies.papers.years import LOSSES, Loss
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
-from training.studies.report import report_of
-from training.studies.reuse import offered
+from training.studies.report import report_of, slopes_of, spearmans_of
+from training.studies.runner import offered
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
-from training.studies.study import MAP_AT_R, R1, Arm, Measure, Trend
-from training.studies.table import STUDIES
-from training.studies.trends import slopes_of, spearmans_of
-from training.studies.years import LOSSES, Loss
+from training.studies.study import MAP_AT_R, R1, Arm, Measure, Trend, recipes_of
 from zoo.errors import RecipeError
 
 SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66), "ms": (0.63, 0.66, 0.65)}

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from training.studies.plan import Plan, Run
-from training.studies.results_file import RESULTS, Results
-from training.studies.runner import run_all
-from training.studies.same_images import RunSchedule
-from training.studies.single import workplace
+from training.studies.plan import Plan, Run, RunSchedule
+from training.studies.results import RESULTS, Results
+from training.studies.runner import run_all, workplace
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes
 

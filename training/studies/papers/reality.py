@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from training.recipes.settings import SMALL_DATASETS
-from training.studies.claims import CLOSE, arm
+from training.studies.papers.claims import CLOSE, arm
 from training.studies.study import MAP_AT_R, P1, Arm, Claim, Measure, Study
 
 NAMES = ("precision_at_1", "r_precision", "map_at_r")

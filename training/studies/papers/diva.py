@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
-from training.studies.claims import TABLE_MEASURES, arm
-from training.studies.exchanged import SMALL_BACKBONES, SMALL_TWINS
-from training.studies.study import CATEGORIES, DECAY, MAP_AT_R, MEASURED, R1, Arm, Claim, Measure, Study
+from training.studies.papers.claims import TABLE_MEASURES, arm
+from training.studies.study import (
+    CATEGORIES,
+    DECAY,
+    MAP_AT_R,
+    MEASURED,
+    R1,
+    SMALL_BACKBONES,
+    SMALL_TWINS,
+    Arm,
+    Claim,
+    Measure,
+    Study,
+)
 
 TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva")
 OTHERS = ("diva-nce", "diva-deepcluster", "diva-rotation", "diva-instance", "diva-ensemble")

@@ -1,11 +1,27 @@
-"""The papers' names of their tables and figures, and the studies that stand for them."""
+"""STUDIES and their aliases.
+
+Every study by name.
+
+The papers' names of their tables and figures, and the studies that stand for them.
+"""
 
 from __future__ import annotations
 
-from training.studies.stand_ins import takes
-from training.studies.study import Study
-from training.studies.table import STUDIES
+from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
+from training.studies.study import Study, takes
 from zoo.errors import UsageError, nearest
+
+STUDIES: dict[str, Study] = {
+    study.name: study for paper in (claims, revisiting, sharing, reality, group, diva, years) for study in paper.STUDIES
+}
+
+
+def study_of(name: str) -> Study:
+    """The study of that name. Raises `UsageError` with the nearest names."""
+    if name not in STUDIES:
+        raise UsageError(f"there is no study {name!r}.{nearest(name, STUDIES)} All studies: zoo benchmark studies")
+    return STUDIES[name]
+
 
 _SHARING = ("sharing/tables-1-to-3", "sharing/losses")
 _SWEEPS = ("group/anchors", "group/samples", "group/classes")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
-from training.studies.claims import TABLE_MEASURES, arm, group_arm
-from training.studies.exchanged import SMALL_BACKBONES, SMALL_TWINS, on
-from training.studies.study import MAP_AT_R, R1, Arm, Claim, Study
+from training.studies.papers.claims import TABLE_MEASURES, arm, group_arm
+from training.studies.study import MAP_AT_R, R1, SMALL_BACKBONES, SMALL_TWINS, Arm, Claim, Study, on
 
 RECIPE = "group-$backbone-$dataset"
 MEASURES = (R1, MAP_AT_R)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
-from training.studies.claims import NMI, TABLE_MEASURES, arm
-from training.studies.exchanged import embedding, on
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
+from training.studies.papers.claims import NMI, TABLE_MEASURES, arm
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, embedding, on
 
 OBJECTIVES = (
     *("angular", "arcface", "contrastive", "lifted", "histogram", "margin06", "margin", "ms", "npair", "proxynca"),
