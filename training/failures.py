@@ -9,12 +9,13 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.minibatch import Minibatch
+from training.methods.base import Minibatch
 from zoo.errors import DivergedError
 from zoo.files import atomic_path
 
 if TYPE_CHECKING:
     from training.run import Trainer
+
 
 _NAMED = 8
 

@@ -19,7 +19,7 @@ from training.failures import check_directions, keep_bad_batch
 from training.frozen.data import CachedData, Samples
 from training.log import Log
 from training.memory import embed_features, observe
-from training.minibatch import Minibatch
+from training.methods.base import Minibatch
 from training.prefetch import prefetch
 from training.progress import Progress
 from training.recipe import Recipe

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.methods.method import Method
+from training.methods.base import Method
 from training.recipe import Optimizer, Schedule
 from training.tables import check
 

@@ -22,8 +22,8 @@ from training.data import TrainingData
 from training.frozen.data import CachedData, Samples
 from training.frozen.trunk import CachedTrunk, draw_views
 from training.frozen_norm import freeze_norm
+from training.methods.base import Minibatch
 from training.methods.create import Setting, create_method
-from training.minibatch import Minibatch
 from training.optimizers import create_optimizer, learning_rate_factor
 from training.processes import Processes
 from training.recipe import Augmentation, Recipe

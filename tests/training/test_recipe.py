@@ -10,7 +10,7 @@ import torch
 
 from tests.training.methods.batches import FEATURES, method
 from training.data import TrainingData
-from training.methods.method import Method
+from training.methods.base import Method
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
 from training.resolving import resolve

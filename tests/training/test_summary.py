@@ -4,8 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from training.recipe import Ensemble
-from training.recipes import RECIPES
-from training.recipes.summary import summary
+from training.recipes import RECIPES, summary
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 assert not isinstance(RECIPE, Ensemble)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from training.finetuning.history import check_name
 from training.frozen.views import Views, usual_views
+from training.methods.transfers import check_same_dim
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
 from training.settings import override
-from training.transfer_dims import check_same_dim
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
 from zoo.models.card import Card, Head, read_card
@@ -20,7 +20,7 @@ SOURCES = {
     "rkd": "Park et al. 2019, Relational Knowledge Distillation, CVPR",
     "similarity": "Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning",
 }
-"""The names of `training.transfers` and where each comes from."""
+"""The names of `training.methods.transfers` and where each comes from."""
 SAME_DIM = ("embedding",)
 """Those that need the teacher's dimension."""
 
@@ -33,7 +33,7 @@ LR, PRETRAINED_LR = 1e-3, 3e-4
 class Student:
     """What is to be trained. name: of the new model. backbone: a timm architecture, or one of ours, as conv4.
 
-    loss: a name of `training.transfers`. dim: None: the teacher's. size: of its images in pixels; None: the teacher's.
+    loss: a name of `training.methods.transfers`. dim: None: the teacher's. size: of its images in pixels; None: the teacher's.
     pretrained: as in a recipe's backbone. settings: `key=value`, as `--set` takes them.
     """
 

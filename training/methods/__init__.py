@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from training.methods.distillation import S2SD
+from training.methods.base import Method, Plain
+from training.methods.distillation import Distillation
 from training.methods.diva import DiVA
 from training.methods.group import Group
 from training.methods.memory import CrossBatchMemory
-from training.methods.method import Method
 from training.methods.mic import MIC
 from training.methods.mixup import Mixup
-from training.methods.plain import Plain
+from training.methods.s2sd import S2SD
 from training.methods.sharing import Sharing
-from training.methods.teacher import Distillation
 
 METHODS: dict[str, type[Method]] = {
     "cross-batch-memory": CrossBatchMemory,

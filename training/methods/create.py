@@ -14,8 +14,7 @@ from torch import nn
 from training.batches import check_labels
 from training.losses import LOSSES
 from training.methods import METHODS
-from training.methods.method import Method
-from training.methods.requirements import gives, kinds_taken
+from training.methods.base import Method, gives, kinds_taken
 from training.miners import create_miner
 from training.recipe import Objective
 from training.tables import make

@@ -12,11 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
-from training.methods.auxiliary import AUXILIARY
-from training.methods.auxiliary.task import Auxiliary
-from training.methods.method import Method, Observe, Rates
-from training.methods.plain import Miner, objective
-from training.minibatch import Minibatch
+from training.methods.auxiliary import AUXILIARY, Auxiliary
+from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective
 from training.tables import make
 from zoo.errors import RecipeError, nearest
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from training.losses.group import GroupLoss
-from training.methods.method import Method
-from training.minibatch import Minibatch
+from training.methods.base import Method, Minibatch
 from zoo.errors import RecipeError
 
 

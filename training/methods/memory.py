@@ -7,10 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.losses.multi_similarity import MultiSimilarity
-from training.methods.method import Method
-from training.methods.plain import Miner, objective
-from training.methods.requirements import takes
-from training.minibatch import Minibatch
+from training.methods.base import Method, Miner, Minibatch, objective, takes
 from training.tuples import Pairs, Quadruplets, Triplets
 from zoo.errors import RecipeError
 

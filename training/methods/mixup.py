@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 
-from training.methods.method import Method
-from training.methods.plain import Miner, objective
-from training.minibatch import Minibatch
+from training.methods.base import Method, Miner, Minibatch, objective
 from zoo.errors import RecipeError, nearest
 
 

@@ -11,11 +11,8 @@ from torch.nn.functional import normalize
 
 from training.decorrelation import Decorrelation
 from training.losses import LOSSES
-from training.methods.method import Method, Observe, Rates
-from training.methods.plain import Miner, objective
-from training.methods.requirements import require_heads, takes
-from training.methods.shared_triplets import SharedTriplets
-from training.minibatch import Minibatch
+from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective, require_heads, takes
+from training.methods.grouping import SharedTriplets
 from training.tables import make
 from training.tuples import Triplets
 from zoo.errors import RecipeError

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
-from training.recipes.objectives import DISTANCE
-from training.recipes.settings import DIVA, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
+from training.recipes.common import DISTANCE, DIVA, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
 from zoo.models.card import Head
 
 TASKS = {

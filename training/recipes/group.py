@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
-from training.recipes.settings import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
+from training.recipes.common import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
 
 BACKBONES = ("ibn", "d121", "d161", "d169", "d201")
 ENSEMBLES = (2, 5)

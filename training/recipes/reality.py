@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
-from training.recipes.objectives import Row
-from training.recipes.settings import PAPER_DATASETS, REALITY, backbone, preprocessing, resized_crop
+from training.recipes.common import PAPER_DATASETS, REALITY, Row, backbone, preprocessing, resized_crop
 from zoo.models.card import Head
 
 Three = tuple[float, float, float]

@@ -7,8 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
-from training.recipes.objectives import TABLE_2, Row, regularised
-from training.recipes.settings import PAPER_DATASETS, REVISITING, backbone, by_dataset, preprocessing, resized_crop
+from training.recipes.common import (
+    PAPER_DATASETS,
+    REVISITING,
+    TABLE_2,
+    Row,
+    backbone,
+    by_dataset,
+    preprocessing,
+    regularised,
+    resized_crop,
+)
 from zoo.models.card import Head
 
 RHO = {

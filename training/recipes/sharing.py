@@ -8,8 +8,16 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
-from training.recipes.objectives import DISTANCE
-from training.recipes.settings import MIC, PAPER_DATASETS, SHARING, backbone, by_dataset, preprocessing, squeezed_window
+from training.recipes.common import (
+    DISTANCE,
+    MIC,
+    PAPER_DATASETS,
+    SHARING,
+    backbone,
+    by_dataset,
+    preprocessing,
+    squeezed_window,
+)
 from zoo.models.card import Head
 
 LOSSES: dict[str, tuple[Objective, int]] = {

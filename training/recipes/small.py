@@ -8,9 +8,20 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Augmentation, Backbone, Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
+from training.recipes.common import (
+    DISTANCE,
+    DIVA,
+    GROUP,
+    LATER,
+    MIC,
+    REVISITING,
+    SHARING,
+    SMALL_DATASETS,
+    TABLE_2,
+    Row,
+    regularised,
+)
 from training.recipes.diva import ALL, TASKS, joined
-from training.recipes.objectives import DISTANCE, LATER, TABLE_2, Row, regularised
-from training.recipes.settings import DIVA, GROUP, MIC, REVISITING, SHARING, SMALL_DATASETS
 from training.recipes.sharing import ARMS
 from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.data.preprocessing import Preprocessing

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from training.samplers.class_weighted import ClassWeighted
-from training.samplers.ddm import DDM
-from training.samplers.frd import FRD
+from training.samplers.distribution_matching import DDM, FRD
 from training.samplers.greedy_coreset import GreedyCoreset
 from training.samplers.spc import SPC
 from training.samplers.spc_r import SPCR

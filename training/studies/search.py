@@ -33,7 +33,7 @@ from training.failures import check_directions
 from training.loop import CHECKPOINT, Trained, fit
 from training.output import provenance
 from training.recipe import Recipe, agree
-from training.recipes.settings import PAPER_DATASETS
+from training.recipes.common import PAPER_DATASETS
 from training.resolving import resolve
 from training.run import embed
 from training.studies.plan import check_images, read

@@ -19,7 +19,7 @@ from functools import cache
 from string import Template
 
 from training.recipe import Ensemble, Recipe
-from training.recipes.settings import PAPER_DATASETS, backbone, preprocessing
+from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from training.resolving import explicit, resolve
 from zoo.errors import RecipeError, UsageError, nearest
 

@@ -25,11 +25,11 @@ from training.distilling.student import SAME_DIM, SOURCES, Student
 from training.finetuning.history import seen
 from training.frozen.extract import Model
 from training.frozen.views import Views
-from training.methods.teacher import needs_same_dim
+from training.methods.distillation import needs_same_dim
+from training.methods.transfers import TRANSFERS
 from training.output import write_model_folder
 from training.recipe import Augmentation
 from training.run import Trainer
-from training.transfers import TRANSFERS
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 from zoo.data.glyphs import GlyphImages

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.methods.base import Method, Minibatch
 from training.methods.create import Setting, create_method
-from training.methods.method import Method
-from training.minibatch import Minibatch
 from training.recipe import Objective
 from zoo.models.card import Head
 from zoo.models.network import create_heads

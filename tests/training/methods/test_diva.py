@@ -16,8 +16,8 @@ from tests.training.methods.batches import method, minibatch, trunk
 from tests.training.toys import CPU, noise, recipe
 from training import state
 from training.loop import fit
+from training.methods.base import Rates
 from training.methods.diva import DiVA
-from training.methods.method import Rates
 from training.recipe import Batch, Objective, Schedule
 from training.tuples import Triplets
 from zoo.errors import RecipeError

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.training.methods.batches import method, minibatch, trunk
 from training.losses.triplet import Triplet
+from training.methods.base import Minibatch
 from training.methods.mixup import Mixed, find_stages, mixing
 from training.miners.hard import Hard
-from training.minibatch import Minibatch
 from training.recipe import Objective
 from zoo.errors import RecipeError
 from zoo.models.network import create_trunk

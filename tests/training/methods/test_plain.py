@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.training.methods.batches import minibatch
-from training.methods.plain import Plain
+from training.methods.base import Plain
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 1, 1] * 100

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import minibatch, trunk
-from training.methods.shared_triplets import GROUPED, NEGATIVES, POSITIVES, SharedTriplets
+from training.methods.grouping import GROUPED, NEGATIVES, POSITIVES, SharedTriplets
 from training.tuples import Triplets
 from zoo.errors import RecipeError
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model
-from training.methods.teacher import open_teacher
+from training.methods.distillation import open_teacher
 from training.recipe import Augmentation, Backbone, Objective, Recipe
 from training.run import Trainer
 from zoo.errors import ModelNotFoundError, RecipeError

@@ -13,9 +13,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from tests.training.samplers.drawn import sampler, unit_rows
-from training.samplers.ddm import wasserstein
-from training.samplers.frd import frechet
-from training.samplers.matching import Matching
+from training.samplers.distribution_matching import Matching, frechet, wasserstein
 
 
 def batches(seed: int) -> tuple[Tensor, Tensor]:

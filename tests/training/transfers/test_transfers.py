@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from training.methods.teacher import needs_same_dim
-from training.transfers import TRANSFERS, rkd
-from training.transfers.embedding import EmbeddingRegression
-from training.transfers.rkd import RelationalDistillation
-from training.transfers.similarity import SimilarityDistillation
+from training.methods import transfers
+from training.methods.distillation import needs_same_dim
+from training.methods.transfers import TRANSFERS, EmbeddingRegression, RelationalDistillation, SimilarityDistillation
 from zoo.errors import RecipeError
 
 
@@ -116,7 +114,7 @@ def test_parts_of_a_batch_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     loss = RelationalDistillation()
     whole = torch.autograd.grad(loss(student, teacher), student)[0]
     value = loss(student, teacher).item()
-    monkeypatch.setattr(rkd, "ENTRIES", 3 * 11 * 11)
+    monkeypatch.setattr(transfers, "ENTRIES", 3 * 11 * 11)
     assert loss(student, teacher).item() == pytest.approx(value, rel=1e-12)
     torch.testing.assert_close(torch.autograd.grad(loss(student, teacher), student)[0], whole)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from training.recipes.settings import SMALL_DATASETS
+from training.recipes.common import SMALL_DATASETS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combined
 
 MEASURES = (R1, MAP_AT_R, DECAY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
+from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import TABLE_MEASURES, arm
 from training.studies.study import (
     CATEGORIES,

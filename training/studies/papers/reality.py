@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import SMALL_DATASETS
+from training.recipes.common import SMALL_DATASETS
 from training.studies.papers.claims import CLOSE, arm
 from training.studies.study import MAP_AT_R, P1, Arm, Claim, Measure, Study
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
+from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
 from training.studies.study import DECAY, FEATURES, MAP_AT_R, R1, RANDOM_HEAD, Arm, Claim, Measure, Study, embedding
 

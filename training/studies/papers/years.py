@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from training.recipes.settings import PAPER_DATASETS, SMALL_DATASETS
+from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import arm
 from training.studies.study import MAP_AT_R, P1, R1, Arm, Claim, Measure, Study, Trend
 

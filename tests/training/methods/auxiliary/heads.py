@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from tests.training.methods.batches import FEATURES, trunk
 from training.losses.margin import Margin
-from training.methods.auxiliary import AUXILIARY
-from training.methods.auxiliary.task import Auxiliary
-from training.minibatch import Minibatch
+from training.methods.auxiliary import AUXILIARY, Auxiliary
+from training.methods.base import Minibatch
 from training.tables import make
 
 DIM, SAMPLES, BATCH = 6, 8, 4

@@ -10,7 +10,7 @@ from tests.training.methods.auxiliary.heads import DIM, Toy
 from tests.training.methods.batches import FEATURES, minibatch
 from training.losses.arcface import ArcFace
 from training.losses.triplet import Triplet
-from training.methods.auxiliary.triplets import Intra, Shared
+from training.methods.auxiliary import Intra, Shared
 from training.tuples import Triplets
 from zoo.errors import RecipeError
 

@@ -1,6 +1,25 @@
-"""Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation, CVPR)."""
+"""Embedding, RKD, similarity.
+
+Regression to the teacher's embeddings (Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer).
+
+It is also the absolute teacher of Yu et al. 2019, Learning Metrics from Teachers: Compact Networks for Image Embedding,
+but for the square of the distance.
+
+Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation, CVPR).
+
+Divergence of the batch's similarities (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation).
+
+What a student learns from a teacher's embeddings, by name.
+
+Each is a module called as `transfer(student [b, d], teacher [b, e]) -> scalar` on unit rows of the same b views; no
+gradient reaches the teacher. One that compares the two row by row, and so needs d = e, says `same_dim = True`.
+
+What is said where a student's embeddings cannot be compared with its teacher's; needs no torch.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +27,23 @@ from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
 from training.distances import distances
+from training.divergence import divergence
 from zoo.errors import RecipeError
+from zoo.models.card import Card
+
+
+class EmbeddingRegression(nn.Module):
+    """Mean over the views of |s_i - t_i|^2 / 2, which of unit rows is 1 - s_i . t_i.
+
+    The student's embeddings come to lie where the teacher's do, so that it can search what the teacher embedded.
+    """
+
+    same_dim = True
+
+    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Scalar loss of unit rows, both [b, d]."""
+        return (student - teacher.detach()).square().sum(1).mean() / 2
+
 
 LEAST = 1e-6
 """Distances of unit rows below this are rounding: they give no direction, and no unit to measure others in."""
@@ -96,3 +131,38 @@ def cosines(rows: Tensor, vertices: slice) -> Tensor:
     # Infinite in the place of a length that is 0: its inverse is 0, and so is its gradient.
     unit = differences * squared.masked_fill(squared <= LEAST**2, torch.inf).rsqrt()
     return unit @ unit.transpose(1, 2)
+
+
+class SimilarityDistillation(nn.Module):
+    """Mean over i of T^2 KL(softmax_j(t_i . t_j / T) || softmax_j(s_i . s_j / T)); j runs over the batch, i too.
+
+    There it teaches a head from wider heads beside it, here a student from a model that is there. temperature: T, by
+    default that of its published code; a lower one looks at near neighbours more. Its weight there, 50, is left out: it
+    would weigh against losses that a student has not.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise RecipeError(f"the transfer 'similarity' needs a temperature above 0, not {temperature}.")
+        self.temperature = temperature
+
+    def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Scalar loss of unit rows [b, d] and [b, e]."""
+        return divergence(student, teacher, self.temperature)
+
+
+TRANSFERS: dict[str, type[nn.Module]] = {
+    "embedding": EmbeddingRegression,
+    "rkd": RelationalDistillation,
+    "similarity": SimilarityDistillation,
+}
+
+
+def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]) -> None:
+    """Raise `RecipeError` for unlike dimensions, of a transfer that needs the same. others: those that do not."""
+    if dim != teacher.dim:
+        raise RecipeError(
+            f"the transfer {transfer!r} compares embeddings number by number: the student has {dim} dimensions, the "
+            f"teacher {teacher.name} {teacher.dim}. Give the student as many, or take {' or '.join(others)}."
+        )

@@ -1,0 +1,132 @@
+"""Shared objectives and constants.
+
+The plain objectives of Revisiting's table 2 and later standards, by the short names that model names begin with.
+
+What the papers' recipes share: backbones, preprocessing and augmentation, and the constants of a data set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from training.recipe import Augmentation, Backbone, Objective
+from zoo.data.preprocessing import Preprocessing
+from zoo.models.backbones.caffe import MEAN, STD
+
+DISTANCE = "distance-weighted"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An objective; loss_lr: the rate of what its loss learns; proxies: it learns a vector or more for each class."""
+
+    objective: Objective
+    loss_lr: float = 5e-4
+    proxies: bool = False
+
+
+def _row(loss: str, miner: str | None = None, lr: float = 5e-4, proxies: bool = False, **args: Any) -> Row:
+    return Row(Objective(loss, miner, args), lr, proxies)
+
+
+TABLE_2 = {
+    "angular": _row("angular"),
+    "arcface": _row("arcface", proxies=True),
+    "contrastive": _row("contrastive", DISTANCE),
+    "lifted": _row("lifted"),
+    "histogram": _row("histogram"),
+    "margin06": _row("margin", DISTANCE, beta=0.6, margin=0.2),
+    "margin": _row("margin", DISTANCE, beta=1.2, margin=0.2),
+    "ms": _row("multi-similarity", "multi-similarity", kept_only=True),
+    "npair": _row("n-pair"),
+    "proxynca": _row("proxy-nca", proxies=True),
+    "quadruplet": _row("quadruplet", DISTANCE),
+    "snr": _row("snr-triplet", DISTANCE),
+    "softtriple": _row("softtriple", proxies=True),
+    "softmax": _row("norm-softmax", lr=1e-5, proxies=True),
+    "triplet-r": _row("triplet", "random"),
+    "triplet-s": _row("triplet", "semihard"),
+    "triplet-h": _row("triplet", "softhard"),
+    "triplet-d": _row("triplet", DISTANCE),
+}
+"""Revisiting, table 2, above the line. Triplet (H) is its softhard mining. Multi-similarity's mean is over the anchors
+that keep pairs, as in the code that made the table; the paper does not say."""
+
+LATER = {
+    "circle": _row("circle"),
+    "cosface": _row("cosface", proxies=True),
+    "fastap": _row("fastap"),
+    "ntxent": _row("nt-xent"),
+    "pa": _row("proxy-anchor", proxies=True),
+    "recall": _row("recall-at-k"),
+    "snr-contrastive": _row("snr-contrastive"),
+    "supcon": _row("supcon"),
+}
+"""Losses that users expect beside those of Revisiting."""
+
+VOID = ("contrastive", "triplet-d", "snr")
+"""In these losses a triplet (a, p, p), as the paper has it, is a constant (contrastive: below the negative margin), so
+that only the published (a, a, p) regularises."""
+
+
+def regularised(name: str, probability: float) -> Row:
+    """A row of table 2 with rho: negatives exchanged for positives with this probability (section 5.1)."""
+    row = TABLE_2[name]
+    args: dict[str, Any] = {"probability": probability, "miner": row.objective.miner}
+    if name in VOID:
+        args["published"] = True
+    return replace(row, objective=replace(row.objective, miner="rho", miner_args=args))
+
+
+PAPER_DATASETS = ("cub", "cars", "sop")
+SMALL_DATASETS = ("glyphs", "omniglot", "cifar100")
+"""Those of the small twins, which start from random weights."""
+
+REVISITING = (
+    "Roth et al. 2020, Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, "
+    "arXiv:2002.08473"
+)
+SHARING = "Milbich, Roth et al. 2020, Sharing Matters for Generalization in Deep Metric Learning, arXiv:2004.05582"
+MIC = "Roth, Brattoli, Ommer 2019, MIC: Mining Interclass Characteristics for Improved Metric Learning, ICCV"
+DIVA = "Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning, arXiv:2004.13458"
+GROUP = "Elezi et al. 2020, The Group Loss for Deep Metric Learning, arXiv:1912.00385"
+REALITY = "Musgrave et al. 2020, A Metric Learning Reality Check, arXiv:2003.08505"
+
+_DENSENETS = ("d121", "d161", "d169", "d201")
+
+
+def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
+    """A pretrained backbone of the papers by its short name: r50, gn, ibn, d121, d161, d169 or d201."""
+    architectures = {"r50": "resnet50.tv_in1k", "gn": "googlenet", "ibn": "bn_inception"}
+    architectures |= {short: f"densenet{short[1:]}.tv_in1k" for short in _DENSENETS}
+    return Backbone(name, architectures[name], args, pretrained=True, freeze_norm=freeze_norm)
+
+
+def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessing:
+    """Short side to `resize`, central `crop`, normalised as the backbone's pretraining was."""
+    if name == "ibn":
+        return Preprocessing(resize, crop, "RGB", "bilinear", MEAN, STD)
+    if name == "gn":
+        return Preprocessing(resize, crop, "RGB", "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return Preprocessing(resize, crop, "RGB", "bilinear")
+
+
+def resized_crop(area: tuple[float, float] = (0.08, 1.0)) -> Augmentation:
+    """Random resized crop and mirror image."""
+    return Augmentation(flip=0.5, crop="resized", area=area, oversample=1)
+
+
+def random_window(crop: int = 224, resize: int = 256) -> Augmentation:
+    """Short side to `resize`, a random square of `crop` anywhere, mirror image."""
+    return Augmentation(flip=0.5, crop="window", window=crop / resize, oversample=1)
+
+
+def squeezed_window(crop: int = 224, resize: int = 256) -> Augmentation:
+    """Both sides to `resize`, a random square of `crop` anywhere, mirror image."""
+    return Augmentation(flip=0.5, crop="squeezed", window=crop / resize, oversample=1)
+
+
+def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
+    """The constant of a data set, in the order in which the papers' tables have them."""
+    return {"cub": cub, "cars": cars, "sop": sop}[dataset]
