@@ -32,10 +32,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from tqdm.auto import tqdm
 
+from training.api import provenance
+from training.functional import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 from training.losses.contrastive import Contrastive
 from training.miners.rho import Rho
-from training.output import provenance
-from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
 from zoo.console import print_table
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation import retrieval_metrics

@@ -106,8 +106,8 @@ WITHOUT_TORCH = (
     "zoo.models.onnx_runtime, zoo.models.verify, zoo.models.golden, zoo.data.glyphs, zoo.data.omniglot, zoo.data.folder",
     "serving.gallery, serving.service, serving.app, serving.client",
     "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-    "zoo.cli.train, zoo.cli.studies, zoo.cli.export, zoo.features",
-    "training.distilling.pictures",
+    "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.feature_file",
+    "training.distill",
     "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
     "zoo.hub.download.model_page",
 )

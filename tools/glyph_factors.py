@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from training.decorrelation import Decorrelation
+from training.functional import Decorrelation
 from training.studies.compare import SEEDED
 from training.studies.runner import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired, summary

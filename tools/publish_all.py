@@ -27,9 +27,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from training.overrides import override
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
-from training.settings import override
 from zoo import paths
 from zoo.console import print_json, print_table
 from zoo.data import cifar100, retrieval_sets

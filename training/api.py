@@ -1,46 +1,284 @@
-"""Train by name: from recipe and settings to a model folder in the local zoo."""
+"""Train by name into a model folder.
+
+Which recipe of the papers a run follows, and in what it departs from it: recorded with the model.
+
+From a trained network to a model folder: card, weights, recipe, log, golden images.
+
+Ensembles by concatenation: one model folder made of several trained ones, without further training.
+
+Train by name: from recipe and settings to a model folder in the local zoo.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import platform
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 import zoo
 from training import data as training_data
+from training import frozen
+from training.build import create_sampler
 from training.data import TrainingData
-from training.ensembles import concatenate
-from training.frozen import data as frozen_data
-from training.frozen.data import Samples
-from training.loop import Trained, fit
-from training.memory_allocation import keep_freed_memory
-from training.origin import UNKNOWN, origin_facts
-from training.output import write_model_folder
-from training.processes import Processes, connect
+from training.distributed import Processes, connect, keep_freed_memory
+from training.frozen import Samples
+from training.logging import check_trackers, create_trackers
 from training.recipe import Ensemble, Recipe
-from training.run import Place
+from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
-from training.samplers.create import create_sampler
-from training.trackers import check_trackers, create_trackers
+from training.trainer import Place, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.evaluation.split import split_for
+from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.card import Card, read_card
+from zoo.models.folder import check_files
+from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find
+from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.results import Evaluation, add_result
-from zoo.models.torch_runtime import choose_device
+from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import threads
+
+IDENTITY = ("name", "method", "seed", "sources")
+"""What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
+
+
+UNKNOWN: dict[str, Any] = {"origin": None, "settings": {}}
+"""Of a model that follows no recipe, whatever its name."""
+
+
+def origin_facts(recipe: Recipe | Ensemble, name: str | None = None) -> dict[str, Any]:
+    """For recipe.json: `origin`, a name of `RECIPES`, and `settings`, what the recipe has otherwise.
+
+    name: of the recipe that it was made of (default: its own). None and {} for what is made of no recipe and for heads
+    on kept features, whose trunk is another model's.
+    """
+    name = recipe.name if name is None else name
+    if name not in RECIPES or (isinstance(recipe, Recipe) and recipe.data.features):
+        return UNKNOWN
+    return {"origin": name, "settings": changes(recipe, standard_recipe(name))}
+
+
+def changes(recipe: Recipe | Ensemble, standard: Recipe | Ensemble) -> dict[str, Any]:
+    """Setting -> value, as `--set` takes them, where `recipe` says otherwise than `standard`.
+
+    Of an ensemble what all members have in common is named once, the rest with the member's number.
+    """
+    if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
+        return dict(_differences(recipe.to_json(), standard.to_json()))
+    ours, theirs = (made.members if isinstance(made, Ensemble) else (made,) for made in (recipe, standard))
+    if len(ours) != len(theirs):
+        return {"members": len(ours)}
+    found = [changes(a, b) for a, b in zip(ours, theirs, strict=True)]
+    common = {key: value for key, value in found[0].items() if all(f.get(key, ...) == value for f in found)}
+    own = {f"members.{i}.{key}": v for i, each in enumerate(found) for key, v in each.items() if key not in common}
+    return {**common, **own}
+
+
+def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in new.items():
+        before = old.get(key, ...)
+        if value == before or (not prefix and key in IDENTITY):
+            continue
+        if isinstance(value, dict) and isinstance(before, dict) and before.keys() <= value.keys():
+            yield from _differences(value, before, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
+
+
+def write_model_folder(
+    folder: Path,
+    recipe: Recipe,
+    network: Network,
+    log: list[dict[str, Any]],
+    facts: dict[str, Any],
+    golden: list[Any],
+    base: Card | None = None,
+    teacher: Card | None = None,
+) -> Card:
+    """Write the model folder whole, in place of an older one of that name; its card.
+
+    base: the model whose weights it started from, teacher: the one whose embeddings it learnt; they give the licence
+    and their sources.
+    """
+    with atomic_folder(folder) as temporary:
+        card = _after(_taught(recipe_card(recipe, network), teacher), base)
+        weights = save_network(network, card, temporary)
+        card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
+        card.write(temporary)
+        record = {"model": card.identity, "recipe": recipe.to_json(), **facts, **provenance()}
+        write_json(temporary / "recipe.json", record)
+        write_bytes(temporary / "log.jsonl", "".join(json.dumps(record) + "\n" for record in log).encode())
+        run, _ = open_model(temporary, card, device="cpu")
+        write_golden(temporary, card, golden, run)
+    return card
+
+
+def recipe_card(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
+    return Card(
+        name=recipe.name,
+        method=recipe.method,
+        backbone=recipe.backbone.name,
+        dataset=recipe.data.dataset,
+        architecture=recipe.backbone.architecture,
+        architecture_args=dict(recipe.backbone.args),
+        dim=recipe.dim or feature_count(network.trunk),
+        preprocessing=recipe.preprocessing,
+        heads=recipe.heads,
+        files=files or {},
+        sources=recipe.sources,
+    )
+
+
+def _after(card: Card, base: Card | None) -> Card:
+    if base is None:
+        return card
+    described = " ".join(filter(None, (f"Trained from {base.name}.", card.description)))
+    return dataclasses.replace(_under(card, base), description=described)
+
+
+def _taught(card: Card, teacher: Card | None) -> Card:
+    if teacher is None:
+        return card
+    learnt = f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]})."
+    return dataclasses.replace(_under(card, teacher), description=learnt)
+
+
+def _under(card: Card, other: Card) -> Card:
+    """The card with the licence and the sources of what it was made from; two licences hold both."""
+    own = Card.licence  # of a network that began with random weights
+    licence = other.licence if card.licence in (own, other.licence) else f"{other.licence} AND {card.licence}"
+    return dataclasses.replace(card, licence=licence, sources=tuple(dict.fromkeys((*other.sources, *card.sources))))
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, commit and hardware: what one must know to make the same again."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}},
+        "commit": _commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)),
+            "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, marked where files differ from it; None for an installed package."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = UNKNOWN) -> Card:
+    """Write the model folder `out` whose embedding is the members' unit embeddings, joined and normalised; its card.
+
+    Weights are copied. All members must preprocess images alike, for the ensemble does so once. origin: which recipe is
+    of this ensemble, for recipe.json. Raises `UsageError` for members that cannot be joined, `ModelFolderError` for one
+    that is damaged, and `CardError` for a bad name.
+    """
+    cards = [read_card(folder) for folder in folders]
+    check_members(cards, folders, out)
+    card = ensemble_card(cards, name)
+    for folder, member in zip(folders, cards, strict=True):
+        check_files(folder, member)
+    trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
+    for place, folder, member in zip(cast(nn.ModuleList, trunk.members), folders, cards, strict=True):
+        place.load_state_dict(load_network(member, folder).state_dict())
+    images, _ = read_golden(folders[0])
+    with atomic_folder(out) as temporary:
+        weights = save_network(Network(trunk, nn.ModuleDict()), card, temporary)
+        card = dataclasses.replace(card, files={file: sha256_of(temporary / file) for file in weights})
+        card.write(temporary)
+        made_of = [member.identity for member in cards]
+        write_json(temporary / "recipe.json", {"model": card.identity, **origin, "ensemble": made_of, **provenance()})
+        write_golden(temporary, card, images, open_model(temporary, card, device="cpu")[0])
+    return card
+
+
+def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> None:
+    """Raise `UsageError` unless these models can be joined into a folder `out`."""
+    if len(cards) < 2:
+        raise UsageError(f"an ensemble needs at least two models, not {len(cards)}.")
+    if out.resolve() in {folder.resolve() for folder in folders}:
+        raise UsageError(f"the ensemble would take the place of its member {out.name}; give it another name.")
+    first = cards[0]
+    for card in cards[1:]:
+        ours, theirs = (dataclasses.asdict(c.preprocessing) for c in (first, card))
+        if differing := [key for key in ours if ours[key] != theirs[key]]:
+            found = ", ".join(f"{key} {ours[key]} and {theirs[key]}" for key in differing)
+            raise UsageError(
+                f"{first.name} and {card.name} preprocess images differently ({found}). The members of an ensemble "
+                "share one preprocessing; train one of them again with the other's."
+            )
+
+
+def ensemble_card(cards: Sequence[Card], name: str) -> Card:
+    """The ensemble's card, without its files. What members differ in is named for all of them, joined with +."""
+    members = [_member(card) for card in cards]
+    return Card(
+        name=name,
+        method="ensemble",
+        backbone=_joined(card.backbone for card in cards),
+        dataset=_joined(card.dataset for card in cards),
+        architecture="ensemble",
+        architecture_args={"members": members},
+        dim=sum(card.dim for card in cards),
+        preprocessing=cards[0].preprocessing,
+        licence=_joined(card.licence for card in cards),
+        sources=tuple(dict.fromkeys(source for card in cards for source in card.sources)),
+        description=f"Concatenation of {', '.join(card.name for card in cards)}.",
+    )
+
+
+def _member(card: Card) -> dict[str, Any]:
+    return {
+        "architecture": card.architecture,
+        "args": dict(card.architecture_args),
+        "heads": [dataclasses.asdict(head) for head in card.heads],
+    }
+
+
+def _joined(words: Any) -> str:
+    return "+".join(dict.fromkeys(words))
 
 
 @dataclass(frozen=True)
@@ -166,7 +404,7 @@ class TrainingSetup:
             RecipeError: if the classes cannot give the recipe's batches; before any image is read.
         """
         if recipe.data.features:
-            features = frozen_data.load(recipe)
+            features = frozen.load(recipe)
             return features, create_sampler(recipe, features.labels)
         key = training_data.image_key(recipe)
         if key in self.decoded:

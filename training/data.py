@@ -1,12 +1,19 @@
-"""A recipe's images, decoded: squares to train on, preprocessed pixels of the classes held out for validation."""
+"""Training images and labels.
+
+A recipe's images, decoded: squares to train on, preprocessed pixels of the classes held out for validation.
+
+The next batches' images are gathered in a thread while the present one is trained on.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -151,3 +158,24 @@ def golden_images(dataset: Dataset, rows: np.ndarray, count: int = 4) -> list[np
 
     chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
     return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in chosen]
+
+
+Draw = TypeVar("Draw")
+Images = TypeVar("Images")
+
+
+def prefetch(draws: Iterator[Draw], fetch: Callable[[Draw], Images], ahead: int) -> Iterator[tuple[Draw, Images]]:
+    """Each draw with what `fetch` makes of it, in order, `ahead` of them begun before they are asked for.
+
+    With `ahead` 0 a draw is made only when it is asked for, as samplers need that follow the training.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
+        waiting: deque[tuple[Draw, Future[Images]]] = deque()
+        for draw in draws:
+            waiting.append((draw, thread.submit(fetch, draw)))
+            if len(waiting) > ahead:
+                first, images = waiting.popleft()
+                yield first, images.result()
+        while waiting:
+            first, images = waiting.popleft()
+            yield first, images.result()

@@ -25,6 +25,7 @@ from pytorch_metric_learning import distances, miners, regularizers
 from pytorch_metric_learning import losses as pml
 from torch import Tensor, nn
 
+from training.distributed import keep_freed_memory
 from training.losses import LOSSES
 from training.losses.angular import Angular
 from training.losses.arcface import ArcFace
@@ -45,9 +46,8 @@ from training.losses.snr import SNRContrastive, SNRTriplet
 from training.losses.softtriple import SoftTriple
 from training.losses.supcon import SupCon
 from training.losses.triplet import Triplet
-from training.memory_allocation import keep_freed_memory
 from training.miners import MINERS
-from training.tables import make
+from training.registry import make
 
 Miner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 CLASSES, SOP = 100, 11318

@@ -25,9 +25,9 @@ from training.data import TrainingData
 from training.miners import create_miner
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.run import Place, Trainer
+from training.registry import make
 from training.samplers import SAMPLERS
-from training.tables import make
+from training.trainer import Place, Trainer
 
 THEIRS: dict[str, Callable[[], Any] | None] = {
     "random": None,

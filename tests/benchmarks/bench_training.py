@@ -22,12 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.data import TrainingData
-from training.prefetch import prefetch
+from training.build import create_sampler
+from training.data import TrainingData, prefetch
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.run import Place, Trainer
-from training.samplers.create import create_sampler
+from training.trainer import Place, Trainer
 from zoo.models.network import create_trunk
 
 PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update")

@@ -28,8 +28,8 @@ from examples.toy_embeddings import (
     train,
     unrolled,
 )
+from training.functional import Pairs, to_pairs
 from training.miners.rho import Rho
-from training.tuples import Pairs, to_pairs
 from zoo.errors import RecipeError
 
 Y = torch.tensor([0, 1, 0, 2, 1, 0, 2])

@@ -12,7 +12,7 @@ import zoo
 from exports.export import Exporter
 from tests.exports.toys import make_toy, picture
 from tests.models import CARD
-from training.ensembles import concatenate
+from training.api import concatenate
 from zoo.models.onnx_runtime import FILES
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify

@@ -20,14 +20,12 @@ import zoo
 from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
-from training.frozen.extract import Model, extract
-from training.frozen.views import Views
-from training.loop import fit
+from training.features import Model, Views, extract
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Place
+from training.trainer import Place, fit
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.kmeans import k_means

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from tests.training.toys import CPU, noise, recipe
-from training.loop import fit
 from training.recipe import Augmentation, Batch, Schedule
+from training.trainer import fit
 
 EPOCHS = 8
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 import zoo
 from tests.training.toys import recipe
-from training import api, loop, recipes
-from training.processes import Processes
+from training import api, recipes, trainer
+from training.distributed import Processes
 from training.recipe import Data, Ensemble, Recipe, Schedule
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
@@ -84,7 +84,7 @@ def test_the_sampler_is_built_once_and_before_images_are_decoded(
         return create(*arguments)
 
     monkeypatch.setattr(api, "create_sampler", created)
-    monkeypatch.setattr(loop, "create_sampler", created)
+    monkeypatch.setattr(trainer, "create_sampler", created)
     monkeypatch.setattr(api.training_data, "prepare", lambda *arguments: steps.append("data") or prepare(*arguments))
     api.train(on_folder(), pictures, progress=False, evaluate=False)
     assert steps == ["sampler", "data"]

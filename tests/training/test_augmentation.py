@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.augmentation import augment, draw_changes
+from training.augment import augment, draw_changes
 from training.recipe import Augmentation
 
 

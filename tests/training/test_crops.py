@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torchvision.transforms import RandomResizedCrop
 
-from training.augmentation import augment, draw_changes
-from training.crops import crop_boxes
+from training.augment import augment, crop_boxes, draw_changes
 from training.recipe import Augmentation
 
 

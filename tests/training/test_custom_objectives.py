@@ -12,11 +12,11 @@ import pytest
 import zoo
 from tests.training.toys import noise
 from training import api
-from training.origin import origin_facts
+from training.api import origin_facts
+from training.overrides import resolve, with_custom_name
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES
 from training.recipes.small import WU_2017
-from training.resolving import resolve, with_custom_name
 from zoo.cli.main import main
 from zoo.hub.push import prepare
 

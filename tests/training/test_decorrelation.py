@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from training.decorrelation import Decorrelation, reverse_gradient
+from training.functional import Decorrelation, reverse_gradient
 from zoo.errors import RecipeError
 
 

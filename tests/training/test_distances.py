@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.distances import distances, pair_distances, products, triplet_distances
-from training.tuples import positive_mask, positive_pairs
+from training.functional import distances, pair_distances, positive_mask, positive_pairs, products, triplet_distances
 
 ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 FIRST, SECOND = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 2, 4, 0])

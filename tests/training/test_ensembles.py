@@ -13,7 +13,7 @@ import torch
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model
-from training.ensembles import concatenate
+from training.api import concatenate
 from zoo import paths
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.frozen_norm import freeze_norm
+from training.optim import freeze_norm
 from zoo.errors import RecipeError
 from zoo.models.backbones import register
 

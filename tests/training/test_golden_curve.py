@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.toys import CPU, noise, recipe
-from training.loop import fit
 from training.recipe import Objective, Optimizer, Schedule
+from training.trainer import fit
 
 GOLDEN = Path(__file__).with_name("golden_curve.json")
 RUNS = {

@@ -17,13 +17,13 @@ import zoo
 from tests import children
 from tests.training import one_run
 from tests.training.toys import CPU, SMALL
-from training import api, data, state
+from training import api, checkpoint, data
 from training.data import held_out_classes
-from training.log import Log
-from training.loop import exclusive, fit
-from training.optimizers import learning_rate_factor
+from training.logging import Log
+from training.optim import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
+from training.trainer import exclusive, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, TrainingError
 
@@ -92,14 +92,14 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 ) -> None:
     recipe = toy(batch=batch)
     whole = fit(recipe, small_glyphs, tmp_path / "whole", CPU, progress=False)
-    saved = state.save
+    saved = checkpoint.save
 
     def stop_after_two(value: dict[str, Any], path: Path) -> None:
         if value["epoch"] == 3:
             raise KeyboardInterrupt  # the log has epoch 3 already, the checkpoint does not
         saved(value, path)
 
-    monkeypatch.setattr(state, "save", stop_after_two)
+    monkeypatch.setattr(checkpoint, "save", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
         fit(recipe, small_glyphs, tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
@@ -216,8 +216,8 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, small_glyphs: data.Traini
 
 def test_state_round_trip(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, {"x": torch.arange(3)}], 7: {"t": torch.ones(2, 2)}, "s": "text"}
-    state.save(value, tmp_path / "s.safetensors")
-    loaded = state.load(tmp_path / "s.safetensors")
+    checkpoint.save(value, tmp_path / "s.safetensors")
+    loaded = checkpoint.load(tmp_path / "s.safetensors")
     assert loaded["a"][:3] == [1, 2.5, None]
     assert torch.equal(loaded["a"][3]["x"], torch.arange(3))
     assert torch.equal(loaded[7]["t"], torch.ones(2, 2))

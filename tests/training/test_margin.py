@@ -9,8 +9,8 @@ from pytorch_metric_learning import losses as pml_losses
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from training.functional import Triplets
 from training.losses.margin import Margin
-from training.tuples import Triplets
 
 
 def batch(seed: int, labels: list[int], dim: int = 5) -> tuple[Tensor, Tensor]:

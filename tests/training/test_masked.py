@@ -7,29 +7,29 @@ import math
 import pytest
 import torch
 
-from training import masked
+from training import functional
 
 VALUES = torch.tensor([[1.0, 700.0, -3.0], [800.0, 799.0, 0.0], [5.0, 6.0, 7.0]], dtype=torch.float64)
 MASK = torch.tensor([[True, False, True], [True, True, False], [False, False, False]])
 
 
 def test_logsumexp() -> None:
-    assert masked.logsumexp(VALUES, MASK).tolist() == [
+    assert functional.logsumexp(VALUES, MASK).tolist() == [
         pytest.approx(math.log(math.exp(1) + math.exp(-3))),
         pytest.approx(800 + math.log(1 + math.exp(-1))),
         -math.inf,
     ]
-    assert torch.equal(masked.logsumexp(VALUES, MASK, dim=0), masked.logsumexp(VALUES.T, MASK.T))
-    assert masked.logsumexp(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [-math.inf] * 2
+    assert torch.equal(functional.logsumexp(VALUES, MASK, dim=0), functional.logsumexp(VALUES.T, MASK.T))
+    assert functional.logsumexp(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [-math.inf] * 2
 
 
 def test_logsumexp_gradient() -> None:
     values = VALUES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda v: masked.logsumexp(v, MASK)[:2], values)
-    (gradient,) = torch.autograd.grad(torch.nn.functional.softplus(masked.logsumexp(values, MASK)).sum(), values)
+    assert torch.autograd.gradcheck(lambda v: functional.logsumexp(v, MASK)[:2], values)
+    (gradient,) = torch.autograd.grad(torch.nn.functional.softplus(functional.logsumexp(values, MASK)).sum(), values)
     assert (gradient[~MASK] == 0).all()
 
 
 def test_mean() -> None:
-    assert masked.mean(torch.tensor([1.0, torch.inf, 3.0]), torch.tensor([True, False, True])).item() == 2
-    assert masked.mean(torch.ones(2), torch.zeros(2, dtype=torch.bool)).item() == 0
+    assert functional.mean(torch.tensor([1.0, torch.inf, 3.0]), torch.tensor([True, False, True])).item() == 2
+    assert functional.mean(torch.ones(2), torch.zeros(2, dtype=torch.bool)).item() == 0

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training import state
+from training import checkpoint
 from training.data import TrainingData
-from training.loop import CHECKPOINT, fit
-from training.memory import embed_features, observe
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Place, Trainer, embed
+from training.trainer import CHECKPOINT, Place, Trainer, embed, embed_features, fit, observe
 
 CPU = Place(torch.device("cpu"))
 
@@ -47,7 +45,7 @@ def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
 def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> None:
     data = noise()
     fit(recipe(), data, tmp_path, CPU, progress=False)
-    saved = state.load(tmp_path / CHECKPOINT)["memory"].numpy()
+    saved = checkpoint.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
     run = Trainer(recipe(), data, 4, CPU)
     first = embed_features(run, observe(run))

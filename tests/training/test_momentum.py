@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.momentum import Momentum
+from training.clustering import Momentum
 from zoo.errors import RecipeError
 
 

@@ -13,11 +13,10 @@ import pytest
 import zoo
 from tests.training.toys import noise
 from training import api
-from training.ensembles import concatenate
-from training.origin import changes, origin_facts
+from training.api import changes, concatenate, origin_facts
+from training.overrides import resolve
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.resolving import resolve
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 from zoo.models.card import read_card, read_origin

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests import children
 from tests.training import two_processes
 from tests.training.toys import recipe
-from training.processes import Processes
+from training.distributed import Processes
 from zoo.errors import RecipeError
 
 

@@ -7,13 +7,13 @@ import io
 import pytest
 import torch
 
-from training import progress
-from training.progress import Progress
+from training import logging
+from training.logging import Progress
 
 
 def test_it_tells_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 2.0, 5.0])
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(logging.time, "perf_counter", lambda: next(now))
     told = io.StringIO()
     monkeypatch.setattr("sys.stderr", told)
     with Progress("toy", total=30, done=10, batch_size=8) as bar:

@@ -9,14 +9,13 @@ import timm
 import torch
 
 from tests.training.methods.batches import FEATURES, method
+from training.build import create_sampler
 from training.data import TrainingData
 from training.methods.base import Method
+from training.overrides import override, resolve
 from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, catalogue
-from training.resolving import resolve
-from training.run import Place, Trainer
-from training.samplers.create import create_sampler
-from training.settings import override
+from training.trainer import Place, Trainer
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
 from zoo.models.card import Head

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.refinement import consistency, correlations, refine, refine_logs, similarities
+from training.functional import consistency, correlations, refine, refine_logs, similarities
 
 # Two anchors of different classes, and a sample that is four times as similar to the first.
 W = torch.tensor([[0, 0.8, 0], [0.8, 0, 0.2], [0, 0.2, 0]], dtype=torch.float64)

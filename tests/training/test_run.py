@@ -19,14 +19,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.training.toys import CPU, SMALL, noise, recipe
-from training import api, state
-from training.log import Log
-from training.loop import CHECKPOINT, fit
-from training.prefetch import prefetch
+from training import api, checkpoint
+from training.build import create_sampler
+from training.data import prefetch
+from training.logging import Log, create_trackers
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
-from training.run import Place, Trainer
-from training.samplers.create import create_sampler
-from training.trackers import create_trackers
+from training.trainer import CHECKPOINT, Place, Trainer, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 from zoo.models.card import Head
@@ -119,7 +117,7 @@ def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = recipe(schedule=Schedule(2, 3))
-    written = state.save
+    written = checkpoint.save
     small = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def second_finds_no_room(value: dict[str, object], path: Path) -> None:
@@ -131,11 +129,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, small)
 
-    monkeypatch.setattr(state, "save", second_finds_no_room)
+    monkeypatch.setattr(checkpoint, "save", second_finds_no_room)
     with pytest.raises(TrainingError, match=r"checkpoint of epoch 2 cannot be written .*That of the epoch before is"):
         fit(how, noise(), tmp_path, CPU, progress=False)
     monkeypatch.undo()
-    assert state.load(tmp_path / CHECKPOINT)["epoch"] == 1
+    assert checkpoint.load(tmp_path / CHECKPOINT)["epoch"] == 1
     assert not list(tmp_path.glob(".*"))
     assert fit(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
 
@@ -238,7 +236,7 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("able", [True, False])
 def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.run.has_bf16", lambda device: able)
+    monkeypatch.setattr("training.trainer.has_bf16", lambda device: able)
     how = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
     for precision in ("fp32", "bf16"):

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.distances import with_transpose
-from training.hinges import contrast
-from training.snr_contrast import snr_contrast
+from training.functional import contrast, snr_contrast, with_transpose
 
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2])
 

@@ -11,7 +11,7 @@ import torch
 from training.data import TrainingData
 from training.recipe import Augmentation, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.run import Place
+from training.trainer import Place
 
 CPU = Place(torch.device("cpu"))
 SMALL = Backbone("conv4", "conv4", {"widths": [8, 8, 12, 16], "last_pool": False})

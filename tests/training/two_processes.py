@@ -15,10 +15,9 @@ from torch.optim.optimizer import Optimizer as TorchOptimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.training.toys import SMALL, noise, recipe
-from training.loop import fit
-from training.processes import connect
+from training.distributed import connect
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
-from training.run import Place, Trainer
+from training.trainer import Place, Trainer, fit
 from zoo.models.card import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")

@@ -15,8 +15,7 @@ from tests.zoo.test_comparison import RECIPE, SCORE, Tags, model, table_of
 from training.studies import papers
 from training.studies.compare import compare, find_runs
 from training.studies.compare_page import FORMATS
-from training.studies.plan import RunSchedule, write_plan
-from training.studies.results import RESULTS
+from training.studies.plan import RESULTS, RunSchedule, write_plan
 from training.studies.runner import run_all, workplace
 from training.studies.study import Arm
 from zoo.cli.main import main

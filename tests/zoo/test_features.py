@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.models import CARD
+from training.feature_file import About, Subject, read_features, writing_features
 from zoo.errors import UsageError
-from zoo.features import About, Subject, read_features, writing_features
 
 ABOUT = About("toy", CARD.fingerprint, "noise", "train", {"crop": 20}, {"flip": 0.5}, 3, "2020-01-01", {"numpy": "2"})
 DRAW = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import zoo
-from training.origin import changes
+from training.api import changes
 from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models.card import Head, read_card

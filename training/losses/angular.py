@@ -7,8 +7,7 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.batches import check_batch
-from training.distances import mean_norm
+from training.functional import check_batch, mean_norm
 from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.tuples import negative_mask, positive_mask
+from training import functional
+from training.functional import check_batch, negative_mask, positive_mask, products
 
 
 class Circle(nn.Module):
@@ -30,5 +28,5 @@ class Circle(nn.Module):
         still = cosines.detach()
         pull = -self.gamma * relu(1 + self.margin - still) * (cosines - 1 + self.margin)
         push = self.gamma * relu(still + self.margin) * (cosines - self.margin)
-        terms = softplus(masked.logsumexp(pull, positive) + masked.logsumexp(push, negative))
-        return masked.mean(terms, positive.any(1) & negative.any(1))
+        terms = softplus(functional.logsumexp(pull, positive) + functional.logsumexp(push, negative))
+        return functional.mean(terms, positive.any(1) & negative.any(1))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.batches import check_batch
-from training.distances import distances, pair_distances
-from training.hinges import contrast, hinges
-from training.tuples import Pairs, Triplets, to_pairs
+from training.functional import Pairs, Triplets, check_batch, contrast, distances, hinges, pair_distances, to_pairs
 
 
 class Contrastive(nn.Module):

@@ -8,12 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
+from training import functional
+from training.functional import check_batch, negative_mask, positive_mask, prefer, products
 from training.miners.distance_weighted import log_density
-from training.miners.drawing import prefer
-from training.tuples import negative_mask, positive_mask
 from zoo.errors import RecipeError
 
 
@@ -70,13 +67,13 @@ class DaNCE(nn.Module):
     def _pushed(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
         """[b]: log of the sum over the negatives; -inf without any."""
         weights = self.weights(cosines.detach(), negative, dim) if self.weighted else 1.0
-        return masked.logsumexp(cosines * weights / self.temperature, negative)
+        return functional.logsumexp(cosines * weights / self.temperature, negative)
 
     def _mean(self, pushed: Tensor, positive: Tensor) -> Tensor:
         terms = pushed - positive / self.temperature
         if self.published:
             return softplus(terms).sum() / max(1, len(terms))
-        return masked.mean(terms, pushed != -torch.inf)
+        return functional.mean(terms, pushed != -torch.inf)
 
     def weights(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
         """w of cosines [b, m] of unit embeddings in `dim` dimensions; 0 where `negative`, bool [b, m], is false."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.histograms import pair_kinds, soft_histograms
+from training import functional
+from training.functional import check_batch, pair_kinds, products, soft_histograms
 
 
 class FastAP(nn.Module):
@@ -31,4 +29,4 @@ class FastAP(nn.Module):
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
         relatives = (kinds == 0).sum(1)
         precision = (positive * positive.cumsum(1) / nearer).sum(1) / relatives.clamp(min=1)
-        return masked.mean(1 - precision, relatives > 0)
+        return functional.mean(1 - precision, relatives > 0)

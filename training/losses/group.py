@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, linear, one_hot
 
-from training.batches import check_batch
-from training.refinement import refine_logs, similarities
-from training.tuples import positive_mask
+from training.functional import check_batch, positive_mask, refine_logs, similarities
 from zoo.errors import RecipeError
 
 SIMILARITIES, CRITERIA = ("clamp", "shift"), ("cross-entropy", "kl")
@@ -22,7 +20,7 @@ class GroupLoss(nn.Module):
     -log x_iy over the samples that are no anchors. A class always keeps one sample that is no anchor.
 
     temperature: that of the published code, 24 on CUB (CARS 79, SOP 54); anchors: 2 on CUB and SOP (CARS 3). similarity
-    and zero_diagonal: see `training.refinement.similarities`. steps: the paper gives no number; 5 is the default of the
+    and zero_diagonal: see `training.functional.similarities`. steps: the paper gives no number; 5 is the default of the
     published refinement.
 
     published: what the published training does: one step, the diagonal of W kept, the mean over all samples (anchors

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.batches import check_batch
-from training.distances import products
-from training.histograms import pair_kinds, soft_histograms
+from training.functional import check_batch, pair_kinds, products, soft_histograms
 
 
 class Histogram(nn.Module):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from training import masked
-from training.batches import check_batch
-from training.distances import distances, mean_norm
-from training.tuples import negative_mask, positive_mask
+from training import functional
+from training.functional import check_batch, distances, mean_norm, negative_mask, positive_mask
 
 
 class Lifted(nn.Module):
@@ -30,7 +28,7 @@ class Lifted(nn.Module):
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)
         every = distances(embeddings)
-        pulled = masked.logsumexp(every, positive)
-        pushed = masked.logsumexp(self.margin - every, negative)
-        lifted = masked.mean(relu(pulled + pushed), positive.any(1) & negative.any(1))
+        pulled = functional.logsumexp(every, positive)
+        pushed = functional.logsumexp(self.margin - every, negative)
+        lifted = functional.mean(relu(pulled + pushed), positive.any(1) & negative.any(1))
         return lifted + self.nu * mean_norm(embeddings, self.squared_norm)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.batches import check_batch
-from training.distances import distances, triplet_distances
-from training.hinges import hinges
-from training.tuples import Triplets, negative_mask, only_triplets, positive_mask
+from training.functional import (
+    Triplets,
+    check_batch,
+    distances,
+    hinges,
+    negative_mask,
+    only_triplets,
+    positive_mask,
+    triplet_distances,
+)
 
 
 class Margin(nn.Module):

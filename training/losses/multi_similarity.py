@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.tuples import Pairs, Triplets, negative_mask, positive_mask, to_pairs
+from training import functional
+from training.functional import Pairs, Triplets, check_batch, negative_mask, positive_mask, products, to_pairs
 
 
 class MultiSimilarity(nn.Module):
@@ -31,10 +29,10 @@ class MultiSimilarity(nn.Module):
         check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)
         cosines = products(embeddings)
-        pulled = masked.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
-        pushed = masked.logsumexp(self.beta * cosines, negative) - self.beta * self.base
+        pulled = functional.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
+        pushed = functional.logsumexp(self.beta * cosines, negative) - self.beta * self.base
         terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta
-        return masked.mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
+        return functional.mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
 
 
 def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:

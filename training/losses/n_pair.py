@@ -8,10 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from training import masked
-from training.batches import check_batch
-from training.distances import mean_norm
-from training.tuples import positive_mask
+from training import functional
+from training.functional import check_batch, mean_norm, positive_mask
 
 
 class NPair(nn.Module):
@@ -78,4 +76,4 @@ def n_pair(embeddings: Tensor, pairs: NPairs) -> Tensor:
 
 def log_one_plus(logits: Tensor, negative: Tensor) -> Tensor:
     """Mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
-    return softplus(masked.logsumexp(logits, negative)).sum() / max(1, len(logits))
+    return softplus(functional.logsumexp(logits, negative)).sum() / max(1, len(logits))

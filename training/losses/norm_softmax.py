@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from training.batches import check_batch
+from training.functional import check_batch
 from training.losses.proxies import class_vectors
 
 

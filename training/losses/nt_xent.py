@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.tuples import negative_mask, positive_mask
+from training import functional
+from training.functional import check_batch, negative_mask, positive_mask, products
 
 
 class NTXent(nn.Module):
@@ -27,5 +25,5 @@ class NTXent(nn.Module):
         check_batch(embeddings, labels)
         logits = products(embeddings) / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
-        pushed = masked.logsumexp(logits, negative_mask(labels))
+        pushed = functional.logsumexp(logits, negative_mask(labels))
         return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from training.batches import check_batch
+from training.functional import check_batch
 from training.losses.proxies import own_cosines, shift_own
 
 

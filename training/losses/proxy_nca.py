@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from training.batches import check_batch
+from training.functional import check_batch
 from training.losses.proxies import own_cosines, shift_own
 from zoo.errors import RecipeError
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.batches import check_batch
-from training.distances import pair_distances
-from training.hinges import hinges
-from training.tuples import Quadruplets, Triplets, positive_mask
+from training.functional import Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
 
 
 class Quadruplet(nn.Module):

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.tuples import positive_mask
+from training import functional
+from training.functional import check_batch, positive_mask, products
 from zoo.errors import RecipeError
 
 CHUNK = 2**20
@@ -56,7 +54,7 @@ class RecallAtK(nn.Module):
         found = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
         relatives = positive.sum(1)
         recall = torch.minimum(found, self.k) / torch.minimum(relatives[:, None], self.k).clamp(min=1)
-        return masked.mean(1 - recall.mean(1), relatives > 0)
+        return functional.mean(1 - recall.mean(1), relatives > 0)
 
 
 class SmoothRanks(torch.autograd.Function):

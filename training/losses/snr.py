@@ -9,11 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from training.batches import check_batch
-from training.distances import with_transpose
-from training.hinges import hinges, triplet_hinges
-from training.snr_contrast import inverse_power, snr_contrast
-from training.tuples import Pairs, Triplets, only_triplets, to_pairs
+from training.functional import (
+    Pairs,
+    Triplets,
+    check_batch,
+    hinges,
+    inverse_power,
+    only_triplets,
+    snr_contrast,
+    to_pairs,
+    triplet_hinges,
+    with_transpose,
+)
 
 
 class SNRTriplet(nn.Module):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training import masked
-from training.batches import check_batch
-from training.distances import products
-from training.tuples import positive_mask
+from training import functional
+from training.functional import check_batch, positive_mask, products
 
 
 class SupCon(nn.Module):
@@ -29,4 +27,4 @@ class SupCon(nn.Module):
         logits = products(embeddings) / self.temperature
         positives = positive.sum(1)
         own = (logits * positive).sum(1) / positives.clamp(min=1)
-        return masked.mean(masked.logsumexp(logits, others) - own, positives > 0)
+        return functional.mean(functional.logsumexp(logits, others) - own, positives > 0)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.batches import check_batch
-from training.distances import distances, triplet_distances
-from training.hinges import hinges, triplet_hinges
-from training.tuples import Triplets, only_triplets
+from training.functional import (
+    Triplets,
+    check_batch,
+    distances,
+    hinges,
+    only_triplets,
+    triplet_distances,
+    triplet_hinges,
+)
 
 
 class Triplet(nn.Module):

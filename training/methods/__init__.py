@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from training.methods.base import Method, Plain
-from training.methods.distillation import Distillation
 from training.methods.diva import DiVA
 from training.methods.group import Group
 from training.methods.memory import CrossBatchMemory
 from training.methods.mic import MIC
 from training.methods.mixup import Mixup
-from training.methods.s2sd import S2SD
+from training.methods.s2sd import S2SD, Distillation
 from training.methods.sharing import Sharing
 
 METHODS: dict[str, type[Method]] = {

@@ -25,14 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from training.clustering import k_means
+from training.clustering import Momentum, k_means
+from training.functional import Triplets
 from training.losses.dance import DaNCE
 from training.methods.base import Miner, Minibatch, Observe, objective, takes
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass
-from training.momentum import Momentum
-from training.tuples import Triplets
 from zoo.errors import RecipeError
 
 

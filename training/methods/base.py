@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
+from training.functional import Pairs, Triplets
 from training.miners.rho import Rho
-from training.tuples import Pairs, Triplets
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 
@@ -197,7 +197,7 @@ def kinds_taken(loss: type[nn.Module]) -> list[type]:
     if "tuples" not in hints:
         raise RecipeError(
             f"{loss.__name__}.forward does not say which mined tuples it takes: annotate its argument, as in "
-            "tuples: Triplets | None = None (training.tuples), or tuples: None = None where it takes none."
+            "tuples: Triplets | None = None (training.functional), or tuples: None = None where it takes none."
         )
     return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.decorrelation import Decorrelation
+from training.functional import Decorrelation
 from training.methods.auxiliary import AUXILIARY, Auxiliary
 from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective
-from training.tables import make
+from training.registry import make
 from zoo.errors import RecipeError, nearest
 
 DISCRIMINATIVE = re.compile(r"discriminative(-\d+)?")
@@ -32,7 +32,7 @@ class DiVA(Method):
     "discriminative" with each auxiliary head and of discriminative heads with one another. rho 0: none.
     Constants of the paper's supplement for ResNet-50: alpha 0.3, rho 1500 on CUB; 0.1, 100 on CARS; 0.2, 300 on SOP.
     The regressors of the decorrelation learn at `adversary_lr` with `adversary_weight_decay`. sum_over_dim: the paper's
-    sum over a head's numbers in the place of the mean, which its rho fits (see `training.decorrelation`).
+    sum over a head's numbers in the place of the mean, which its rho fits (see `training.functional`).
 
     auxiliary: further arguments of auxiliary tasks by head, as {"dance": {"queue_batches": 70}}; see
     `training.methods.auxiliary`.

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.functional import Pairs, Quadruplets, Triplets
 from training.losses.multi_similarity import MultiSimilarity
 from training.methods.base import Method, Miner, Minibatch, objective, takes
-from training.tuples import Pairs, Quadruplets, Triplets
 from zoo.errors import RecipeError
 
 

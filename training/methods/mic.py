@@ -9,11 +9,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.decorrelation import Decorrelation
+from training.functional import Decorrelation
 from training.losses import LOSSES
 from training.methods.base import Method, Miner, Minibatch, Observe, Rates, gives, objective, require_heads, takes
 from training.methods.grouping import Grouping
-from training.tables import make
+from training.registry import make
 from zoo.errors import RecipeError
 
 

@@ -9,12 +9,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.decorrelation import Decorrelation
+from training.functional import Decorrelation, Triplets
 from training.losses import LOSSES
 from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective, require_heads, takes
 from training.methods.grouping import SharedTriplets
-from training.tables import make
-from training.tuples import Triplets
+from training.registry import make
 from zoo.errors import RecipeError
 
 BOTH = ("discriminative", "shared")

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
-from training.distances import distances
-from training.divergence import divergence
+from training.functional import distances, divergence
 from zoo.errors import RecipeError
 from zoo.models.card import Card
 

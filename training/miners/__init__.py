@@ -18,7 +18,7 @@ from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
 from training.miners.softhard import Softhard
-from training.tables import make
+from training.registry import make
 
 MINERS: dict[str, type] = {
     "random": Random,

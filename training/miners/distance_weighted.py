@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batches import check_batch
-from training.miners.drawing import draw
-from training.tuples import Triplets, negative_mask, positive_pairs
+from training.functional import Triplets, check_batch, draw, negative_mask, positive_pairs
 
 
 class DistanceWeighted:

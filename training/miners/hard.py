@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batches import check_batch
-from training.distances import unit_distances
-from training.miners.drawing import rows_of
-from training.tuples import Triplets, negative_mask, positive_mask
+from training.functional import Triplets, check_batch, negative_mask, positive_mask, rows_of, unit_distances
 
 
 class Hard:

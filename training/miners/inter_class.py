@@ -5,12 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batches import check_batch
-from training.distances import unit_distances
+from training.functional import Triplets, check_batch, draw, negative_mask, prefer, unit_distances
 from training.miners.distance_weighted import DistanceWeighted
-from training.miners.drawing import draw, prefer
 from training.miners.semihard import within
-from training.tuples import Triplets, negative_mask
 from zoo.errors import RecipeError
 
 POSITIVES, NEGATIVES = ("random", "nearest"), ("distance-weighted", "semihard", "random")

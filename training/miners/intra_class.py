@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.batches import check_batch
+from training.functional import Triplets, check_batch, draw, positive_mask
 from training.miners.distance_weighted import DistanceWeighted
-from training.miners.drawing import draw
-from training.tuples import Triplets, positive_mask
 from zoo.errors import RecipeError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batches import check_batch
-from training.tuples import Pairs, negative_mask, positive_mask
+from training.functional import Pairs, check_batch, negative_mask, positive_mask
 
 
 class MultiSimilarity:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.batches import check_batch
-from training.miners.drawing import draw, rows_of
-from training.tuples import Triplets, negative_mask, positive_mask
+from training.functional import Triplets, check_batch, draw, negative_mask, positive_mask, rows_of
 
 
 class Random:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from training.functional import Pairs, Triplets, draw, positive_mask
 from training.miners.distance_weighted import DistanceWeighted
-from training.miners.drawing import draw
-from training.tuples import Pairs, Triplets, positive_mask
 from zoo.errors import RecipeError
 
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.batches import check_batch
-from training.distances import unit_distances
-from training.miners.drawing import draw, prefer, rows_of
-from training.tuples import Triplets, negative_mask, positive_mask
+from training.functional import (
+    Triplets,
+    check_batch,
+    draw,
+    negative_mask,
+    positive_mask,
+    prefer,
+    rows_of,
+    unit_distances,
+)
 
 
 class Softhard:

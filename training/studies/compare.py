@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.recipe import agree
-from training.studies.results import RESULTS
+from training.studies.plan import RESULTS
 from training.studies.statistics import interval_over_seeds
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object

@@ -1,5 +1,9 @@
 """Study folder: plan.json, runs, resume.
 
+results.jsonl: the finished runs of a study or of a search, one JSON object per line.
+
+Study folder: plan.json, runs, resume.
+
 A study's folder: its plan, and a folder for each run.
 
 A study as it is on a data set: with the recalls that the data set is reported at, and a note of what is read.
@@ -19,16 +23,75 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from training.api import provenance
 from training.data import image_key
-from training.output import provenance
 from training.recipe import Recipe, agree
 from training.studies.papers import study_of
-from training.studies.results import RESULTS, Results
 from training.studies.study import EMBEDDING, SELECTIONS, Arm, Claim, Measure, Study, recipes_of, slug, with_recipes
 from zoo.data.folder import check_parted
 from zoo.data.official import RECALL_AT
 from zoo.errors import TrainingError, UsageError
-from zoo.files import locked, write_json
+from zoo.files import append_json_line, complete_lines, locked, write_json
+
+RESULTS = "results.jsonl"
+
+Result = dict[str, Any]
+
+
+class Results(Mapping[str, Result]):
+    """The results in a folder by the run's name, such as "contrastive/seed-0", in the order in which runs finished.
+
+    Several processes may append to one file. Each instance reads only what was appended since it read last, so that
+    a study of n runs reads n results and not n squared. Callers must not change the values.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS
+        self._results: dict[str, Result] = {}
+        self._inode, self._size = 0, 0
+
+    def add(self, run: str, result: Mapping[str, Any]) -> None:
+        """Append the result of a finished run."""
+        append_json_line(self.path, {"run": run, **result})
+
+    def __getitem__(self, run: str) -> Result:
+        return self._current()[run]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def _current(self) -> dict[str, Result]:
+        """Return all results, after reading lines that are new in the file."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._results, self._inode, self._size = {}, 0, 0
+            return self._results
+        if (status.st_ino, status.st_size) == (self._inode, self._size):
+            return self._results
+        if status.st_ino != self._inode or status.st_size < self._size:  # another file, or one that was edited
+            self._results, self._inode, self._size = {}, status.st_ino, 0
+        for line in complete_lines(self.path, self._size):
+            run, result = self._parse(line)
+            self._results[run] = result
+            self._size += len(line) + 1
+        return self._results
+
+    def _parse(self, line: bytes) -> tuple[str, Result]:
+        try:
+            value = json.loads(line)
+            return str(value.pop("run")), value
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            start = line[:60].decode(errors="replace")
+            raise TrainingError(
+                f"{self.path} has a line that is not the result of a run ({error!r}): {start!r}. "
+                "Delete that line to run it again.",
+                code="damaged-results",
+            ) from None
+
 
 PLAN, FAILURE = "plan.json", "failure.json"
 

@@ -30,16 +30,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.api import TrainingSetup, train_network
+from training.api import TrainingSetup, provenance, train_network
 from training.data import image_key
-from training.frozen.data import Samples
-from training.loop import CHECKPOINT, Trained
-from training.memory_allocation import keep_freed_memory
-from training.output import provenance
+from training.distributed import keep_freed_memory
+from training.frozen import Samples
 from training.recipe import Recipe
-from training.run import Place
-from training.studies.plan import FAILURE, Plan, Run, RunSchedule, check_images, holds, images_of, value_of
-from training.studies.results import Result, Results
+from training.studies.plan import (
+    FAILURE,
+    Plan,
+    Result,
+    Results,
+    Run,
+    RunSchedule,
+    check_images,
+    holds,
+    images_of,
+    value_of,
+)
 from training.studies.study import (
     CATEGORIES,
     EMBEDDING,
@@ -51,6 +58,7 @@ from training.studies.study import (
     changes_of,
     recipe_name,
 )
+from training.trainer import CHECKPOINT, Place, Trained
 from zoo import data as datasets
 from zoo.data.dataset import SPLITS, Dataset
 from zoo.data.decode import Squares, decode

@@ -28,18 +28,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from training.api import provenance
+from training.checkpoint import check_directions
 from training.data import TrainingData
-from training.failures import check_directions
-from training.loop import CHECKPOINT, Trained, fit
-from training.output import provenance
+from training.overrides import resolve
 from training.recipe import Recipe, agree
 from training.recipes.common import PAPER_DATASETS
-from training.resolving import resolve
-from training.run import embed
-from training.studies.plan import check_images, read
-from training.studies.results import Results
+from training.studies.plan import Results, check_images, read
 from training.studies.runner import Workplace, claimed
 from training.studies.study import with_recipes
+from training.trainer import CHECKPOINT, Trained, embed, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing, nearest
 from zoo.evaluation import retrieval_metrics

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
+from training.overrides import explicit, resolve
 from training.recipe import Ensemble, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
-from training.resolving import explicit, resolve
 from zoo.errors import RecipeError, UsageError, nearest
 
 NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")

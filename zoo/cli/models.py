@@ -413,7 +413,7 @@ def ensemble(
             f"--as {new_name}: a name holds lower-case letters, digits, '.', '_' and '-' only.", code="model-name"
         )
     folder, sources = paths.local_models() / new_name, [find(member) for member in members]
-    from training.ensembles import concatenate  # torch: only after the members were found
+    from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)
     if as_json:

@@ -128,10 +128,7 @@ def run(
     studies = studies_for(study, dataset)
     if (text := in_part(study)) is not None and not quiet:
         print(text, file=sys.stderr)
-    from training.studies.plan import (
-        RunSchedule,
-        on_data,  # torch, after the arguments are checked
-    )
+    from training.studies.plan import RunSchedule, on_data
     from training.studies.runner import ready
 
     folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
@@ -398,7 +395,7 @@ def search(
 
 def search_workplace(search: Search, data: str | None, device: str | None) -> Workplace:
     """Return where a search trains: its device and its images."""
-    from training.memory_allocation import keep_freed_memory
+    from training.distributed import keep_freed_memory
     from training.studies.runner import workplace
     from zoo.models.torch_runtime import choose_device
 

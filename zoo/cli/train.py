@@ -26,12 +26,10 @@ from zoo.console import note, print_json, print_table
 from zoo.errors import DatasetError, UsageError
 
 if TYPE_CHECKING:
-    from training.distilling.distil import Distilled
-    from training.distilling.fidelity import Score
-    from training.distilling.pictures import Pictures
-    from training.finetuning.finetune import Fitted
-    from training.frozen.extract import Model as TrunkModel
-    from training.frozen.views import Views
+    from training.distill import Distilled, Pictures, Score
+    from training.features import Model as TrunkModel
+    from training.features import Views
+    from training.finetune import Fitted
     from training.recipe import Ensemble, Recipe
 
 
@@ -107,8 +105,8 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """train a model by its recipe into the local zoo"""
-    from training.resolving import resolve, with_custom_name
-    from training.trackers import check_trackers
+    from training.logging import check_trackers
+    from training.overrides import resolve, with_custom_name
     from zoo.data import check_data
 
     check_trackers(track or [])
@@ -148,8 +146,8 @@ def train(
 def _recipe_on_features(
     recipe: Recipe | Ensemble, file: str, model: str | None, settings: list[str], new_name: str | None
 ) -> Recipe:
-    from training.frozen.recipe import on_features
-    from zoo.features import read_features
+    from training.feature_file import read_features
+    from training.features import on_features
     from zoo.models.card import read_card
     from zoo.models.load import find
 
@@ -202,8 +200,7 @@ def finetune(
     The scores are of classes that neither training nor the starting model has seen. --views counts with --head-only.
     The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetuning.history import check_name
-    from training.twins import twin_of
+    from training.finetune import check_name, twin_of
     from zoo.data.folder import check_share
     from zoo.models.load import find
     from zoo.paths import expand
@@ -216,7 +213,7 @@ def finetune(
     _check_count("--views", views)
     check_share(test_share)
     check_name(name, find(base), replace)
-    from training.finetuning import finetune as finetuning  # torch, after the arguments are checked
+    from training import finetune as finetuning  # torch, after the arguments are checked
 
     wish = finetuning.Wish(
         base=base,
@@ -354,8 +351,7 @@ def distill(
 
     Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
     """
-    from training.distilling.pictures import check_source
-    from training.distilling.student import Student, check_student
+    from training.distill import Student, check_source, check_student
     from zoo.data.folder import check_share
     from zoo.models.load import find
 
@@ -366,10 +362,10 @@ def distill(
     weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
     student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
     check_student(student, find(teacher), replace)
-    from training.distilling.distil import distil  # torch, after the arguments are checked
+    from training.distill import distil  # torch, after the arguments are checked
 
     def pictures() -> Pictures:
-        from training.distilling.pictures import read_dataset, read_pictures
+        from training.distill import read_dataset, read_pictures
 
         if dataset is not None:
             return read_dataset(dataset, data, seed)
@@ -458,8 +454,8 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check(name, split, root)
     find(model)
-    from training.frozen.extract import extract  # torch, after the arguments are checked
-    from training.run import Place
+    from training.features import extract  # torch, after the arguments are checked
+    from training.trainer import Place
     from zoo.models.torch_runtime import choose_device
 
     source = _trunk_model(model)
@@ -478,7 +474,7 @@ def features(
 
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.frozen.extract import Model as TrunkModel
+    from training.features import Model as TrunkModel
     from zoo.models.card import read_card
     from zoo.models.load import find
     from zoo.models.registry import reference
@@ -490,10 +486,10 @@ def _trunk_model(name: str) -> TrunkModel:
 
 
 def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.frozen.views import usual_views, views_of
+    from training.features import usual_views, views_of
 
     if recipe is not None:
-        from training.resolving import resolve
+        from training.overrides import resolve
 
         return views_of(resolve(recipe), count, seed)
     return usual_views(model.folder, model.card.preprocessing, count, seed)

@@ -17,19 +17,15 @@ import zoo
 from tests.training import toys
 from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen.pictures import CPU, make_model, noise, write_pictures
-from training import state
-from training.distilling.distil import distil
-from training.distilling.pictures import Pictures, read_pictures, unlabelled
-from training.distilling.recipe import recipe_for
-from training.distilling.student import SAME_DIM, SOURCES, Student
-from training.finetuning.history import seen
-from training.frozen.extract import Model
-from training.frozen.views import Views
-from training.methods.distillation import needs_same_dim
+from training import checkpoint
+from training.api import write_model_folder
+from training.distill import SAME_DIM, SOURCES, Pictures, Student, distil, read_pictures, recipe_for, unlabelled
+from training.features import Model, Views
+from training.finetune import seen
+from training.methods.s2sd import needs_same_dim
 from training.methods.transfers import TRANSFERS
-from training.output import write_model_folder
 from training.recipe import Augmentation
-from training.run import Trainer
+from training.trainer import Trainer
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 from zoo.data.glyphs import GlyphImages
@@ -298,7 +294,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures = read_pictures(flat(tmp_path / "flat"))
-    save = state.save
+    save = checkpoint.save
 
     def saves_once(value: dict[str, Any], path: Path) -> None:
         if value["epoch"] == 2:
@@ -307,7 +303,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         save(value, path)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(state, "save", saves_once)
+        patch.setattr(checkpoint, "save", saves_once)
         distil("toy", lambda: pictures, small("cut", loss="rkd"), "cpu")
     weights = []
     for name in ("cut", "whole"):

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from training.distilling.fidelity import compare, crossed, shared_neighbours
+from training.distill import compare, crossed, shared_neighbours
 from zoo.data.dataset import Dataset
 from zoo.evaluation import retrieval_metrics
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.frozen.pictures import make_model, write_pictures
-from training.finetuning.features import KEPT, cached_features
-from training.frozen.extract import Model
-from training.frozen.views import Views
+from training.features import Model, Views
+from training.finetune import KEPT, cached_features
 from training.recipe import Augmentation
 from zoo.data.folder import read_pictures
 from zoo.models.card import read_card

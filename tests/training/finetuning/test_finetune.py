@@ -12,9 +12,7 @@ import pytest
 import zoo
 from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen.pictures import make_model, noise, write_pictures
-from training.finetuning.finetune import Wish, compare, finetune
-from training.finetuning.recipe import batch_for
-from training.twins import methods
+from training.finetune import Wish, batch_for, compare, finetune, methods
 from zoo.cli.main import main
 from zoo.data.folder import read_pictures, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError

@@ -12,10 +12,9 @@ import pytest
 
 import zoo
 from tests.training.frozen.pictures import make_model, write_pictures
-from training import state
-from training.finetuning import finetune as finetuning
-from training.finetuning.finetune import Wish, finetune
-from training.finetuning.history import check_name, seen, unreadable
+from training import checkpoint
+from training import finetune as finetuning
+from training.finetune import Wish, check_name, finetune, seen, unreadable
 from zoo.cli.train import novelty
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
@@ -102,7 +101,7 @@ def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
 def test_training_that_was_stopped_goes_on_from_a_model_by_its_name(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, save = write_pictures(tmp_path), state.save
+    root, save = write_pictures(tmp_path), checkpoint.save
     wish = dataclasses.replace(WISH, head_only=False, settings=["schedule.epochs=3", "schedule.steps=2"])
 
     def stop_at_two(value: dict[str, Any], path: Path) -> None:
@@ -111,7 +110,7 @@ def test_training_that_was_stopped_goes_on_from_a_model_by_its_name(
         save(value, path)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(state, "save", stop_at_two)
+        patch.setattr(checkpoint, "save", stop_at_two)
         finetune(root, wish)
     epochs = []
 
@@ -119,7 +118,7 @@ def test_training_that_was_stopped_goes_on_from_a_model_by_its_name(
         epochs.append(value["epoch"])
         save(value, path)
 
-    monkeypatch.setattr(state, "save", noted)
+    monkeypatch.setattr(checkpoint, "save", noted)
     monkeypatch.chdir(base.parents[1])  # from another folder
     finetune(root, dataclasses.replace(wish, base=str(base)))  # and with the path in the place of the name
     assert epochs == [2, 3]

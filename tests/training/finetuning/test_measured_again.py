@@ -10,7 +10,7 @@ import pytest
 
 import zoo
 from tests.training.frozen.pictures import make_model, write_pictures
-from training.finetuning.finetune import Fitted, Wish, finetune
+from training.finetune import Fitted, Wish, finetune
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.remeasure import remeasure

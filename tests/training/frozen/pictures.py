@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.training import toys
 from tests.training.toys import CPU
-from training.output import write_model_folder
-from training.run import Trainer
+from training.api import write_model_folder
+from training.trainer import Trainer
 from zoo.data.dataset import Dataset
 from zoo.models.card import Card
 

@@ -13,19 +13,15 @@ import torch
 import zoo
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model, noise
-from training import api, state
-from training.frozen.data import load
-from training.frozen.extract import Model, extract
-from training.frozen.recipe import on_features
-from training.frozen.trunk import CachedTrunk, draw_views
-from training.frozen.views import USUAL, Views, usual_views
-from training.loop import fit
+from training import api, checkpoint
+from training.feature_file import Features, read_features
+from training.features import USUAL, Model, Views, extract, on_features, usual_views
+from training.frozen import CachedTrunk, draw_views, load
+from training.overrides import resolve
 from training.recipe import Augmentation, Recipe
-from training.resolving import resolve
-from training.run import Trainer
+from training.trainer import Trainer, fit
 from zoo.cli.main import main
 from zoo.errors import DatasetError, RecipeError, UsageError
-from zoo.features import Features, read_features
 from zoo.models.card import Card
 from zoo.models.network import load_network
 
@@ -115,14 +111,14 @@ def test_an_interrupted_run_goes_on(
 ) -> None:
     recipe = frozen("diva-conv4-glyphs", made)
     whole = fit(recipe, load(recipe), tmp_path / "whole", CPU, progress=False)
-    save = state.save
+    save = checkpoint.save
 
     def saves_once(value: dict[str, object], path: Path) -> None:
         if value["epoch"] == 2:
             raise KeyboardInterrupt
         save(value, path)
 
-    monkeypatch.setattr(state, "save", saves_once)
+    monkeypatch.setattr(checkpoint, "save", saves_once)
     with pytest.raises(KeyboardInterrupt):
         fit(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()

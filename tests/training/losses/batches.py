@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.functional import Triplets
 from training.losses import LOSSES
-from training.tuples import Triplets
 
 LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
 """Classes of two, four, two and one sample, out of order."""

@@ -8,8 +8,8 @@ import torch
 from pytorch_metric_learning import losses, reducers
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, distance, indices, mean, negatives, positives
+from training.functional import Pairs
 from training.losses.contrastive import Contrastive
-from training.tuples import Pairs
 
 
 def naive(

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from tests.training.losses.batches import DIM, LABELS, batch, mean
+from training.functional import refine, similarities
 from training.losses.group import GroupLoss, choose_anchors
-from training.refinement import refine, similarities
 from zoo.errors import RecipeError
 
 

@@ -9,8 +9,8 @@ import torch
 from pytorch_metric_learning import losses, miners
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, indices, mean, negatives, positives
+from training.functional import Pairs
 from training.losses.multi_similarity import MultiSimilarity
-from training.tuples import Pairs
 
 
 @pytest.mark.parametrize("kept_only", [False, True])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, distance, indices, mean, negatives
+from training.functional import Quadruplets
 from training.losses.quadruplet import Quadruplet, complete, draw_outside
-from training.tuples import Quadruplets
 
 QUADRUPLETS = [
     (a, p, n, other) for a, p, n in all_triplets(LABELS) for other in negatives(LABELS, a) if LABELS[other] != LABELS[n]

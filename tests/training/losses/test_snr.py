@@ -8,8 +8,8 @@ import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, indices, mean, negatives, positives
+from training.functional import Pairs
 from training.losses.snr import SNRContrastive, SNRTriplet
-from training.tuples import Pairs
 
 
 def snr(x: np.ndarray, y: np.ndarray) -> float:

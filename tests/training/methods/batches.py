@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.build import Setting, create_method
 from training.methods.base import Method, Minibatch
-from training.methods.create import Setting, create_method
 from training.recipe import Objective
 from zoo.models.card import Head
 from zoo.models.network import create_heads

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
-from training.divergence import divergence
+from training.functional import divergence
 from training.losses.contrastive import Contrastive
 from training.recipe import Objective
 from zoo.errors import RecipeError

@@ -14,12 +14,12 @@ from torch.nn.functional import normalize
 
 from tests.training.methods.batches import method, minibatch, trunk
 from tests.training.toys import CPU, noise, recipe
-from training import state
-from training.loop import fit
+from training import checkpoint
+from training.functional import Triplets
 from training.methods.base import Rates
 from training.methods.diva import DiVA
 from training.recipe import Batch, Objective, Schedule
-from training.tuples import Triplets
+from training.trainer import fit
 from zoo.errors import RecipeError
 from zoo.models.card import Head
 
@@ -295,14 +295,14 @@ def test_the_loop_trains_all_tasks_and_an_interrupted_run_goes_on(
     )
     whole = fit(toy, noise(), tmp_path / "whole", CPU, progress=False)
     assert all(set(record["terms"]) == {*names, "decorrelation"} for record in whole.log)
-    saved = state.save
+    saved = checkpoint.save
 
     def stop_after_two(value: dict[str, Any], path: Path) -> None:
         if value["epoch"] == 3:
             raise KeyboardInterrupt
         saved(value, path)
 
-    monkeypatch.setattr(state, "save", stop_after_two)
+    monkeypatch.setattr(checkpoint, "save", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
         fit(toy, noise(), tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import method, minibatch, trunk
+from training.functional import Pairs, Triplets
 from training.methods.memory import CrossBatchMemory, all_pairs, of_anchors
 from training.miners.hard import Hard
 from training.recipe import Objective
-from training.tuples import Pairs, Triplets
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 1, 1, 2, 2]

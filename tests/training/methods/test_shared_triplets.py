@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import minibatch, trunk
+from training.functional import Triplets
 from training.methods.grouping import GROUPED, NEGATIVES, POSITIVES, SharedTriplets
-from training.tuples import Triplets
 from zoo.errors import RecipeError
 
 CLASSES = np.repeat(np.arange(5), 4)

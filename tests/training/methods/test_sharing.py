@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import method, minibatch, trunk
+from training.functional import Triplets
 from training.losses.margin import Margin
 from training.losses.triplet import Triplet
 from training.methods.sharing import ARMS, Sharing
 from training.miners.inter_class import InterClass
 from training.miners.semihard import Semihard
 from training.recipe import Objective
-from training.tuples import Triplets
 from zoo.errors import RecipeError
 
 CLASSES = [c for c in range(5) for _ in range(4)]

@@ -13,9 +13,9 @@ from torch.nn.functional import normalize
 
 from tests.training import toys
 from tests.training.frozen.pictures import CPU, make_model
-from training.methods.distillation import open_teacher
+from training.methods.s2sd import open_teacher
 from training.recipe import Augmentation, Backbone, Objective, Recipe
-from training.run import Trainer
+from training.trainer import Trainer
 from zoo.errors import ModelNotFoundError, RecipeError
 from zoo.models.card import Card, Head
 from zoo.models.load import load

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.miners.batches import complete, rows
+from training.functional import draw
 from training.miners import MINERS, create_miner
 from training.miners.distance_weighted import DistanceWeighted
-from training.miners.drawing import draw
 from training.miners.hard import Hard
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass

@@ -14,8 +14,8 @@ from pytorch_metric_learning.utils import loss_and_miner_utils
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from training.functional import negative_mask
 from training.miners.distance_weighted import DistanceWeighted
-from training.tuples import negative_mask
 
 
 def rows(n: int, dim: int, seed: int = 0) -> Tensor:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tests.training.miners.batches import LABELS, rows
+from training.functional import Pairs
 from training.miners import MINERS, create_miner
 from training.miners.hard import Hard
 from training.miners.multi_similarity import MultiSimilarity
 from training.miners.rho import Rho
-from training.tuples import Pairs
 
 EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 

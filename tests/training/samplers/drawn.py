@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from training.registry import make
 from training.samplers import SAMPLERS, Sampler
-from training.tables import make
 
 
 def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
+from training.build import create_sampler
 from training.data import TrainingData
 from training.recipe import Recipe
-from training.run import create_parts
-from training.samplers.create import create_sampler
 from training.studies.papers import STUDIES, study_of
 from training.studies.plan import Plan, on_data
 from training.studies.runner import Splits, embed_views, measure
 from training.studies.search import Search, space_of
 from training.studies.study import R1, SMALL_BACKBONES, Arm, Measure, Study, recipes_of, takes
+from training.trainer import create_parts
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
 

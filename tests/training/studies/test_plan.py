@@ -15,14 +15,13 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
+from training.overrides import resolve
 from training.recipe import Recipe
-from training.resolving import resolve
 from training.studies import papers
 from training.studies.papers import study_of
-from training.studies.plan import Plan, RunSchedule, read_plan, write_plan
+from training.studies.plan import RESULTS, Plan, RunSchedule, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
 from training.studies.report import report_of
-from training.studies.results import RESULTS
 from training.studies.search import Search
 from training.studies.study import Study
 from zoo.cli.studies import plan_of, wanted_plan

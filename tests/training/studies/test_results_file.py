@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.raising import raises
-from training.studies import results as results_file
-from training.studies.results import RESULTS, Results
+from training.studies import plan
+from training.studies.plan import RESULTS, Results
 from zoo.errors import TrainingError
 
 
@@ -53,14 +53,14 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_each_result_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, others = Results(tmp_path), Results(tmp_path)
     read = []
-    complete_lines = results_file.complete_lines
+    complete_lines = plan.complete_lines
 
     def counted(path: Path, start: int) -> list[bytes]:
         lines = complete_lines(path, start)
         read.extend(lines)
         return lines
 
-    monkeypatch.setattr(results_file, "complete_lines", counted)
+    monkeypatch.setattr(plan, "complete_lines", counted)
     for number in range(5):
         others.add(f"a/seed-{number}", {"score": number})
         assert [mine[f"a/seed-{n}"]["score"] for n in range(number + 1)] == list(range(number + 1))

@@ -12,16 +12,26 @@ import pytest
 import torch
 from PIL import Image
 
-import training.loop
+import training.trainer
 from tests import children
 from tests.raising import raises
 from tests.training.studies import toys
-from training import api, state
+from training import api, checkpoint
 from training.recipe import Recipe
 from training.studies import papers, runner, study
-from training.studies.plan import FAILURE, Plan, RunSchedule, chosen, images_of, read_plan, write_plan
+from training.studies.plan import (
+    FAILURE,
+    RESULTS,
+    Plan,
+    Result,
+    Results,
+    RunSchedule,
+    chosen,
+    images_of,
+    read_plan,
+    write_plan,
+)
 from training.studies.report import report_of
-from training.studies.results import RESULTS, Result, Results
 from training.studies.runner import Tally, adopt, carry_out, claimed, ready, run_all, workplace
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
@@ -82,7 +92,7 @@ def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_ou
 def test_a_killed_study_goes_on_and_repeats_no_finished_run(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, saved = tmp_path / "study", state.save
+    folder, saved = tmp_path / "study", checkpoint.save
     plan = write_plan(toys.plan(data), folder)
     saves = []
 
@@ -92,14 +102,14 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
         if len(saves) == 3:  # two epochs of the first run, one of the second
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(state, "save", killed_in_the_second_run)
+    monkeypatch.setattr(checkpoint, "save", killed_in_the_second_run)
     with pytest.raises(KeyboardInterrupt):
         go(plan, folder)
     monkeypatch.undo()
     monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
     (first,) = complete_lines(folder / RESULTS)
     epochs = []
-    epoch = training.loop._epoch
+    epoch = training.trainer._epoch
     monkeypatch.setattr(training.loop, "_epoch", lambda run, *rest: epochs.append(run.recipe.seed) or epoch(run, *rest))
     tally = go(read_plan(folder), folder)
     assert (len(tally.before), len(tally.done)) == (1, 3)

@@ -15,16 +15,15 @@ from tests.training.studies import toys
 from tests.training.studies.test_arms import data_of
 from tests.training.toys import CPU, noise, recipe
 from tests.zoo.test_report import Reader
-from training.failures import check_directions
-from training.loop import fit
+from training.build import create_sampler
+from training.checkpoint import check_directions
 from training.recipe import Schedule
-from training.run import create_parts
-from training.samplers.create import create_sampler
 from training.studies import render_search, runner, search
+from training.studies.plan import Results
 from training.studies.render_search import as_markdown, report_of, write_report
-from training.studies.results import Results
 from training.studies.runner import claimed, workplace
 from training.studies.search import SPACES, Search, begin, best_of, folds, open_trials, read_search, space_of, without
+from training.trainer import create_parts, fit
 from zoo import data as datasets
 from zoo.cli.studies import Output, perform_search, search_workplace
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError

@@ -16,8 +16,8 @@ from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.test_report import Reader
 from training.losses import LOSSES as MODULES
+from training.overrides import resolve
 from training.recipe import Recipe
-from training.resolving import resolve
 from training.studies.papers import STUDIES
 from training.studies.papers.years import LOSSES, Loss
 from training.studies.plan import Plan

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from training.studies.plan import Plan, Run, RunSchedule
-from training.studies.results import RESULTS, Results
+from training.studies.plan import RESULTS, Plan, Results, Run, RunSchedule
 from training.studies.runner import run_all, workplace
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes

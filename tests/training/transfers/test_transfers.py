@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from training.methods import transfers
-from training.methods.distillation import needs_same_dim
+from training.methods.s2sd import needs_same_dim
 from training.methods.transfers import TRANSFERS, EmbeddingRegression, RelationalDistillation, SimilarityDistillation
 from zoo.errors import RecipeError
 

@@ -11,7 +11,7 @@ from tests.training.methods.batches import FEATURES, trunk
 from training.losses.margin import Margin
 from training.methods.auxiliary import AUXILIARY, Auxiliary
 from training.methods.base import Minibatch
-from training.tables import make
+from training.registry import make
 
 DIM, SAMPLES, BATCH = 6, 8, 4
 

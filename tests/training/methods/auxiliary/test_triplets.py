@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from tests.training.methods.auxiliary.heads import DIM, Toy
 from tests.training.methods.batches import FEATURES, minibatch
+from training.functional import Triplets
 from training.losses.arcface import ArcFace
 from training.losses.triplet import Triplet
 from training.methods.auxiliary import Intra, Shared
-from training.tuples import Triplets
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 3]

@@ -1,4 +1,9 @@
-"""From a recipe's objective to the method: its loss and miner made by name, and what else the constructor asks for."""
+"""Method, loss, miner and sampler of a recipe.
+
+From a recipe's objective to the method: its loss and miner made by name, and what else the constructor asks for.
+
+From a recipe's batch to its sampler.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from training.batches import check_labels
+from training.functional import check_labels
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, gives, kinds_taken
 from training.miners import create_miner
-from training.recipe import Objective
-from training.tables import make
+from training.recipe import Objective, Recipe
+from training.registry import make
+from training.samplers import SAMPLERS, Sampler
 from zoo.errors import RecipeError
 
 
@@ -91,3 +97,17 @@ def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> No
         raise RecipeError(
             f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
         )
+
+
+def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampler:
+    """The recipe's sampler, drawing by labels int64 [n]. Raises `RecipeError` where these cannot give such batches.
+
+    stream: samplers of different streams draw independently.
+    """
+    batch = recipe.batch
+    seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
+    offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
+    sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
+    if hasattr(sampler, "memory") and not recipe.dim:
+        raise RecipeError(f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.")
+    return sampler

@@ -1,0 +1,162 @@
+"""Log.jsonl, progress bar, TensorBoard, W&B.
+
+The training log: one JSON object a line, one line an epoch.
+
+The progress bar of a training run: steps, time left, images per second, loss and the last validation.
+
+Where an epoch's record goes beside the log: TensorBoard, Weights & Biases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from training.recipe import Recipe
+from zoo.errors import MissingDependencyError, TrainingError, UsageError, nearest
+from zoo.files import write_bytes
+
+
+class Log:
+    """Appends records to a JSON-lines file. `keep`: the last epoch whose line belongs to the run that goes on.
+
+    writes: False leaves the file to another process and keeps the records in memory alone.
+    """
+
+    def __init__(self, path: Path, keep: int = 0, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() and keep else []
+        # A kill between log and checkpoint leaves a line, maybe half of one, of an epoch that will be trained again.
+        records: list[dict[str, Any]] = [json.loads(line) for line in lines[:keep]]
+        self.records = [record for record in records if record["epoch"] <= keep]
+        if writes:
+            write_bytes(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+        if not self.writes:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise TrainingError(
+                f"the line of epoch {record['epoch']} cannot be written to {self.path} ({error}). A checkpoint "
+                "that was written before is kept: make room and give the same command to go on."
+            ) from None
+
+
+class Progress:
+    """A bar over `total` steps of `batch_size` images, of which `done` were made before."""
+
+    def __init__(self, name: str, total: int, done: int, batch_size: int, shown: bool = True) -> None:
+        # A log file is spared the many lines that on a terminal are one.
+        interval = 0.2 if sys.stderr.isatty() else 10
+        self.bar = tqdm(total=total, initial=done, disable=not shown, mininterval=interval, desc=name, unit="step")
+        self.batch_size, self.last = batch_size, ""
+        self.since, self.steps = time.perf_counter(), 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+
+    def step(self, terms: dict[str, Tensor]) -> None:
+        self.bar.update()
+        self.steps += 1
+        # Reading the loss waits for an accelerator, so only now and then.
+        if self.steps % 10 == 0 and not self.bar.disable:
+            now = time.perf_counter()
+            speed = 10 * self.batch_size / (now - self.since)
+            loss = torch.stack(list(terms.values())).sum().item()
+            self.bar.set_postfix_str(f"{speed:,.0f} images/s, loss {loss:.3f}{self.last}", refresh=False)
+            self.since = now
+
+    def validated(self, scores: dict[str, float]) -> None:
+        if scores:
+            self.last = f", val R@1 {scores['recall_at_1']:.3f}"
+        self.since, self.steps = time.perf_counter(), 0
+
+
+class Tracker(Protocol):
+    def write(self, record: dict[str, Any]) -> None:
+        """One epoch's record: numbers, and `terms`, a dict of numbers."""
+
+    def close(self) -> None:
+        """The run has ended."""
+
+
+class TensorBoard:
+    """Event files in `folder`: view them with tensorboard --logdir."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(folder / "tensorboard")
+        self.writer.add_text("recipe", f"```\n{recipe}\n```")
+
+    def write(self, record: dict[str, Any]) -> None:
+        for name, value in flat(record).items():
+            self.writer.add_scalar(name, value, record["epoch"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """A run of Weights & Biases in the project dml-zoo; its own environment variables apply (WANDB_MODE=offline)."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        import wandb
+
+        self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.to_json(), dir=str(folder))
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.run.log(flat(record), step=record["epoch"])
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+"""By the names of the libraries that they need."""
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Raises `UsageError` for an unknown name, `MissingDependencyError` for one whose library is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UsageError(f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.")
+        if find_spec(name) is None:
+            raise MissingDependencyError(f"{name} is not installed: pip install {name}")
+
+
+def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple[Tracker, ...]:
+    """Raises what `check_trackers` raises."""
+    names = tuple(names)
+    check_trackers(names)
+    folder.mkdir(parents=True, exist_ok=True)
+    return tuple(TRACKERS[name](recipe, folder) for name in names)
+
+
+def flat(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record; those of its terms under terms/NAME."""
+    terms = {f"terms/{name}": value for name, value in record.get("terms", {}).items()}
+    return {**{name: value for name, value in record.items() if name not in ("epoch", "terms")}, **terms}
