@@ -103,7 +103,8 @@ def in_fresh_process(code: str, *arguments: str) -> str:
 WITHOUT_TORCH = (
     "zoo",
     "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
-    "zoo.models.onnx_runtime, zoo.models.verify, zoo.models.golden, zoo.data.glyphs, zoo.data.omniglot, zoo.data.folder",
+    "zoo.models.onnx_runtime, zoo.models.verify, zoo.models.golden, zoo.data.glyphs, zoo.data.omniglot",
+    "zoo.data.folder",
     "serving.gallery, serving.service, serving.app, serving.client",
     "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
     "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.feature_file",

@@ -148,7 +148,7 @@ def write_page(docs: Path, known: Mapping[str, Any]) -> None:
 
 
 def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
-    """Return each precision's mean change over the models, judged like one model's changes (`zoo.evaluation.remeasure`).
+    """Return each precision's mean change over the models, judged like one model's (`zoo.evaluation.remeasure`).
 
     Raises `UsageError` unless there are several, of one architecture and data set and of a seed each.
     """

@@ -170,7 +170,7 @@ class Pictures:
     unreadable: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """All that is needed to part the images again and to see that they are the same; `zoo.evaluation.split` reads it."""
+        """Return what parts the images again and shows that they are the same; `zoo.evaluation.split` reads it."""
         by_class = self.by != BY_IMAGE and self.labelled
         return {
             "by": self.by,
@@ -296,7 +296,8 @@ LR, PRETRAINED_LR = 1e-3, 3e-4
 class Student:
     """What is to be trained. name: of the new model. backbone: a timm architecture, or one of ours, as conv4.
 
-    loss: a name of `training.methods.transfers`. dim: None: the teacher's. size: of its images in pixels; None: the teacher's.
+    loss: a name of `training.methods.transfers`.
+    dim: None: the teacher's. size: of images in pixels; None: as the teacher.
     pretrained: as in a recipe's backbone. settings: `key=value`, as `--set` takes them.
     """
 

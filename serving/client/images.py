@@ -15,8 +15,8 @@ from zoo.data.images import open_image
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 Image = bytes | str | Path | Pillow.Image | np.ndarray
-"""An image file: its bytes, or where it lies. Or one in memory, as `zoo.models.load.Embedder` takes it: a PIL image or a
-uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
+"""The bytes or the path of an image file, or an image in memory, as `zoo.models.load.Embedder` takes it: a PIL image or
+a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
 Images = Image | Sequence[Image]
 """One or several; an array of four dimensions is several."""
 Files = list[tuple[str, tuple[str, bytes, str]]]

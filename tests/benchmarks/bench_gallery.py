@@ -1,7 +1,8 @@
 """A gallery as it grows: catching up with changes, opening, and the kinds of index side by side.
 
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
-    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000         --json gallery.json --picture gallery.png
+    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \\
+        --json gallery.json --picture gallery.png
 
 The first part times a reader that catches up with 10,000 changes of another process (5,000 items in, 5,000 out; asked
 is less than 100 ms), in galleries of --held items. The second builds every kind over the same vectors, finds its

@@ -173,7 +173,7 @@ class Split:
     share: float
 
     def to_json(self) -> dict[str, object]:
-        """All that is needed to make the split again and to see that it is the same; `zoo.evaluation.split` reads it."""
+        """Return what makes the split again and shows that it is the same; `zoo.evaluation.split` reads it."""
         return {
             "seed": self.seed,
             "test_share": self.share,

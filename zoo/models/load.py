@@ -237,9 +237,9 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
 def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
     """Return the folder of a model: a path, the local zoo, the shipped checkpoints, the Hub's cache or the Hub.
 
-    It looks in this order. A public backbone (a short name of `zoo.models.baselines`, timm/ID, or another of timm's models on
-    the Hub) gets its folder on its first use, for which torch and timm must be installed. With `revision` only the Hub
-    is asked.
+    It looks in this order. A public backbone (a short name of `zoo.models.baselines`, timm/ID, or another of timm's
+    models on the Hub) gets its folder on its first use, for which torch and timm must be installed. With `revision`
+    only the Hub is asked.
 
     Raises `ModelNotFoundError` that says where it looked and what to run, `UsageError` for what no name can be.
     """

@@ -26,7 +26,7 @@ RECIPES = Path(__file__).parent / "recipes.json"
 
 
 def here(name: str) -> Path | None:
-    """Return the folder that `zoo.models.load.find` takes without asking the Hub; None if nothing is on this machine."""
+    """Return the folder that `zoo.models.load.find` takes without asking the Hub; None if this machine has none."""
     return local_folder(name) or _in_the_hubs_cache(name)
 
 

@@ -6,46 +6,56 @@ import inspect
 import shlex
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from zipfile import ZipFile
 
 import pytest
 
 from tests.zoo.datasets.written import write_lines
-from zoo.data import cifar100, load, retrieval_sets
-from zoo.data.official import Counts
+from zoo.data import cifar100, load
+from zoo.data.official import Counts, Published
+from zoo.data.retrieval_sets import (
+    CARS_SOURCE,
+    CUB_SOURCE,
+    INSHOP_SOURCE,
+    SOP_SOURCE,
+    load_cars,
+    load_cub,
+    load_inshop,
+    load_sop,
+)
 from zoo.errors import DatasetError
 
 
 @pytest.mark.parametrize(
-    ("module", "part", "images", "classes"),
+    ("loader", "part", "images", "classes"),
     [
-        (retrieval_sets, "train", 5_864, 100),
-        (retrieval_sets, "test", 5_924, 100),
-        (retrieval_sets, "train", 8_054, 98),
-        (retrieval_sets, "test", 8_131, 98),
-        (retrieval_sets, "train", 59_551, 11_318),
-        (retrieval_sets, "test", 60_502, 11_316),
-        (retrieval_sets, "train", 25_882, 3_997),
-        (retrieval_sets, "query", 14_218, 3_985),
-        (retrieval_sets, "gallery", 12_612, 3_985),
-        (retrieval_sets, "test", 14_218 + 12_612, 3_985),
-        (cifar100, "train", 25_000, 50),
-        (cifar100, "test", 25_000, 50),
+        (load_cub, "train", 5_864, 100),
+        (load_cub, "test", 5_924, 100),
+        (load_cars, "train", 8_054, 98),
+        (load_cars, "test", 8_131, 98),
+        (load_sop, "train", 59_551, 11_318),
+        (load_sop, "test", 60_502, 11_316),
+        (load_inshop, "train", 25_882, 3_997),
+        (load_inshop, "query", 14_218, 3_985),
+        (load_inshop, "gallery", 12_612, 3_985),
+        (load_inshop, "test", 14_218 + 12_612, 3_985),
+        (cifar100.load, "train", 25_000, 50),
+        (cifar100.load, "test", 25_000, 50),
     ],
 )
 def test_the_counts_that_are_checked_are_the_published_ones(
-    module: ModuleType, part: str, images: int, classes: int
+    loader: Callable[..., object], part: str, images: int, classes: int
 ) -> None:
-    assert inspect.signature(module.load).parameters["expected"].default[part] == Counts(images, classes)
+    assert inspect.signature(loader).parameters["expected"].default[part] == Counts(images, classes)
 
 
-@pytest.mark.parametrize("module", [retrieval_sets, retrieval_sets, retrieval_sets, retrieval_sets])
-def test_why_it_is_not_fetched_is_said(module: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [CUB_SOURCE, CARS_SOURCE, SOP_SOURCE, INSHOP_SOURCE], ids=lambda source: source.name)
+def test_why_it_is_not_fetched_is_said(source: Published, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="It is not fetched for you: ") as error:
-        load(module.SOURCE.name, "test", tmp_path)
-    assert module.SOURCE.unfetched in str(error.value)
+        load(source.name, "test", tmp_path)
+    assert source.unfetched in str(error.value)
     assert "not extracted" not in str(error.value)
 
 
@@ -88,7 +98,7 @@ def test_an_archive_within_or_beside_a_copy_that_lacks_files_is_named_too(tmp_pa
     write_lines(root / "Eval" / "list_eval_partition.txt", "2", "image_name item_id evaluation_status", *rows)
     packed = write_lines(root / "Img" / "img.zip", "")
     with pytest.raises(DatasetError, match="lacks 2 of the 2 files") as error:
-        retrieval_sets.load_inshop("train", tmp_path, {"train": Counts(2, 2)})
+        load_inshop("train", tmp_path, {"train": Counts(2, 2)})
     assert f"unzip {shlex.quote(str(packed))} -d {shlex.quote(str(packed.parent))}." in str(error.value)
     (tmp_path / "CUB_200_2011").mkdir()
     write_lines(tmp_path / "CUB_200_2011.tgz", "")

@@ -57,7 +57,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: Wor
     world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=60))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = {**kept, "HF_HUB_CACHE": str(world.cache), "HF_ENDPOINT": world.hub.url}
-    code = "from zoo.hub.download.download import snapshot; snapshot('org/toy')"
+    code = "from zoo.hub.download import snapshot; snapshot('org/toy')"
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
         # The part is there before it is asked for; the fault is this process's, and not the next one's, only then.
         _wait_for(

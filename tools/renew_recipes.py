@@ -1,4 +1,4 @@
-"""Write the list of recipes that `zoo list` reads: python -m training.recipes"""
+"""Write the list of recipes that `zoo list` reads: python -m tools.renew_recipes"""
 
 from training.recipes import catalogue
 from zoo.files import write_json
