@@ -22,11 +22,8 @@ import pytest
 from PIL import Image
 
 from serving import supervisor
-from tests.commandline import run_here
-from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import Running, run, serving, stopped
-from zoo.errors import UsageError
 from zoo.paths import threads
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
@@ -248,12 +245,6 @@ def test_what_cannot_be_served_ends_the_command(gallery_folder: Path) -> None:
         assert (outcome.returncode, outcome.stdout) == (status, "")
         assert message in outcome.stderr
         assert "Traceback" not in outcome.stderr
-
-
-@pytest.mark.parametrize("count", [0, 10_000])
-def test_a_number_of_workers_that_is_impossible_is_refused(gallery_folder: Path, count: int) -> None:
-    with raises(UsageError):
-        run_here("serve", gallery_folder, "--workers", count)
 
 
 def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
