@@ -32,7 +32,8 @@ from training.recipe import Ensemble, Recipe
 from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
 from zoo import paths
 from zoo.console import print_json, print_table
-from zoo.data import cifar100, retrieval_sets
+from zoo.data import cifar100
+from zoo.data.retrieval_sets import CARS_EXPECTED, CUB_EXPECTED, INSHOP_EXPECTED, SOP_EXPECTED
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
@@ -40,14 +41,16 @@ from zoo.models.registry import recipes as catalogue
 
 PAPERS = (revisiting, sharing, diva, group, reality)
 
-DATASETS = {
-    "cub": retrieval_sets,
-    "cars": retrieval_sets,
-    "sop": retrieval_sets,
-    "inshop": retrieval_sets,
-    "cifar100": cifar100,
+TRAIN_IMAGES = {
+    name: expected["train"].images
+    for name, expected in (
+        ("cub", CUB_EXPECTED),
+        ("cars", CARS_EXPECTED),
+        ("sop", SOP_EXPECTED),
+        ("inshop", INSHOP_EXPECTED),
+        ("cifar100", cifar100.EXPECTED),
+    )
 }
-TRAIN_IMAGES = {name: module.EXPECTED["train"].images for name, module in DATASETS.items()}
 
 FORWARD = 1 / 3
 """Cost of a forward pass in units of forward and backward together: the backward pass takes twice as much."""

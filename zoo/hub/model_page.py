@@ -124,7 +124,7 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
     graphs = graphs_of(folder)
     table, notes = score_table(scores)
     return (
-        environment("zoo.hub.download")
+        environment("zoo.hub")
         .get_template("README.md.j2")
         .render(
             metadata=_metadata(card, scores, files),

@@ -1,8 +1,9 @@
-"""S2SD against loops in float64."""
+"""A student beside its teacher: both see one view, and the teacher stays as it is."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,116 +11,117 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.training.methods.batches import FEATURES, method, minibatch, trunk
-from training.functional import divergence
-from training.losses.contrastive import Contrastive
-from training.recipe import Objective
-from zoo.errors import RecipeError
+from tests.training import toys
+from tests.training.frozen_pictures import CPU, make_model
+from training.methods.s2sd import open_teacher
+from training.recipe import Augmentation, Backbone, Objective, Recipe
+from training.trainer import Trainer
+from zoo.errors import ModelNotFoundError, RecipeError
+from zoo.models.card import Card, Head
+from zoo.models.load import load
+from zoo.models.network import load_network
 
-LABELS = [0, 0, 1, 1, 2, 2]
-
-
-def s2sd(loss: str = "contrastive", miner: str | None = None, **args: Any) -> Objective:
-    return Objective(loss, miner, method="s2sd", method_args={"dims": [7, 9], **args})
-
-
-def naive(student: np.ndarray, teacher: np.ndarray, temperature: float) -> float:
-    def shares(rows: np.ndarray, i: int) -> list[float]:
-        unit = [row / math.sqrt((row**2).sum()) for row in rows]
-        powers = [math.exp(sum(unit[i] * other) / temperature) for other in unit]
-        return [power / sum(powers) for power in powers]
-
-    total = 0.0
-    for i in range(len(student)):
-        for t, s in zip(shares(teacher, i), shares(student, i), strict=True):
-            total += t * math.log(t / s)
-    return temperature**2 * total / len(student)
+SAMPLES = np.arange(8)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.2])
-def test_the_divergence_equals_the_loop(temperature: float) -> None:
-    student, teacher = (torch.randn(5, d, dtype=torch.float64, requires_grad=True) for d in (3, 8))
-    value = divergence(student, teacher, temperature)
-    assert value.item() == pytest.approx(naive(student.detach().numpy(), teacher.detach().numpy(), temperature))
-    value.backward()
-    assert teacher.grad is None
-    assert student.grad is not None
-    assert divergence(student, student).item() == pytest.approx(0, abs=1e-12)
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Card]:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("teacher") / "toy"
+    return folder, make_model(folder)
 
 
-def test_terms_equal_the_loop() -> None:
-    net = trunk()
-    trained = method(s2sd(features_gamma=30), LABELS, {"embedding": 5}, net)
-    batch = minibatch(net, LABELS, epoch=1)
-    terms = {name: value.item() for name, value in trained.loss(batch).items()}
-    features = batch.features.detach()
-    raw = trained.heads["embedding"](features)
-    wide = [torch.relu(features @ h[0].weight.T + h[0].bias) @ h[2].weight.T + h[2].bias for h in trained.auxiliary]
-    assert [rows.shape[1] for rows in wide] == [7, 9]
-    losses = [Contrastive(3)(normalize(rows, dim=1), batch.labels).item() for rows in (raw, *wide)]
-    student, first, second, pooled = (rows.detach().double().numpy() for rows in (raw, *wide, features))
-    assert terms == pytest.approx(
-        {
-            "loss": losses[0] / 2,
-            "auxiliary": (losses[1] + losses[2]) / 4,
-            "distillation": 50 * (naive(student, first, 1) + naive(student, second, 1)) / 2,
-            "features": 30 * naive(student, pooled, 1),
-        },
-        rel=1e-3,
+def student(teacher: tuple[Path, Card], dim: int = 64, transfer: str = "embedding", **change: Any) -> Recipe:
+    folder, card = teacher
+    args = {"teacher": str(folder), "fingerprint": card.fingerprint, "transfer": transfer}
+    recipe = toys.recipe(
+        objective=Objective(None, method="distillation", method_args={**args, **change.pop("args", {})}),
+        heads=(Head("embedding", dim),) if dim else (),
+        backbone=Backbone("conv4", "conv4", {"widths": [4, 4, 4, 8], "last_pool": False}),
+        augmentation=Augmentation(rotate=30, scale=1.3, contrast=0.3, flip=0.5, oversample=1),
     )
+    return dataclasses.replace(recipe, **change)
 
 
-def test_terms_begin_with_their_epochs() -> None:
-    net = trunk()
-    trained = method(s2sd(warmup=2, features_gamma=1, features_warmup=3), LABELS, {"embedding": 5}, net)
-    names = [set(trained.loss(minibatch(net, LABELS, epoch=epoch))) for epoch in range(4)]
-    assert names[1] == {"loss", "auxiliary"}
-    assert names[2] == {"loss", "auxiliary", "distillation"}
-    assert names[3] == {"loss", "auxiliary", "distillation", "features"}
+def batch_of(run: Trainer) -> Any:
+    return run.minibatch(SAMPLES, run.data.images(SAMPLES), "main")
 
 
-def test_distillation_moves_head_and_trunk_only() -> None:
-    net = trunk()
-    trained = method(s2sd(), LABELS, {"embedding": 5}, net)
-    trained.loss(minibatch(net, LABELS))["distillation"].backward()
-    assert all(p.grad is None for p in trained.auxiliary.parameters())
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
-    weight = trained.heads["embedding"].weight
-    assert weight.grad is not None
-    assert weight.grad.abs().sum() > 0
+def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher: tuple[Path, Card]) -> None:
+    run = Trainer(student(teacher), toys.noise(), 1, CPU)
+    batch = batch_of(run)
+    how = teacher[1].preprocessing
+    mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (how.mean, how.std))
+    pixels = 255 * (batch.images * std + mean)
+    # Rounding to whole grey levels is all that parts them.
+    expected = load(teacher[0]).embed_pixels(pixels.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
+    np.testing.assert_allclose(run.method.taught(batch).numpy(), expected, atol=2e-3)
+    other = run.method.taught(batch_of(run))  # of other views of the same samples
+    assert (other - torch.from_numpy(expected)).abs().max() > 0.01
+    raw = run.network.heads["embedding"](batch.features)
+    cosines = (normalize(raw, dim=1) * run.method.taught(batch)).sum(1)
+    assert run.method.loss(batch)["loss"].item() == pytest.approx(1 - cosines.mean().item(), abs=1e-5)
 
 
-def test_every_head_has_a_loss_of_its_own() -> None:
-    trained = method(s2sd("arcface"), LABELS, {"embedding": 5})
-    sizes = [loss.centres.shape for loss in (trained.objective, *trained.auxiliary_objectives)]
-    assert sizes == [(3, 5), (3, 7), (3, 9)]
-    assert len({name for name, _ in trained.named_parameters()}) == 2 + 2 * 4 + 3
-    default = method(Objective("margin", "distance-weighted", method="s2sd"), LABELS, {"embedding": 5})
-    assert [head[2].out_features for head in default.auxiliary] == [512, 1024, 1536, 2048]
-    assert default.auxiliary[0][0].in_features == FEATURES
+def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Path, Card]) -> None:
+    how = dataclasses.replace(teacher[1].preprocessing, resize=32, crop=32, mean=(0.1, 0.2, 0.3))
+    run = Trainer(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
+    batch = batch_of(run)
+    seen = batch.seen_by(teacher[1].preprocessing)
+    assert batch.images.shape == (8, 3, 32, 32)
+    assert seen.shape == (8, 3, 16, 16)
+    offset = torch.tensor([0.1, 0.2, 0.3]).reshape(1, 3, 1, 1)
+    fine = torch.nn.functional.avg_pool2d(batch.images * 0.25 + offset, 4)
+    coarse = torch.nn.functional.avg_pool2d(seen * 0.25 + 0.5, 2)
+    similar = torch.corrcoef(torch.stack([fine.flatten(), coarse.flatten()]))[0, 1]
+    assert similar > 0.9  # of unlike views of noise it is near 0
+    torch.testing.assert_close(batch.seen_by(how), batch.images)
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [1]])
-def test_degenerate_batches(labels: list[int]) -> None:
-    net = trunk()
-    trained = method(s2sd("margin", "distance-weighted", features_gamma=50), LABELS, {"embedding": 5}, net)
-    value = sum(trained.loss(minibatch(net, labels, epoch=1)).values())
-    value.backward()  # type: ignore[union-attr]
-    assert torch.isfinite(value)  # type: ignore[arg-type]
-    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in [*net.parameters(), *trained.parameters()])
+@pytest.mark.parametrize("transfer", ["embedding", "rkd", "similarity"])
+def test_trunk_and_head_learn_and_the_teacher_does_not(transfer: str, teacher: tuple[Path, Card]) -> None:
+    dim = 64 if transfer == "embedding" else 5
+    run = Trainer(student(teacher, dim, transfer), toys.noise(), 1, CPU)
+    batch = batch_of(run)
+    run.backward(run.method.loss(batch)["loss"])
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in run.network.parameters() if p.ndim > 1)
+    (network,) = run.method._teacher
+    assert not network.training
+    run.method.train()
+    assert not network.training
+    assert all(p.grad is None for p in network.parameters())
+    kept = load_network(teacher[1], teacher[0]).state_dict()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in network.state_dict().items())
+    assert set(run.method.state_dict()) == {"heads.embedding.weight", "heads.embedding.bias"}
+
+
+def test_a_student_may_have_no_head(teacher: tuple[Path, Card]) -> None:
+    run = Trainer(student(teacher, 0, "rkd"), toys.noise(), 1, CPU)
+    assert torch.isfinite(run.method.loss(batch_of(run))["loss"])
 
 
 @pytest.mark.parametrize(
-    ("objective", "dims", "match"),
+    ("change", "says"),
     [
-        (s2sd(), {}, "trains one head, not 0"),
-        (s2sd(), {"a": 2, "b": 2}, "trains one head, not 2"),
-        (s2sd(dims=[]), {"a": 2}, "at least one dimension"),
-        (s2sd(gamma=-1), {"a": 2}, "weights and warm-ups of 0 or more"),
-        (s2sd(temperature=0), {"a": 2}, "temperature above 0"),
-        (Objective("margin", "multi-similarity", method="s2sd"), {"a": 2}, "takes triplets"),
+        ({"dim": 32}, r"the student has 32 dimensions, the teacher toy 64\. .* or take rkd or similarity"),
+        ({"dim": 0}, "the student has 8 dimensions"),
+        ({"transfer": "embeding"}, "Did you mean 'embedding'"),
+        ({"transfer": "rkd", "args": {"transfer_args": {"angel": 1}}}, "Did you mean 'angle'"),
+        ({"heads": (Head("a", 32), Head("b", 32))}, "trains one head, not 2"),
+        ({"args": {"fingerprint": "0" * 64}}, "its weights or preprocessing are others by now"),
     ],
 )
-def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
-        method(objective, LABELS, dims)
+def test_what_does_not_fit_is_refused(teacher: tuple[Path, Card], change: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        Trainer(student(teacher, **change), toys.noise(), 1, CPU)
+
+
+def test_a_teacher_that_is_not_there_or_takes_other_images_is_refused(
+    teacher: tuple[Path, Card], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelNotFoundError):
+        open_teacher(str(tmp_path / "nowhere"), "")
+    grey = dataclasses.replace(teacher[1].preprocessing, mode="L", mean=(0.5,), std=(0.25,))
+    run = Trainer(student(teacher), toys.noise(), 1, CPU)
+    with pytest.raises(RecipeError, match=r"the images have 3 channel\(s\), and 1 are wanted"):
+        batch_of(run).seen_by(grey)

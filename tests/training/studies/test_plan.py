@@ -14,7 +14,7 @@ from tests.commandline import parsed
 from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_report import finish
-from tests.zoo.test_report import Reader
+from tests.zoo.report.test_model import Reader
 from training.overrides import resolve
 from training.recipe import Recipe
 from training.studies import papers

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from tests.training.studies import toys
-from tests.zoo.test_report import Reader
+from tests.zoo.report.test_model import Reader
 from training.recipes import FEATURES
 from training.studies.papers import study_of
 from training.studies.plan import Plan, Run, value_of

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.training.studies import toys
-from tests.training.studies.test_arms import data_of
+from tests.training.studies.test_study import data_of
 from tests.training.toys import CPU, noise, recipe
-from tests.zoo.test_report import Reader
+from tests.zoo.report.test_model import Reader
 from training.build import create_sampler
 from training.checkpoint import check_directions
 from training.recipe import Schedule

@@ -1,0 +1,100 @@
+"""The models measured here beside one another, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training.studies.test_compare import RECIPE, model
+from training.studies.compare import find_runs, own_scores
+from zoo.cli.main import main
+from zoo.errors import UsageError
+
+CONTRASTIVE = {**RECIPE, "objective": {"loss": "contrastive"}}
+
+
+@pytest.fixture
+def two_methods(own_zoo: Path) -> Path:
+    """Margin with the seeds 0, 1 and 2, contrastive with 0, 1, 2 and 3, and a model that is on its own."""
+    for seed, value in enumerate((0.60, 0.62, 0.64)):
+        model(own_zoo, f"margin-r50-cub-seed{seed}", {**RECIPE, "seed": seed}, recall_at_1=value)
+    for seed, value in enumerate((0.61, 0.64, 0.66, 0.10)):
+        name = "contrastive" if seed == 0 else f"contrastive-seed{seed}"
+        model(own_zoo, name, {**CONTRASTIVE, "seed": seed}, recall_at_1=value)
+    model(own_zoo, "alone", None, recall_at_1=0.5, mrr=0.7)
+    return own_zoo
+
+
+def on_cub(**asked: object) -> dict:
+    rows = own_scores(find_runs(), dataset="cub", **asked)  # the shipped models were measured on glyphs
+    return {(row.name, row.metric): row for row in rows}
+
+
+def test_seeds_are_one_row_and_differences_are_paired(two_methods: Path) -> None:
+    """.01, .02, .02 by seed: mean .016667, sd .0057735; t(2) = 4.303 times sd / sqrt 3 is .014343."""
+    rows = on_cub(against="margin-r50-cub")
+    assert {name for name, _ in rows} == {"margin-r50-cub", "contrastive", "alone"}
+    margin, contrastive = rows["margin-r50-cub", "recall_at_1"], rows["contrastive", "recall_at_1"]
+    assert margin.ours.value == pytest.approx(0.62)
+    assert margin.ours.seeds == (0, 1, 2)
+    assert margin.difference is None
+    assert contrastive.ours.value == pytest.approx((0.61 + 0.64 + 0.66 + 0.10) / 4)
+    assert contrastive.difference is not None
+    assert contrastive.difference.seeds == (0, 1, 2)
+    assert contrastive.difference.value == pytest.approx(0.05 / 3)
+    assert contrastive.difference.interval == pytest.approx((0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5)
+    assert rows["alone", "recall_at_1"].difference is None
+    assert rows["alone", "recall_at_1"].ours.interval == pytest.approx((0.49, 0.51))
+
+
+def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> None:
+    for seed in (1, 2):
+        path = two_methods / "models" / f"contrastive-seed{seed}" / "results.json"
+        (result,) = json.loads(path.read_text())
+        path.write_text(json.dumps([result | {"queries": 11}]))
+    less = on_cub(against="margin-r50-cub-seed1")["contrastive", "recall_at_1"].difference
+    assert less is not None
+    assert (less.seeds, less.interval) == ((0,), None)
+    assert less.value == pytest.approx(0.01)
+
+
+def test_names_and_metrics_choose(two_methods: Path) -> None:
+    assert [name for name, _ in on_cub(names=["contrastive-seed2"])] == ["contrastive"]
+    assert list(on_cub(metrics=["mrr"])) == [("alone", "mrr")]
+    assert own_scores(find_runs(), dataset="cars") == []
+    with pytest.raises(UsageError, match=r"no model 'contrastiv' here\. Did you mean 'contrastive'"):
+        on_cub(names=["contrastiv"])
+
+
+def test_the_command(two_methods: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["benchmark", "models", "--dataset", "cub", "--metric", "recall_at_1", "--metric", "mrr"]
+    table = tmp_path / "t.md"
+    assert main([*words, "--against", "margin-r50-cub", "--markdown", str(table)]) == 0
+    lines = {line.split()[2]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    assert "62.00 ± 2.00" in lines["margin-r50-cub"]
+    assert "+1.67" in lines["contrastive"]
+    assert "0.23 to 3.10 over 3 seeds" in lines["contrastive"]
+    assert "| 62.00 ± 2.00 | 57.03 to 66.97 over seeds | 3 |" in table.read_text()
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["metric"] for row in rows] == ["recall_at_1"] * 3 + ["mrr"]
+    assert rows[-1]["ours"]["value"] == 0.7
+    assert main(["benchmark", "models", "--dataset", "cars"]) == 0
+    assert "zoo evaluate MODEL --save" in capsys.readouterr().err
+
+
+def test_a_single_seed_is_found_without_its_number(own_zoo: Path) -> None:
+    model(own_zoo, "margin-r50-cub-seed1", {**RECIPE, "seed": 1}, recall_at_1=0.6)
+    model(own_zoo, "contrastive-seed1", {**CONTRASTIVE, "seed": 1}, recall_at_1=0.5)
+    rows = on_cub(names=["contrastive", "contrastive-seed1"], metrics=["recall_at_1"] * 2, against="margin-r50-cub")
+    ((key, row),) = rows.items()
+    assert key == ("contrastive-seed1", "recall_at_1")
+    assert row.difference is not None
+    assert row.difference.value == pytest.approx(-0.1)
+
+
+def test_a_data_set_that_is_none_gets_the_nearest(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "models", "--dataset", "glyfs"]) == 2
+    assert "'glyphs'" in capsys.readouterr().err

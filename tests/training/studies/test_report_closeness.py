@@ -1,0 +1,95 @@
+"""Whether tuned losses are close: differences against SciPy, verdicts by hand, and where they are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.zoo.report.test_model import Reader
+from training.studies.render import command_of_search
+from training.studies.render_search import as_markdown, to_json, write_report
+from training.studies.report import KINDS, by_kind, closeness, differences
+from training.studies.search import METRICS, Search, begin
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED
+
+SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "margin": (0.60, 0.61, 0.625)}
+"""P@1 of the seeds 1 to 3."""
+
+
+def reruns_of(scores: tuple[float, ...], seeds: tuple[int, ...] = (1, 2, 3)) -> list[dict[str, Any]]:
+    each = [dict.fromkeys(METRICS, score) for score in scores]
+    return [{"seed": seed, **dict.fromkeys(KINDS, one)} for seed, one in zip(seeds, each, strict=True)]
+
+
+RERUNS = {loss: reruns_of(scores) for loss, scores in SCORES.items()}
+
+
+def test_differences_are_those_of_the_paired_t_test() -> None:
+    found = differences(RERUNS)
+    assert len(found) == 3 * len(KINDS) * len(METRICS)
+    for each in found:
+        ours, others = SCORES[each.loss], SCORES[each.other]
+        assert each.difference is not None
+        assert each.difference.mean == pytest.approx(np.mean(ours) - np.mean(others))
+        expected = stats.ttest_rel(ours, others).confidence_interval(0.95)
+        assert each.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
+
+
+def test_reruns_are_paired_by_seed_and_not_by_place() -> None:
+    late = {"a": reruns_of((0.2, 0.3), (2, 3)), "b": reruns_of((0.1, 0.2, 0.3))}
+    first = differences(late)[0]
+    assert first.difference is not None
+    assert (first.difference.n, first.difference.mean) == (2, pytest.approx(0))
+    assert differences({"a": reruns_of((0.5,), (1,)), "b": reruns_of((0.5,), (2,))})[0].verdict == UNDECIDED
+
+
+def test_verdicts_by_hand() -> None:
+    """Contrastive and NT-Xent .004 to .006 apart, margin .1 and more from both."""
+    group = by_kind(differences(RERUNS))["precision_at_1", "concatenated"]
+    assert {(each.loss, each.other): each.verdict for each in group} == {
+        ("contrastive", "ntxent"): HOLDS,
+        ("contrastive", "margin"): FAILS,
+        ("ntxent", "margin"): FAILS,
+    }
+    assert (closeness(group), closeness(group[:1]), closeness([])) == (FAILS, HOLDS, UNDECIDED)
+    apart = {"a": reruns_of((0.5, 0.6, 0.7)), "b": reruns_of((0.6, 0.5, 0.6))}
+    assert closeness(differences(apart)) == UNDECIDED
+
+
+def row(loss: str, tests: list[dict[str, Any]]) -> dict[str, Any]:
+    empty = {"trials": {}, "best": None, "began": None, "ended": None, "validations": [], "scores": None}
+    return {"loss": loss, **empty, "reruns": len(tests), "tests": tests}
+
+
+def test_reports_tell_every_difference(tmp_path: Path) -> None:
+    search = begin(Search(tuple(SCORES), "glyphs", reruns=3), tmp_path)
+    report = [row(loss, tests) for loss, tests in RERUNS.items()]
+    write_report(search, report, tmp_path)
+    markdown = (tmp_path / "report.md").read_text()
+    assert markdown == as_markdown(search, report, tmp_path)
+    assert "P@1 separated: does not; P@1 concatenated: does not;" in markdown
+    expected = stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).confidence_interval()
+    low, high = (100 * bound for bound in expected)
+    cells = f"-10.17 | {low:+.2f} to {high:+.2f} | 3 | does not |"
+    assert f"| contrastive - margin | P@1 concatenated | {cells}" in markdown
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written == json.loads(json.dumps(to_json(search, report)))
+    assert written["close"]["precision_at_1 concatenated"] == FAILS
+    assert [each["verdict"] for each in written["differences"][:3]] == [HOLDS, FAILS, FAILS]
+    assert f"```sh\n{command_of_search(search)}\n```" in markdown
+    assert written["command"] == command_of_search(search)
+    assert [each["seed"] for each in written["losses"][0]["tests"]] == [1, 2, 3]
+    text = Reader((tmp_path / "report.html").read_text()).text
+    assert command_of_search(search) in text
+    for says in ("Are the tuned losses close?", "ntxent - margin", "-10.17 points", "lie within 3 points"):
+        assert says in text
+
+
+def test_of_a_single_loss_nothing_is_compared(tmp_path: Path) -> None:
+    search = begin(Search(("ntxent",), "glyphs"), tmp_path)
+    assert "close" not in as_markdown(search, [row("ntxent", reruns_of((0.5,), (1,)))], tmp_path)

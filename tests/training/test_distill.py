@@ -1,0 +1,389 @@
+"""From a teacher and images to a student: parted, learnt, measured, resumed, and an ordinary model in the end."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from tests.training import toys
+from tests.training.before_torch import assert_told_before_torch
+from tests.training.frozen_pictures import CPU, make_model, noise, write_pictures
+from training import checkpoint
+from training.api import write_model_folder
+from training.distill import SAME_DIM, SOURCES, Pictures, Student, distil, read_pictures, recipe_for, unlabelled
+from training.features import Model, Views
+from training.finetune import seen
+from training.methods.s2sd import needs_same_dim
+from training.methods.transfers import TRANSFERS
+from training.recipe import Augmentation
+from training.trainer import Trainer
+from zoo.cli.main import main
+from zoo.data.dataset import Dataset
+from zoo.data.glyphs import GlyphImages
+from zoo.data.glyphs import characters as alphabet_of
+from zoo.data.glyphs_render import SIZE
+from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.evaluation.remeasure import remeasure
+from zoo.models.card import Card, read_card
+
+QUICK = ("schedule.epochs=2", "schedule.steps=2", 'backbone.args={"widths":[4,4,4,8],"last_pool":false}')
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher") / "toy"
+    make_model(folder)
+    return folder
+
+
+@pytest.fixture
+def teacher(made_once: Path, own_zoo: Path) -> Path:
+    return Path(shutil.copytree(made_once, own_zoo / "models" / "toy"))
+
+
+def small(name: str = "small", **change: Any) -> Student:
+    return dataclasses.replace(Student(name, "conv4", settings=QUICK), **change)
+
+
+def flat(root: Path, count: int = 12) -> Path:
+    """Images without any labels."""
+    root.mkdir()
+    for i, image in enumerate(noise().images[:count]):
+        Image.fromarray(image).save(root / f"{i}.png")
+    return root
+
+
+def glyphs(split: str, characters: int) -> Dataset:
+    """Two pictures of each of some characters."""
+    drawn = alphabet_of(split)[:characters]
+    names = [f"{split}/{character.code}/{i}" for character in drawn for i in range(2)]
+    images = GlyphImages(drawn, 2, 0, SIZE)
+    return Dataset("folder", split, images, np.arange(len(names)) // 2, tuple(c.name for c in drawn), names)
+
+
+def test_labelled_folders_are_parted_by_class(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path, classes=10)
+    (root / "alone").mkdir()
+    (root / "class 1" / "6.png").rename(root / "alone" / "6.png")
+    found = read_pictures(root, 0.3, seed=1)
+    assert (found.labelled, found.by) == (True, "class")
+    assert not {*found.train.classes} & {*found.test.classes}
+    assert "alone" in found.train.classes
+    assert len(found.test.classes) == 3
+    assert len(found.train) + len(found.test) == 60
+    assert found.to_json() == read_pictures(root, 0.3, seed=1).to_json() != read_pictures(root, 0.3, seed=2).to_json()
+
+
+def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
+    few = write_pictures(tmp_path / "few", classes=2)
+    stray = write_pictures(tmp_path / "stray")
+    (stray / "top.png").write_bytes((stray / "class 0" / "0.png").read_bytes())
+    for root, count in ((flat(tmp_path / "flat"), 12), (few, 12), (stray, 49)):
+        found = read_pictures(root, 0.25)
+        assert (found.labelled, found.by) == (False, "image")
+        assert (len(found.test), len(found.train)) == (round(count / 4), count - round(count / 4))
+        assert not {*found.train.sources} & {*found.test.sources}
+        assert found.to_json()["train_classes"] == []
+
+
+def test_the_folders_train_and_test_are_taken_as_they_are(tmp_path: Path) -> None:
+    for split, classes in (("train", 3), ("test", 2)):
+        write_pictures(tmp_path / split, classes)
+    found = read_pictures(tmp_path)
+    assert (found.labelled, found.by, len(found.train), len(found.test)) == (True, "given", 18, 12)
+    assert found.test.split == "test"
+
+
+def table_of(root: Path, *columns: str) -> Path:
+    """The pictures below a folder in a table: an image's class and split are its folders."""
+    rows = []
+    for path in sorted(root.rglob("*.png")):
+        *_, split, label, _ = path.parts
+        cells = {"image": path.relative_to(root).as_posix(), "label": label, "split": split}
+        rows.append([cells[column] for column in columns])
+    with (root / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return root / "table.csv"
+
+
+def test_a_table_is_parted_as_the_folder_that_it_lists(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "labelled", classes=10)
+    by_folder, by_table = (read_pictures(place, 0.3, seed=1) for place in (root, table_of(root, "image", "label")))
+    assert by_table.to_json() == by_folder.to_json()
+    assert (by_table.labelled, by_table.by) == (True, "class")
+    without = read_pictures(table_of(root, "image"), 0.3, seed=1)
+    assert (without.labelled, without.by, len(without.test)) == (False, "image", 18)
+    text = table_of(root, "image", "label").read_text().replace(",class 3", ",", 1)
+    (root / "table.csv").write_text(text)
+    assert read_pictures(root / "table.csv").by == "image", "one image without a label says nothing of its class"
+    for split, classes in (("train", 3), ("test", 2)):
+        write_pictures(tmp_path / "parted" / split, classes)
+    given = table_of(tmp_path / "parted", "image", "label", "split")
+    by_folder, by_table = (read_pictures(place) for place in (tmp_path / "parted", given))
+    assert (by_table.by, by_table.labelled) == ("given", True)
+    assert [part.split for part in (by_table.train, by_table.test)] == ["train", "test"]
+    assert list(by_table.test.images) == list(by_folder.test.images)
+    assert by_table.test.classes == by_folder.test.classes
+
+
+def test_a_table_without_enough_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("image,split\na.png,train\n")
+    with pytest.raises(DatasetError, match="of the 1 images of the split 'train' 0 can be read"):
+        read_pictures(tmp_path / "t.csv")
+    for name, text, says in (
+        ("none.csv", None, "there is no file"),
+        ("u.csv", "file\nx.png\n", "needs a header with the column image"),
+    ):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        assert main(["distill", "margin-conv4-glyphs", str(tmp_path / name), "--backbone", "conv4"]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    root = flat(tmp_path / "flat")
+    bad = read_pictures(root, 0.25).test.sources[0]
+    (root / bad).write_bytes(b"no image")
+    found = read_pictures(root, 0.25)
+    assert list(found.unreadable) == [bad]
+    assert (len(found.train), len(found.test)) == (8, 3)
+
+
+def test_too_few_images_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DatasetError, match="holds no images"):
+        read_pictures(tmp_path / "none")
+    with pytest.raises(DatasetError, match="there are 3 images that can be read; 4 are needed"):
+        read_pictures(flat(tmp_path / "three", 3))
+    four = flat(tmp_path / "four", 4)
+    assert (len(read_pictures(four).train), len(read_pictures(four).test)) == (2, 2)
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        read_pictures(four, 1.0)
+    for image in four.glob("*.png"):
+        image.write_bytes(b"")
+    with pytest.raises(DatasetError, match=r"of the 4 images .* 0 can be read; .* 0\.png: "):
+        read_pictures(four)
+
+
+def test_labels_play_no_part() -> None:
+    plain = unlabelled(noise())
+    assert plain.labels.tolist() == list(range(48))
+    assert len(plain.classes) == 48
+
+
+def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: Path) -> None:
+    card = read_card(teacher)
+    views = Views(0, Augmentation(rotate=3), 20, "square")
+    recipe = recipe_for(small(size=24), Model(teacher, card, "toy"), 500, views, "folder")
+    assert recipe.heads[0].dim == card.dim == 64
+    assert (recipe.preprocessing.crop, recipe.preprocessing.resize) == (24, 24)
+    assert recipe.preprocessing.mean == card.preprocessing.mean
+    assert (recipe.augmentation.rotate, recipe.data.side, recipe.data.fit) == (3, 20, "square")
+    assert recipe.objective.method_args["fingerprint"] == card.fingerprint
+    timms = recipe_for(Student("s", "resnet18", pretrained=True), Model(teacher, card, "toy"), 50, views, "folder")
+    assert timms.preprocessing.mean == (0.485, 0.456, 0.406)
+    assert (timms.batch.size, timms.schedule.steps) == (50, 20)
+    assert timms.optimizer.lr < recipe.optimizer.lr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"dim": 32}, "or take rkd or similarity"),
+        ({"loss": "rkd", "dim": 0}, "--dim is 1 or more"),
+        ({"loss": "margin"}, "there is no transfer 'margin'"),
+        ({"backbone": "konv4"}, "Did you mean 'conv4'"),
+        ({"size": 5000}, "--size is a number of pixels"),
+        ({"size": 4}, "does not take images of 4 x 4 pixels"),
+        ({"settings": ("optimizer.lrr=1",)}, r"no setting 'optimizer\.lrr'"),
+        ({"settings": ("preprocessing.mode=L", "preprocessing.mean=[0.5]", "preprocessing.std=[0.5]")}, "takes 'RGB'"),
+        ({"settings": ("objective.method=plain",)}, "by the method 'distillation', not by 'plain'"),
+        ({"settings": ('objective.method_args.transfer_args={"heat":1}',)}, "there is no 'heat'"),
+        ({"name": "toy"}, "would take the place of toy"),
+        ({"name": "margin-conv4-glyphs"}, "there is a model or recipe margin-conv4-glyphs already"),
+    ],
+)
+def test_wishes_that_make_no_sense_are_refused_before_training(
+    change: dict[str, Any], says: str, teacher: Path, own_zoo: Path
+) -> None:
+    with pytest.raises((RecipeError, UsageError), match=says):
+        distil("toy", lambda: pytest.fail("images were read"), small(**change), "cpu")
+    assert not (own_zoo / "models" / "small").exists()
+    assert not (own_zoo / "runs").exists()
+
+
+def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
+    """Of a few glyphs: nearer to its teacher than chance, and a model folder like any other."""
+    few = [glyphs(split, count) for split, count in (("train", 32), ("test", 12))]
+    settings = (*QUICK[2:], "schedule.epochs=2", "schedule.steps=10", "optimizer.lr=0.01", "batch.size=32")
+    pictures = Pictures(*few, True, "given", 0, 0.0)
+    made = distil("margin-conv4-glyphs", lambda: pictures, Student("tiny", "conv4", settings=settings))
+    assert made.fidelity.cosine is not None
+    assert made.fidelity.cosine.low > 0
+    losses = [json.loads(line)["loss"] for line in (made.outcome.folder / "log.jsonl").read_text().splitlines()]
+    assert losses[-1] < 0.9 * losses[0]
+    model = zoo.load("tiny")
+    assert model.dim == made.teacher.dim
+    assert model.card.description.startswith("Distilled from margin-conv4-glyphs (fingerprint ")
+    assert model.card.sources[-1].startswith("Budnik and Avrithis 2021")
+    record = json.loads((model.folder / "recipe.json").read_text())
+    assert record["teacher"] == {"name": "margin-conv4-glyphs", "fingerprint": made.teacher.fingerprint}
+    assert record["origin"] is None
+    assert zoo.info("tiny").results[0]["fingerprint"] == model.card.fingerprint
+    assert zoo.info("tiny").results[0]["versions"].keys() == {"dml-zoo", "numpy", "torch", "timm"}
+    saved = zoo.info("tiny").results[0]["metrics"]
+    assert saved["teacher_cosine"] == made.fidelity.cosine.value
+    assert saved["recall_at_1"] == made.fidelity.retrieval["recall_at_1"]["student"].value
+    assert main(["verify", "tiny"]) == 0
+    rows = [zoo.load(name).embed(few[1].images) for name in ("margin-conv4-glyphs", "tiny")]
+    assert made.fidelity.cosine.value == pytest.approx(np.mean(np.sum(rows[0] * rows[1], 1)), abs=1e-5)
+
+
+def test_licence_and_sources_are_those_of_all_that_it_was_made_of(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(toys.recipe(), sources=("the loss",))
+    network = Trainer(recipe, toys.noise(), 1, CPU).final()
+
+    def written(base: Card | None, teacher: Card | None) -> Card:
+        return write_model_folder(tmp_path / "made", recipe, network, [], {}, noise().images[:1], base, teacher)
+
+    alone = written(None, None)
+    base = dataclasses.replace(alone, name="begun", licence="mit", sources=("the base",))
+    teacher = dataclasses.replace(alone, name="taught", licence="dinov3-license", sources=("the teacher",))
+    assert (alone.licence, alone.description) == ("apache-2.0", "")
+    made = written(None, teacher)
+    assert (made.licence, made.sources) == ("dinov3-license", ("the teacher", "the loss"))
+    both = written(base, teacher)
+    assert both.licence == "mit AND dinov3-license"
+    assert both.sources == ("the base", "the teacher", "the loss")
+    assert both.description.startswith("Trained from begun. Distilled from taught (fingerprint ")
+    assert written(base, dataclasses.replace(teacher, licence="mit")).licence == "mit"
+    assert written(base, None).licence == "mit"
+
+
+def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_path: Path) -> None:
+    record = json.loads((teacher / "recipe.json").read_text())
+    record["split"] = {"train_classes": ["class 3"]}
+    (teacher / "recipe.json").write_text(json.dumps(record))
+    made = distil("toy", lambda: read_pictures(write_pictures(tmp_path)), small(), "cpu")
+    mine = set(made.pictures.train.classes)
+    assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
+    assert set(seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
+
+
+def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
+    root = write_pictures(tmp_path)
+    (root / "class 0" / "broken.png").write_bytes(b"no image")
+    made = distil("toy", lambda: read_pictures(root, 0.25), small(), "cpu")
+    found = zoo.evaluate("small", data=root, k=(1,))
+    assert (found.split, found.queries, found.classes) == ("test", 12, 2)
+    (check,) = remeasure(made.outcome.folder, root)
+    assert check.ok is True
+    assert "not checked: teacher_neighbours_at_" in check.detail
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = read_pictures(flat(tmp_path / "flat"))
+    save = checkpoint.save
+
+    def saves_once(value: dict[str, Any], path: Path) -> None:
+        if value["epoch"] == 2:
+            raise KeyboardInterrupt
+        assert not any("_teacher" in name for name in value["method"])
+        save(value, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "save", saves_once)
+        distil("toy", lambda: pictures, small("cut", loss="rkd"), "cpu")
+    weights = []
+    for name in ("cut", "whole"):
+        made = distil("toy", lambda: pictures, small(name, loss="rkd"), "cpu")
+        weights.append(zoo.load(name).card.files)
+        log = (made.outcome.folder / "log.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in log] == [1, 2]
+    assert weights[0] == weights[1]
+    with pytest.raises(UsageError, match="there is a model or recipe cut already"):
+        distil("toy", lambda: pictures, small("cut"), "cpu")
+    assert distil("toy", lambda: pictures, small("cut"), "cpu", replace=True).outcome.name == "cut"
+
+
+def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_pictures(tmp_path / "pictures")
+    (root / "class 0" / "bad.png").write_bytes(b"no image")
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    common = ["distill", str(teacher), str(root), "--backbone", "conv4", "--quiet", "--device", "cpu", *settings]
+    assert main([*common, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == "toy-distilled"
+    assert found["teacher"]["name"] == "toy"
+    assert found["split"]["by"] == "class"
+    assert set(found["fidelity"]["retrieval"]["recall_at_1"]) == {"teacher", "student", "cross"}
+    assert main([*common, "--loss", "similarity", "--dim", "6", "--as", "six", "--strict"]) == 1
+    said = capsys.readouterr()
+    assert "learnt from toy on " in said.out
+    assert "map_at_r" in said.out
+    assert "student in the teacher's gallery" not in said.out
+    assert "left out, cannot be read" in said.err
+    assert zoo.load("six").dim == 6
+    bare = flat(tmp_path / "flat")
+    assert main(["distill", "toy", str(bare), *common[3:], "--as", "bare", "--strict"]) == 0
+    said = capsys.readouterr()
+    assert "without labels" in said.out
+    assert "cosine to the teacher's embedding" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["toy", "--backbone", "conv4"], "name a folder of images or a table of them, or a data set"),
+        (["toy", ".", "--backbone", "conv4", "--dataset", "glyphs"], "one of the two"),
+        (["toy", "--backbone", "conv4", "--dataset", "folder", "--data", "."], "named without --dataset"),
+        (["toy", ".", "--backbone", "conv4", "--data", "."], "--data says where the data set"),
+        (["toy", "nowhere", "--backbone", "conv4"], "there is no folder nowhere"),
+        (["toy", "--backbone", "conv4", "--dataset", "glyfs"], "Did you mean 'glyphs'"),
+        (["nobody-knows", ".", "--backbone", "conv4"], "nobody-knows"),
+        (["toy", ".", "--backbone", "conv4", "--as", "No Name"], "give --as NAME"),
+        (["toy", ".", "--backbone", "conv4", "--seed", "-1"], "--seed"),
+        (["toy", ".", "--backbone", "conv4", "--test-share", "1"], "--test-share lies between 0 and 1"),
+        (["toy", ".", "--backbone", "konv4"], "Did you mean 'conv4'"),
+        (["toy", ".", "--backbone", "conv4", "--loss", "rdk"], "Did you mean 'rkd'"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    arguments: list[str], says: str, teacher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["distill", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_mistakes_are_told_before_torch_is_loaded(teacher: Path) -> None:
+    mistakes = [
+        (["--loss", "rdk"], "Did you mean 'rkd'"),
+        (["--dim", "0"], "--dim is 1 or more"),
+        (["--dim", "6"], "or take rkd or similarity"),
+        (["--size", "5000"], "--size is a number of pixels"),
+        (["--as", "toy"], "would take the place of toy"),
+        (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'"),
+        (["--set", "objective.method=plain"], "by the method 'distillation', not by 'plain'"),
+    ]
+    assert_told_before_torch(["distill", "toy", ".", "--backbone", "conv4"], mistakes)
+
+
+def test_what_is_known_of_the_losses_without_torch() -> None:
+    assert list(SOURCES) == list(TRANSFERS)
+    assert {name for name in TRANSFERS if needs_same_dim(name)} == set(SAME_DIM)
+
+
+def test_help_names_the_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["distill", "--help"]) == 0
+    assert "rkd" in capsys.readouterr().out

@@ -1,0 +1,76 @@
+"""Features of a person's own pictures: made once, made again for other labels, and not kept for ever."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.frozen_pictures import make_model, write_pictures
+from training.features import Model, Views
+from training.finetune import KEPT, cached_features
+from training.recipe import Augmentation
+from zoo.data.folder import read_pictures
+from zoo.models.card import read_card
+
+VIEWS = Views(1, Augmentation(), 20)
+
+
+@pytest.fixture
+def model(own_zoo: Path) -> Model:
+    folder = own_zoo / "models" / "toy"
+    make_model(folder)
+    return Model(folder, read_card(folder), "toy")
+
+
+def table(path: Path, root: Path, swapped: bool = False) -> Path:
+    """A CSV file of the pictures; swapped: two of them have each other's labels."""
+    rows = [[str(image), image.parent.name] for image in sorted(root.rglob("*.png"))]
+    if swapped:
+        rows[0][1], rows[-1][1] = rows[-1][1], rows[0][1]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["image", "label"], *rows])
+    return path
+
+
+def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Model, tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "pictures", classes=4, each=2)
+    first = read_pictures(table(tmp_path / "t.csv", root)).dataset
+    swapped = read_pictures(table(tmp_path / "t.csv", root, swapped=True)).dataset
+    assert first.images == swapped.images  # nothing but the labels tells the two apart
+    before, after = (cached_features(model, dataset, VIEWS, "cpu") for dataset in (first, swapped))
+    np.testing.assert_array_equal(before.labels, first.labels)
+    np.testing.assert_array_equal(after.labels, swapped.labels)
+    renamed = dataclasses.replace(first, classes=tuple(f"kind {k}" for k in range(4)))
+    assert cached_features(model, renamed, VIEWS, "cpu").classes == renamed.classes
+
+
+def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp_path: Path) -> None:
+    dataset = read_pictures(write_pictures(tmp_path, classes=4, each=2)).dataset
+    first = cached_features(model, dataset, VIEWS, "cpu").path
+    made = first.stat().st_ino
+    others = [first.with_name(f"features-{i}.safetensors") for i in range(KEPT + 2)]
+    for age, other in enumerate(others, start=1):
+        other.touch()
+        os.utime(other, (10**9 - age, 10**9 - age))
+    (first.parent / "decoded").mkdir()
+    os.utime(first, (1, 1))
+    again = cached_features(model, dataset, VIEWS, "cpu").path
+    assert (again, again.stat().st_ino) == (first, made)
+    assert {path.name for path in first.parent.iterdir()} == {
+        first.name,
+        "decoded",
+        *(other.name for other in others[: KEPT - 1]),
+    }
+
+
+def test_a_damaged_file_is_made_again(model: Model, tmp_path: Path) -> None:
+    dataset = read_pictures(write_pictures(tmp_path, classes=4, each=2)).dataset
+    first = cached_features(model, dataset, VIEWS, "cpu")
+    plain, whole = np.array(first.plain), first.path.read_bytes()
+    first.path.write_bytes(whole[: len(whole) // 2])
+    np.testing.assert_array_equal(cached_features(model, dataset, VIEWS, "cpu").plain, plain)

@@ -1,0 +1,215 @@
+"""A person's own pictures: read, refused, split by class, learnt, and measured before and after."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.training.before_torch import assert_told_before_torch
+from tests.training.frozen_pictures import make_model, noise, write_pictures
+from training.finetune import Wish, batch_for, compare, finetune, methods
+from zoo.cli.main import main
+from zoo.data.folder import read_pictures, split_classes
+from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.evaluation import retrieval_metrics
+
+QUICK = ["schedule.epochs=1", "schedule.steps=3"]
+
+
+@pytest.fixture
+def base(own_zoo: Path) -> Path:
+    make_model(own_zoo / "models" / "toy")
+    return own_zoo / "models" / "toy"
+
+
+def test_a_folder_and_a_table_are_read_alike(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path / "pictures")
+    images = sorted(root.rglob("*.png"))
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["note", "image", "label"])
+        writer.writerows(["-", image.relative_to(tmp_path), image.parent.name] for image in images)
+    folder, table = read_pictures(root).dataset, read_pictures(tmp_path / "table.csv").dataset
+    assert folder.classes == table.classes
+    np.testing.assert_array_equal(folder.labels, table.labels)
+    assert [Path(str(image)).name for image in folder.images] == [Path(str(image)).name for image in table.images]
+
+
+def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path, classes=5)
+    (root / "class 0" / "broken.png").write_bytes(b"no image")
+    (root / "alone").mkdir()
+    (root / "class 1" / "6.png").rename(root / "alone" / "6.png")
+    pictures = read_pictures(root)
+    assert pictures.alone == ("alone",)
+    assert list(pictures.unreadable) == ["class 0/broken.png"]
+    assert len(pictures.dataset) == 29
+    assert pictures.dataset.classes == tuple(f"class {k}" for k in range(5))
+    assert [line.split(":")[0] for line in pictures.notes()] == [
+        "left out, cannot be read",
+        "left out, a class of one image",
+    ]
+
+
+def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there is no folder"):
+        read_pictures(tmp_path / "none")
+    few = write_pictures(tmp_path / "few", classes=3)
+    with pytest.raises(DatasetError, match="holds 3 classes of two or more readable images; 4 are needed"):
+        read_pictures(few)
+    single = write_pictures(tmp_path / "single", classes=6, each=1)
+    with pytest.raises(DatasetError, match=r"holds 0 classes .* 6 classes have a single image \(class 0, class 1"):
+        read_pictures(single)
+    for image in few.rglob("*.png"):
+        image.write_bytes(b"")
+    with pytest.raises(DatasetError, match=r"none of the 18 images can be read; the first: .*class 0/0.png.* is empty"):
+        read_pictures(few)
+    (single / "stray.png").write_bytes(b"")
+    with pytest.raises(DatasetError, match="has no class"):
+        read_pictures(single)
+    for part in ("train", "test"):
+        write_pictures(tmp_path / "parted" / part)
+    with pytest.raises(UsageError, match="is parted into train and test"):
+        read_pictures(tmp_path / "parted")
+
+
+def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
+    """What is printed of the held-out classes is what is kept of them: each picture searches all others."""
+    root = write_pictures(tmp_path)
+    lines = [f"{path.relative_to(tmp_path)},{path.parent.name},1" for path in sorted(root.rglob("*.png"))]
+    (tmp_path / "t.csv").write_text("\n".join(["image,label,query", *lines]))
+    assert read_pictures(tmp_path / "t.csv").dataset.factors == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("file,label\na.png,a\n", r"needs a header with the column image \(or path\)"),
+        ("image,class\na.png,a\n", r"needs a header with the columns image \(or path\) and label"),
+        ("image,label,split\na.png,a,test\n", "a table without the column split"),
+        ("image,label\n", "lists no images"),
+        ("image,label\na.png,\n", "line 2: an image and a label are needed"),
+        ("image,label\na.png\n", "line 2: an image and a label are needed"),
+        ("image,label\na.png,a\na.png,b\n", "line 3: a.png is listed twice"),
+        ("image,label\na.png,a\nb.png,b\n", "none of the 2 images"),
+    ],
+)
+def test_tables_that_say_nothing_are_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises((DatasetError, UsageError), match=says):
+        read_pictures(tmp_path / "t.csv")
+
+
+def test_the_split_is_by_class_and_follows_from_the_seed() -> None:
+    dataset = noise(classes=10)
+    split, again, other = (split_classes(dataset, 0.3, seed) for seed in (0, 0, 1))
+    assert not set(split.train.classes) & set(split.test.classes)
+    assert (len(split.train.classes), len(split.test.classes)) == (7, 3)
+    assert len(split.train) + len(split.test) == len(dataset)
+    assert split.to_json() == again.to_json() != other.to_json()
+    for part in (split.train, split.test):
+        names = [part.classes[label] for label in part.labels]
+        assert names == [f"class {dataset.labels[int(source.split('/')[1])]}" for source in part.sources]
+    for classes, share, expected in ((4, 0.9, 2), (4, 0.1, 2), (20, 0.95, 18)):
+        assert len(split_classes(noise(classes), share).test.classes) == expected
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        split_classes(dataset, 1.0)
+
+
+def test_batches_fit_the_classes_there_are() -> None:
+    for classes, samples, size, per_class in (
+        (2, 9, 16, 8),
+        (8, 9, 32, 4),
+        (500, 4, 128, 4),
+        (2, 5, 10, 5),
+        (50, 3, 126, 3),
+    ):
+        batch = batch_for(np.repeat(np.arange(classes), samples))
+        assert (batch.size, batch.per_class) == (size, per_class)
+
+
+def test_the_table_has_the_metrics_and_the_difference_of_the_same_queries() -> None:
+    draw = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 8)
+    before = draw.standard_normal((48, 5))
+    after = before + 3 * np.eye(6)[labels][:, :5]
+    for row in compare(before, after, labels):
+        first, second = (retrieval_metrics(rows, labels, k=(1,))[row.metric] for rows in (before, after))
+        assert (row.before, row.after) == (first, second)
+        assert row.difference == pytest.approx(second - first)
+        assert row.difference_interval[0] <= row.difference <= row.difference_interval[1]
+    same = compare(before, before, labels)[0]
+    assert (same.difference, same.difference_interval) == (0, (0, 0))
+
+
+def test_heads_on_a_trunk_that_stays(base: Path, tmp_path: Path, own_zoo: Path) -> None:
+    root = write_pictures(tmp_path)
+    fitted = finetune(root, Wish("toy", "mine", "diva", True, QUICK, views=2, device="cpu"))
+    model = zoo.load("mine")
+    assert [head.name for head in model.card.heads] == ["discriminative", "shared", "intra", "dance"]
+    assert model.card.files["model.safetensors"] == zoo.load("toy").card.files["model.safetensors"]
+    record = json.loads((model.folder / "recipe.json").read_text())
+    assert record["split"] == fitted.split.to_json()
+    assert record["base"]["name"] == "toy"
+    saved = zoo.info("mine").results[0]
+    assert saved["metrics"]["recall_at_1"] == pytest.approx(fitted.rows[0].after)
+    assert saved["model"] == "mine"
+    assert list((own_zoo / "cache").glob("features-*.safetensors"))
+
+
+def test_trunk_and_head_learn_on_the_command_line(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_pictures(tmp_path)
+    (root / "class 0" / "broken.png").write_bytes(b"no image")
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    words = ["finetune", str(root), "--from", str(base), "--quiet", "--json", "--device", "cpu", *settings]
+    assert main([*words, "--strict"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["unreadable"]) == ["class 0/broken.png"]
+    assert found["name"] == "toy-finetuned"
+    assert [row["metric"] for row in found["rows"]] == ["recall_at_1", "map_at_r"]
+    model = zoo.load("toy-finetuned")
+    assert model.card.files["model.safetensors"] != zoo.load("toy").card.files["model.safetensors"]
+    assert json.loads((model.folder / "recipe.json").read_text())["recipe"]["backbone"]["freeze_norm"] == "all"
+
+
+def test_another_loss_by_setting_is_a_custom_method_on_the_card(base: Path, tmp_path: Path) -> None:
+    root = write_pictures(tmp_path)
+    loss = ["objective.loss=multi-similarity", "objective.miner=multi-similarity"]
+    finetune(root, Wish("toy", "set", "margin", True, [*QUICK, *loss], views=1, device="cpu"))
+    card = zoo.load("set").card
+    assert (card.method, card.sources) == ("custom-multi-similarity", zoo.load("toy").card.sources)
+
+
+def test_wishes_that_make_no_sense_are_refused_before_training(base: Path, tmp_path: Path, own_zoo: Path) -> None:
+    root = write_pictures(tmp_path)
+    assert "margin" in methods()
+    for wish, says in (
+        (Wish("toy", "toy"), "would take the place of toy"),
+        (Wish("toy", "mine", "margen"), "Did you mean 'margin'"),
+        (Wish("toy", "mine", "margin2"), "is an ensemble"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            finetune(root, wish)
+    with pytest.raises(RecipeError, match=r"no setting 'optimizer\.lrr'"):
+        finetune(root, Wish("toy", "mine", settings=["optimizer.lrr=1"]))
+    assert not (own_zoo / "models" / "mine").exists()
+    assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
+    assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2
+
+
+def test_mistakes_are_told_before_torch_is_loaded(base: Path) -> None:
+    mistakes = [
+        (["--test-share", "1"], "--test-share lies between 0 and 1"),
+        (["--seed", "-1"], "--seed"),
+        (["--views", "-1"], "--views"),
+        (["--as", "toy"], "would take the place of toy"),
+        (["--method", "margen"], "Did you mean 'margin'"),
+    ]
+    assert_told_before_torch(["finetune", ".", "--from", "toy"], mistakes)

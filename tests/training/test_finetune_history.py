@@ -1,0 +1,162 @@
+"""A finetune takes no model's place unasked, goes on where it was stopped, and says what its base had seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+from tests.training.frozen_pictures import make_model, write_pictures
+from training import checkpoint
+from training import finetune as finetuning
+from training.finetune import Wish, check_name, finetune, seen, unreadable
+from zoo.cli.train import novelty
+from zoo.errors import UsageError
+from zoo.paths import SHIPPED
+
+QUICK = ["schedule.epochs=1", "schedule.steps=2"]
+WISH = Wish("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu")
+
+
+@pytest.fixture
+def base(own_zoo: Path) -> Path:
+    make_model(own_zoo / "models" / "toy")
+    return own_zoo / "models" / "toy"
+
+
+def record(folder: Path, **facts: object) -> None:
+    (folder / "recipe.json").write_text(json.dumps(facts))
+
+
+def test_names_that_are_taken(base: Path, own_zoo: Path) -> None:
+    make_model(own_zoo / "models" / "other")
+    shipped = next(SHIPPED.iterdir()).name
+    for name in ("other", shipped, "diva-r50-cub"):
+        with pytest.raises(UsageError, match=f"model or recipe {name} already.*--as OTHER.*--replace"):
+            check_name(name, base)
+        check_name(name, base, replace=True)
+    with pytest.raises(UsageError, match="would take the place of toy"):
+        check_name("toy", base, replace=True)
+    check_name("free", base)
+
+
+def test_a_second_finetune_leaves_the_first_as_it_is(
+    base: Path, own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, folder = write_pictures(tmp_path), own_zoo / "models" / "mine"
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(finetuning, "add_result", stopped)  # the model is written, its scores are not
+        finetune(root, WISH)
+    with pytest.raises(UsageError, match="mine already"):
+        finetune(root, dataclasses.replace(WISH, seed=1))
+    finetune(root, WISH)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "results.json" in before
+    for wish in (WISH, dataclasses.replace(WISH, method="ms")):
+        with pytest.raises(UsageError, match="mine already"):
+            finetune(root, wish)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    finetune(root, dataclasses.replace(WISH, method="ms", replace=True))
+    assert json.loads((folder / "recipe.json").read_text())["recipe"]["objective"]["loss"] != "margin"
+
+    # Another seed measures on classes that `mine` has learnt; which ones is for anyone to read.
+    again = finetune(root, dataclasses.replace(WISH, base="mine", name="more", seed=1))
+    learnt = json.loads((folder / "recipe.json").read_text())["split"]["train_classes"]
+    expected = [name for name in again.split.test.classes if name in learnt]
+    assert expected
+    assert list(again.seen) == again.to_json()["seen_by_base"] == expected
+    assert json.loads((own_zoo / "models" / "more" / "recipe.json").read_text())["seen_by_base"] == expected
+    assert expected[0] in novelty(again.seen)
+    assert novelty(()) == "that it never saw"
+
+
+def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
+    base: Path, own_zoo: Path, tmp_path: Path
+) -> None:
+    root = write_pictures(tmp_path / "ann" / "pictures")
+    finetune(root, WISH)
+    finetune(root, dataclasses.replace(WISH, base=str(own_zoo / "models" / "mine"), name="whole", head_only=False))
+    elsewhere = Path(shutil.copytree(base, tmp_path / "ann" / "own"))
+    finetune(root, dataclasses.replace(WISH, base=str(elsewhere), name="more"))
+    starts = {}
+    for name in ("mine", "whole", "more"):
+        record = json.loads((own_zoo / "models" / name / "recipe.json").read_text())
+        starts[name] = record["recipe"]["backbone"]["pretrained"]
+        sent = zoo.push(name, "org/toy", dry_run=True)
+        for file, data in sent.contents.items():
+            content = data if isinstance(data, bytes) else data.read_bytes()
+            assert not [path for path in (own_zoo, tmp_path) if str(path).encode() in content], file
+    assert starts == {"mine": "toy", "whole": "mine", "more": str(elsewhere)}
+
+
+def test_training_that_was_stopped_goes_on_from_a_model_by_its_name(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, save = write_pictures(tmp_path), checkpoint.save
+    wish = dataclasses.replace(WISH, head_only=False, settings=["schedule.epochs=3", "schedule.steps=2"])
+
+    def stop_at_two(value: dict[str, Any], path: Path) -> None:
+        if value["epoch"] == 2:
+            raise KeyboardInterrupt
+        save(value, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "save", stop_at_two)
+        finetune(root, wish)
+    epochs = []
+
+    def noted(value: dict[str, Any], path: Path) -> None:
+        epochs.append(value["epoch"])
+        save(value, path)
+
+    monkeypatch.setattr(checkpoint, "save", noted)
+    monkeypatch.chdir(base.parents[1])  # from another folder
+    finetune(root, dataclasses.replace(wish, base=str(base)))  # and with the path in the place of the name
+    assert epochs == [2, 3]
+
+
+def test_what_the_base_of_the_base_saw_counts_while_it_is_the_same_model(base: Path, own_zoo: Path) -> None:
+    toy, second = make_model(base), own_zoo / "models" / "second"
+    make_model(second, seed=1)
+    record(base, split={"train_classes": ["a", "b"]})
+    for name in ("toy", str(base)):  # by which older versions recorded it
+        start = {"recipe": {"backbone": {"pretrained": name}}, "split": {"train_classes": ["c"]}}
+        record(second, base={"fingerprint": toy.fingerprint}, **start)
+        assert seen(second, ["d", "c", "a"]) == ("c", "a")
+    record(second, base={"fingerprint": "another"}, **start)
+    assert seen(second, ["d", "c", "a"]) == ("c",)
+    record(second, base=1, recipe=[], split=None)
+    assert seen(second, ["c"]) == ()
+    (second / "recipe.json").write_text("{")
+    assert seen(second, ["c"]) == ()
+
+
+def test_a_history_that_is_cut_off_is_not_taken_for_none(base: Path, own_zoo: Path) -> None:
+    toy, second = make_model(base), own_zoo / "models" / "second"
+    make_model(second, seed=1)
+    start = {"recipe": {"backbone": {"pretrained": str(base)}}, "base": {"fingerprint": toy.fingerprint}}
+    record(second, **start)
+    assert unreadable(second) is None  # a base without a recipe.json was trained elsewhere
+    record(base, split={"train_classes": ["a", "b"]})
+    assert unreadable(second) is None
+    for folder in (second, base):
+        data = (folder / "recipe.json").read_bytes()
+        for end in range(len(data)):
+            (folder / "recipe.json").write_bytes(data[:end])
+            assert unreadable(second) == folder / "recipe.json"
+        (folder / "recipe.json").write_bytes(data)
+    said = novelty((), base / "recipe.json")
+    assert "never saw" not in said
+    assert f"is not known, because {base / 'recipe.json'} cannot be read" in said
+    both = novelty(("a",), base / "recipe.json")
+    assert "1 of them the model that it starts from was finetuned on (a)" in both
+    assert "seen more of them is not known" in both

@@ -1,0 +1,165 @@
+"""Sums graded into bytes against the sums themselves, in integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.zoo.evaluation.test_knn import definition, unit
+from zoo.evaluation import knn, knn_int8, nearest_neighbours
+from zoo.evaluation.knn_int8 import BELOW, Grades, have_grades
+
+EXACT, THERE = knn_int8.has_int8(64), have_grades(63)
+LARGEST = 127 if EXACT or not THERE else 63
+"""Without VNNI a processor adds two products in 16 bits, which hold 2 x 255 x 63 and not 2 x 255 x 127."""
+
+
+@pytest.fixture(autouse=True)
+def layer(request):
+    """torch's, or an exact one where torch has none."""
+    if not THERE:
+        request.getfixturevalue("exact")
+
+
+def integers(seed, *shape):
+    return np.random.default_rng(seed).integers(-LARGEST, LARGEST + 1, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("dim", [64, 65, 512, 4096])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 33), (100, 129)])
+def test_no_sum_lies_above_its_grade(n, m, dim):
+    rows, columns = integers(1, n + 3, dim), integers(2, m + 5, dim)
+    sums = rows[2 : n + 2].astype(np.int64) @ columns[5:].T.astype(np.int64)
+    graded = Grades(rows, columns)
+    spread = int(np.abs(sums).max()) + 1
+    for levels in (np.zeros(m), np.linspace(-spread, spread, m).round(), np.full(m, float(sums.max()))):
+        for step in (graded.least_step, 3 * graded.least_step, spread / 100 + graded.least_step):
+            found = graded.of(slice(2, n + 2), slice(5, m + 5), levels, step)
+            assert found.dtype == np.uint8
+            steps = (sums - levels) / step
+            assert (found[sums >= levels] >= 1).all()
+            told = (found > 0) & (found < 255)
+            assert (steps[told] < found[told] - BELOW).all()
+            assert (steps[told] >= found[told] - 2.0).all()
+            assert (steps[found == 255] >= 252).all()
+
+
+@pytest.mark.parametrize("least", [0, 1e-30, 0.5])
+def test_no_sum_lies_above_its_grade_where_columns_count_for_less(least):
+    rows, columns = integers(1, 60, 512), integers(2, 90, 512)
+    scales = np.random.default_rng(6).uniform(least, 1, 90).astype(np.float32)
+    scales[:2] = 1, least
+    sums = scales * (rows.astype(np.int64) @ columns.T.astype(np.int64))
+    graded = Grades(rows, columns, scales)
+    for levels in (np.zeros(90), np.linspace(0, 0.9 * sums.max(), 90)):
+        steps = (sums - levels) / graded.least_step
+        found = graded.of(slice(0, 60), slice(0, 90), levels, graded.least_step)
+        assert (found[sums >= levels] >= 1).all()
+        told = (found > 0) & (found < 255)
+        assert (steps[told] < found[told] - BELOW).all()
+        assert (steps[told] >= found[told] - 2.0).all()
+
+
+def test_the_largest_sums_there_are():
+    rows = np.full((2, 4096), LARGEST, np.int8)
+    rows[1] = -LARGEST
+    graded = Grades(rows, rows)
+    largest = float(LARGEST) ** 2 * 4096
+    found = graded.of(slice(0, 2), slice(0, 2), np.full(2, largest - 10 * graded.least_step), graded.least_step)
+    np.testing.assert_array_equal(found, [[11, 0], [0, 11]])
+
+
+def test_a_torch_that_grades_otherwise_is_not_believed(monkeypatch):
+    assert have_grades() or not EXACT
+    have_grades.cache_clear()
+    operation = torch.ops.onednn.qlinear_pointwise
+
+    def missing(*args):
+        raise RuntimeError("no such operator")
+
+    try:
+        for other in (
+            missing,
+            lambda *args: operation(*args) // 2,
+            lambda *args: torch.full_like(operation(*args), 255),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.ops.onednn, "qlinear_pointwise", other)
+                assert not have_grades()
+            have_grades.cache_clear()
+    finally:
+        have_grades.cache_clear()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_neighbours_are_the_same_with_grades_and_without(request, int8, monkeypatch, there):
+    if not EXACT:  # rows are rounded to 127 steps here
+        request.getfixturevalue("exact")
+    rng = np.random.default_rng(3)
+    rows = unit(rng.normal(size=(700, 64)))
+    rows[50:60] = rows[40:50]
+    rows[100:110] *= 30  # of a block in which grades tell little apart
+    asked = []
+    whole = Grades.of
+    monkeypatch.setattr(Grades, "of", lambda *args: asked.append(1) or whole(*args))
+    monkeypatch.setattr(knn_int8, "have_grades", lambda: there)
+    monkeypatch.setattr(knn, "BLOCK", 64)
+    monkeypatch.setattr(knn, "WIDE", 128)
+    monkeypatch.setattr(knn, "WHOLE", 0)
+    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
+    for queries, exclude in ((rows, True), (rows[::-1].copy(), False)):
+        expected = definition(queries, rows, 5, exclude)
+        for found, wanted in zip(nearest_neighbours(queries, rows, 5, exclude), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    assert bool(asked) == there
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 127, 500])
+def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(int8, monkeypatch, chunk):
+    rows = np.random.default_rng(4).normal(size=(2100, 64)).astype(np.float32)
+    expected = knn.nearest_neighbours(rows, rows, 3, True)
+    monkeypatch.setattr(knn, "BLOCK", 64)
+    monkeypatch.setattr(knn, "WIDE", 128)
+    monkeypatch.setattr(knn, "WHOLE", 0)
+    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
+    pieces = list(knn.neighbour_chunks(rows, rows, 3, True, chunk))
+    assert max(piece.stop - piece.start for piece, _, _ in pieces) == min(chunk, 128)
+    np.testing.assert_array_equal(np.concatenate([indices for _, _, indices in pieces]), expected[1])
+
+
+def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
+    rows = integers(5, 40, 64)
+    block = (slice(0, 40), slice(0, 40), np.zeros(40), 1000.0)
+    expected = Grades(rows, rows).of(*block)
+    torch.set_default_dtype(torch.float64)
+    try:
+        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+
+
+@pytest.mark.parametrize(("queries", "largest", "graded"), [(256, 2**29, True), (255, 2**29, False), (256, 700, False)])
+def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
+    """Of four blocks of queries on, and where the gallery's second copy in 8 bits is not too large."""
+    rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
+    monkeypatch.setattr(knn_int8, "_LARGEST", largest)
+    monkeypatch.setattr(knn_int8, "have_grades", lambda: True)
+    assert (knn_int8.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
+
+
+def test_what_is_of_no_use_is_tried_ever_less_often():
+    tries = knn_int8._Tries()
+    tried = []
+    for block in range(200):
+        if tries.due():
+            tried.append(block)
+            tries.seen(False)
+    assert tried[:5] == [0, 2, 5, 9, 14]  # after one block more each time
+    assert len(tried) == 19  # n (n + 3) / 2 < 200
+    while not tries.due():
+        pass
+    tries.seen(True)
+    assert tries.due()

@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: downloads, errors, pages of published models and pushes."""
