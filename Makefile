@@ -32,10 +32,11 @@ setup: $(READY) ## build a virtual environment in .venv with the versions of con
 demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0 ends after the table)
 	$(BIN)/python demo.py --serve $(SERVE)
 
-check: $(READY) ## check style, format, types and prose
+check: $(READY) ## check style, format, layers, types and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/prose_lint.py
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 test: check ## run check, then all tests
