@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 from training.functional import Decorrelation
 from training.studies.compare import SEEDED
 from training.studies.runner import factor_metrics
-from training.studies.statistics import Seeds, Summary, paired, summary
-from training.studies.study import CATEGORIES
+from training.studies.statistics import Seeds, Summary, paired_difference, summarise
+from training.studies.study import CATEGORICAL_FACTORS
 from zoo import data
 from zoo.console import print_json
 from zoo.data.decode import batches
@@ -85,7 +85,7 @@ def measure(folder: Path) -> dict[str, Any]:
         if name != first:
             report[name][f"predicted_by_{first}"] = predictability(heads[first], rows, dataset.labels)
             report[name][f"correlation_with_{first}"] = correlation(heads[first], rows, dataset.labels)
-    chance = {f: across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORIES}
+    chance = {f: across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORICAL_FACTORS}
     return {"model": folder.name, "heads": report, "chance": chance}
 
 
@@ -121,14 +121,14 @@ def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _less(figures: Figures, others: Figures) -> dict[tuple[str, str], Summary]:
-    found = {key: paired(seeds, others.get(key, {})) for key, seeds in figures.items()}
+    found = {key: paired_difference(seeds, others.get(key, {})) for key, seeds in figures.items()}
     return {key: difference for key, difference in found.items() if difference is not None}
 
 
 def _lines(figures: Mapping[tuple[str, str], Seeds | Summary], sign: str, but: str = "") -> Iterator[str]:
     for (head, name), values in figures.items():
         if head != but:
-            found = values if isinstance(values, Summary) else summary(list(values.values()))
+            found = values if isinstance(values, Summary) else summarise(list(values.values()))
             bounds = (
                 "" if found.interval is None else f" ({found.interval[0]:{sign}.3f} to {found.interval[1]:{sign}.3f})"
             )

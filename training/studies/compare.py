@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.recipe import agree
-from training.studies.plan import RESULTS
+from training.studies.plan import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object
@@ -235,7 +235,7 @@ def study_runs(folder: Path) -> list[TrainedModel]:
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; name a study's folder, or one that contains studies.")
-    studies = [folder] if (folder / RESULTS).is_file() else sorted(folder.iterdir())
+    studies = [folder] if (folder / RESULTS_FILE).is_file() else sorted(folder.iterdir())
     return [run for study in studies for run in _study_runs(study)]
 
 
@@ -394,7 +394,7 @@ def _study_runs(study: Path) -> Iterator[TrainedModel]:
 
 def _results(study: Path) -> Iterator[tuple[str, Record]]:
     """Yield the run's name and the result of each line that can be read."""
-    for line in complete_lines(study / RESULTS):
+    for line in complete_lines(study / RESULTS_FILE):
         try:
             result = json.loads(line)
             yield str(result["run"]), result

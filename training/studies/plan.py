@@ -26,14 +26,24 @@ from typing import Any
 from training.api import provenance
 from training.data import image_key
 from training.recipe import Recipe, agree
-from training.studies.papers import study_of
-from training.studies.study import EMBEDDING, SELECTIONS, Arm, Claim, Measure, Study, recipes_of, slug, with_recipes
+from training.studies.papers import find_study
+from training.studies.study import (
+    EMBEDDING,
+    SELECTIONS,
+    Arm,
+    Claim,
+    Measure,
+    Study,
+    recipe_dataset,
+    resolve_recipes,
+    slug,
+)
 from zoo.data.folder import check_parted
 from zoo.data.official import RECALL_AT
 from zoo.errors import TrainingError, UsageError
 from zoo.files import append_json_line, complete_lines, locked, write_json
 
-RESULTS = "results.jsonl"
+RESULTS_FILE = "results.jsonl"
 
 Result = dict[str, Any]
 
@@ -46,7 +56,7 @@ class Results(Mapping[str, Result]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / RESULTS
+        self.path = folder / RESULTS_FILE
         self._results: dict[str, Result] = {}
         self._inode, self._size = 0, 0
 
@@ -93,7 +103,7 @@ class Results(Mapping[str, Result]):
             ) from None
 
 
-PLAN, FAILURE = "plan.json", "failure.json"
+PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class Run:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Append the run's result to those of the study, and remove the record of an earlier failure."""
         self.results.add(self.name, result)
-        (self.folder / FAILURE).unlink(missing_ok=True)
+        (self.folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,7 @@ class Plan:
 
     def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
         """The arm's recipe, or those of an ensemble's members."""
-        return recipes_of(self.study, arm, self.dataset, seed, selection, self.settings)
+        return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings)
 
     def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
         """Return every run, seed by seed, so that paired runs finish together; results: those of the folder."""
@@ -186,14 +196,14 @@ class Plan:
     def places(self) -> Iterator[tuple[Arm, int, str, str]]:
         """Yield the arm, the seed, the selection and the folder of every run."""
         for seed, arm, selection in product(range(self.seeds), self.arms, self.selections):
-            yield arm, seed, selection, f"runs/{slug(arm.label)}/{_name(seed, selection)}"
+            yield arm, seed, selection, f"runs/{slug(arm.label)}/{_run_name(seed, selection)}"
 
     def to_json(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return json.loads(json.dumps({**values, "study": self.study.name}))
 
 
-def _name(seed: int, selection: str) -> str:
+def _run_name(seed: int, selection: str) -> str:
     return f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
 
 
@@ -207,15 +217,17 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if (folder / PLAN).exists():
-            old = read(folder / PLAN)
-            _check_same(plan, old, folder)
-            plan = _grown(plan, old)
-            check_recipes(plan, old, folder)
-            if all(plan.to_json()[key] == old.get(key, []) for key in GROWING):
+        if (folder / PLAN_FILE).exists():
+            old = read_record(folder / PLAN_FILE)
+            _check_same_study(plan, old, folder)
+            plan = _merge_requests(plan, old)
+            _check_recipes(plan, old, folder)
+            if all(plan.to_json()[key] == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [place for *_, place in plan.places()]
-        write_json(folder / PLAN, {**plan.to_json(), "runs": runs, "recipes": _recipes(plan), **provenance()})
+        write_json(
+            folder / PLAN_FILE, {**plan.to_json(), "runs": runs, "recipes": _recipe_records(plan), **provenance()}
+        )
     return plan
 
 
@@ -228,11 +240,11 @@ def check_images(recipe: Recipe, root: str | Path | None) -> None:
     check_parted(root)
 
 
-GROWING = ("seeds", "selections", "only")
+EXTENDABLE = ("seeds", "selections", "only")
 """What a study may have more of, each time it is begun again."""
 
 
-def _grown(plan: Plan, old: dict[str, Any]) -> Plan:
+def _merge_requests(plan: Plan, old: dict[str, Any]) -> Plan:
     """The plan with what was asked for before."""
     selections = {*plan.selections, *old["selections"]}
     before = old.get("only", [])
@@ -247,23 +259,27 @@ def _grown(plan: Plan, old: dict[str, Any]) -> Plan:
 
 def read_plan(folder: Path) -> Plan:
     """The plan in a study's folder. Raises `UsageError` where there is none, `TrainingError` as `write_plan` does."""
-    if not (folder / PLAN).is_file():
-        kept = f" --out {folder}, as it was begun: finished runs in it stay" if (folder / RESULTS).is_file() else ""
-        raise UsageError(
-            f"{folder} is no study: there is no {PLAN} in it. Begin one with: zoo benchmark run STUDY{kept}"
+    if not (folder / PLAN_FILE).is_file():
+        kept = (
+            f" --out {folder}, as it was begun: finished runs in it stay" if (folder / RESULTS_FILE).is_file() else ""
         )
-    raw = read(folder / PLAN)
+        raise UsageError(
+            f"{folder} is no study: there is no {PLAN_FILE} in it. Begin one with: zoo benchmark run STUDY{kept}"
+        )
+    raw = read_record(folder / PLAN_FILE)
     try:
         sequences = {key: tuple(raw[key]) for key in ("selections", "settings")}
         only = tuple(raw.get("only", ()))  # older plans are of all arms
-        plan = Plan(study_of(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], only=only, **sequences)
+        plan = Plan(find_study(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], only=only, **sequences)
     except (KeyError, TypeError) as error:
-        raise TrainingError(f"{folder / PLAN} is no plan of a study ({error}); begin anew in another folder.") from None
-    check_recipes(plan, raw, folder)
+        raise TrainingError(
+            f"{folder / PLAN_FILE} is no plan of a study ({error}); begin anew in another folder."
+        ) from None
+    _check_recipes(plan, raw, folder)
     return plan
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """A JSON file of a study's folder. Raises `TrainingError` where it cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -276,7 +292,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _remedy(path: Path) -> str:
     """What helps where a file of a study or a search is damaged: a plan is written by the command that begins one."""
-    if path.name == FAILURE:
+    if path.name == FAILURE_FILE:
         return "Delete it to make it again."
     report = path.with_name("report.md")
     told = f" ({report} has it)" if report.is_file() else ""
@@ -286,7 +302,7 @@ def _remedy(path: Path) -> str:
     )
 
 
-def chosen(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:
+def select_runs(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:
     """The runs of the arms named, or all. Raises `UsageError` for an arm that the study lacks."""
     only = list(only)
     _check_arms(only, study)
@@ -299,7 +315,7 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
             raise UsageError(f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.")
 
 
-def _check_same(plan: Plan, old: dict[str, Any], folder: Path) -> None:
+def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
     for key in ("study", "dataset", "settings"):
         if old.get(key) != new[key]:
@@ -308,10 +324,10 @@ def _check_same(plan: Plan, old: dict[str, Any], folder: Path) -> None:
             )
 
 
-def check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
+def _check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     """Raise `TrainingError` where an arm's recipe is not what it was: runs of both would be mixed."""
     planned = old.get("recipes", {})
-    for label, recipes in _recipes(plan).items():
+    for label, recipes in _recipe_records(plan).items():
         # A setting that one of them lacks is one that an older version did not have.
         if label in planned and not agree(planned[label], recipes):
             raise TrainingError(
@@ -320,7 +336,7 @@ def check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
             )
 
 
-def _recipes(plan: Plan) -> dict[str, dict[str, Any]]:
+def _recipe_records(plan: Plan) -> dict[str, dict[str, Any]]:
     """By the arm's label: member number -> recipe with the first seed, that of the last epoch."""
     return {
         arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
@@ -328,18 +344,18 @@ def _recipes(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def on_data(plan: Plan) -> Plan:
+def adapt_to_dataset(plan: Plan) -> Plan:
     """The plan, its study's measures and note fitted to the data set whose images it reads."""
-    read, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, with_recipes(plan.dataset)
+    read, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_dataset(plan.dataset)
     note = plan.study.note
     if read != owner:
         where = f" ({plan.data})" if plan.data else ""
         note = f"The images are those of the data set {read}{where}, the recipes those of {owner}. {note}".strip()
-    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _fitted(old, read)))
+    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _adapt_measure(old, read)))
     return dataclasses.replace(plan, study=dataclasses.replace(plan.study, measures=measures, note=note))
 
 
-def _fitted(measure: Measure, dataset: str) -> list[Measure]:
+def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
     """The measure, or instead of a recall beyond 1 all those at which the data set is reported."""
     beyond = measure.recall_at is not None and measure.recall_at > 1
     if not beyond or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_AT:
@@ -356,8 +372,8 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     return float(_evaluation(result, measure)["metrics"][measure.metric])
 
 
-def holds(result: Mapping[str, Any], measure: Measure) -> bool:
-    return any(_fits(each, measure) for each in result["evaluations"])
+def has_measure(result: Mapping[str, Any], measure: Measure) -> bool:
+    return any(_matches(each, measure) for each in result["evaluations"])
 
 
 def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure: Measure) -> Values:
@@ -368,7 +384,7 @@ def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure
     return values
 
 
-def twins_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def duplicate_arms(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Labels of arms that are one model: the same losses and the same scores, to the last digit, in every run."""
     told: dict[str, list[tuple[int, str, str]]] = {}
     for run, result in zip(runs, results, strict=True):
@@ -383,7 +399,7 @@ def twins_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[
 
 def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any]:
     for each in result["evaluations"]:
-        if _fits(each, measure):
+        if _matches(each, measure):
             return each
     raise TrainingError(
         f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study measures more by now. "
@@ -391,7 +407,7 @@ def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any
     )
 
 
-def _fits(evaluation: Mapping[str, Any], measure: Measure) -> bool:
+def _matches(evaluation: Mapping[str, Any], measure: Measure) -> bool:
     found = (evaluation["split"], evaluation["view"]) == (measure.split, measure.view)
     return found and measure.metric in evaluation["metrics"]
 
@@ -425,7 +441,7 @@ class RunSchedule:
 
     def chosen(self, only: Iterable[str]) -> list[Run]:
         """Return the runs of the arms with these labels, or all; `UsageError` for an unknown label."""
-        return chosen(self.runs, only, self.plan.study)
+        return select_runs(self.runs, only, self.plan.study)
 
     def check_finished(self) -> None:
         """Read the results that are new, and raise `TrainingError` if two finished runs come from other images."""

@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from training.studies.plan import Plan, Values
-from training.studies.report import RULE, Judged, Moved, Ranks, Report, Row, TrendEstimate, column, varies
-from training.studies.search import Search
+from training.studies.report import (
+    SELECTION_RULE,
+    ClaimResult,
+    Ranks,
+    Report,
+    ScoreRow,
+    SelectionEffect,
+    TrendEstimate,
+    depends_on_embeddings,
+    run_values,
+)
+from training.studies.search import SearchPlan
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, SELECTIONS, Measure
 from zoo.files import write_bytes, write_json
@@ -74,7 +84,7 @@ TONES = {HOLDS: "good", FAILS: "bad"}
 MAX_LINES = len(figures.COLOURS)
 """The largest number of lines in a figure."""
 
-Measured = TypeVar("Measured", Row, Moved)
+Measured = TypeVar("Measured", ScoreRow, SelectionEffect)
 
 
 def as_markdown(report: Report) -> str:
@@ -187,7 +197,7 @@ def command_of(plan: Plan) -> str:
     return shlex.join([*words, *_common_options(plan)])
 
 
-def command_of_search(search: Search) -> str:
+def command_of_search(search: SearchPlan) -> str:
     """Return the `zoo benchmark search` that makes a search's results, without the folder."""
     counts = ("trials", "reruns", "folds", "patience", "seed")
     words = [word for name in counts for word in (f"--{name}", str(getattr(search, name)))]
@@ -230,7 +240,7 @@ def dates(report: Report) -> str:
     return f"{ended}Training took {report.seconds:,.0f} s in all."
 
 
-def claim_counts(claims: Sequence[Judged]) -> str:
+def claim_counts(claims: Sequence[ClaimResult]) -> str:
     """Return how many claims hold, do not, or are undecided."""
     counts = {verdict: sum(judged.verdict == verdict for judged in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
     together = sum(judged.holm is not None and judged.holm < 0.05 and judged.verdict == HOLDS for judged in claims)
@@ -248,7 +258,7 @@ def trend_rule(report: Report) -> str:
 
 def selection_rule(report: Report) -> str:
     """Return what is compared of the two selections, and what else differs between them."""
-    return f"{RULE} {report.unlike}".rstrip()
+    return f"{SELECTION_RULE} {report.unlike}".rstrip()
 
 
 def measure_title(measure: Measure) -> str:
@@ -259,7 +269,7 @@ def measure_title(measure: Measure) -> str:
     return f"{metric.replace('_', ' ')}{view} on {measure.split}"
 
 
-def published_text(row: Row) -> str:
+def published_text(row: ScoreRow) -> str:
     """Return the paper's number with its standard deviation over runs where it gives one."""
     if row.published is None:
         return ""
@@ -276,7 +286,7 @@ def fact_text(value: object) -> str:
     return ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _common_options(plan: Plan | Search) -> list[str]:
+def _common_options(plan: Plan | SearchPlan) -> list[str]:
     data = [] if plan.data is None else ["--data", plan.data]
     return [*(word for setting in plan.settings for word in ("--set", setting)), *data]
 
@@ -289,7 +299,7 @@ def _chosen_arms(plan: Plan) -> str:
     return f"Chosen: {len(plan.only)} of the study's {len(plan.study.arms)} arms ({', '.join(plan.only)}).{out}"
 
 
-def _csv_cells(report: Report, row: Row, arm: str, value: Summary) -> list[object]:
+def _csv_cells(report: Report, row: ScoreRow, arm: str, value: Summary) -> list[object]:
     measure, plan = row.measure, report.plan
     head = [plan.study.name, plan.dataset, arm, row.x, row.selection, measure.split, measure.view, measure.metric]
     return [*head, value.n, value.mean, value.sd, *(value.interval or (None, None))]
@@ -309,13 +319,13 @@ def _score_tables(report: Report) -> list[tuple[str, list[Table]]]:
     return titled
 
 
-def _score_table(rows: Sequence[Row], axis: str) -> Table:
+def _score_table(rows: Sequence[ScoreRow], axis: str) -> Table:
     published = ["published"] if any(row.published is not None for row in rows) else []
     head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %", "difference", "95 %", *published]
     return Table(head, [[*_score_cells(row, axis), *([published_text(row)] if published else [])] for row in rows])
 
 
-def _score_cells(row: Row, axis: str) -> list[str]:
+def _score_cells(row: ScoreRow, axis: str) -> list[str]:
     place = [] if not axis else ["" if row.x is None else f"{row.x:g}"]
     value, difference = row.value, row.difference
     mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
@@ -336,7 +346,7 @@ def _claim_table(report: Report) -> Table:
     return Table(("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict"), rows)
 
 
-def _claim_facts(judged: Judged) -> dict[str, Any]:
+def _claim_facts(judged: ClaimResult) -> dict[str, Any]:
     return {
         "text": judged.claim.text,
         "better": judged.claim.better,
@@ -418,7 +428,7 @@ def _claim_sections(report: Report) -> list[Section]:
     return [Section("Claims", [*blocks, Paragraph(VERDICT_RULE)])]
 
 
-def _claim_line(judged: Judged, difference: Summary, several: bool) -> ForestLine:
+def _claim_line(judged: ClaimResult, difference: Summary, several: bool) -> ForestLine:
     selection = f", {judged.selection}" if several else ""
     p = "" if judged.holm is None else f"; p (Holm) {p_text(judged.holm)}"
     limit = judged.claim.within
@@ -427,7 +437,7 @@ def _claim_line(judged: Judged, difference: Summary, several: bool) -> ForestLin
     return ForestLine(judged.claim.text, difference.mean, difference.interval, note, judged.verdict, tone, band)
 
 
-def _score_sections(rows: Sequence[Row], selection: str, axis: str) -> list[Section]:
+def _score_sections(rows: Sequence[ScoreRow], selection: str, axis: str) -> list[Section]:
     """Return every arm by every measure."""
     blocks = _plots_by_measure(rows, lambda row: _score_line(row, axis))
     return [Section(f"Scores: {SELECTION_TITLES[selection]}", blocks)] if blocks else []
@@ -452,7 +462,7 @@ def _plots_by_measure(
     return blocks
 
 
-def _selection_line(moved: Moved) -> ForestLine:
+def _selection_line(moved: SelectionEffect) -> ForestLine:
     difference = moved.difference
     return ForestLine(moved.arm, difference.mean, difference.interval, _difference_text(difference), moved.verdict)
 
@@ -470,7 +480,7 @@ def _seeds_text(number: int) -> str:
     return f"{number} seed{'s' * (number > 1)}"
 
 
-def _score_line(row: Row, axis: str) -> ForestLine:
+def _score_line(row: ScoreRow, axis: str) -> ForestLine:
     value, difference = row.value, row.difference
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
     bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
@@ -538,7 +548,9 @@ def _sweep_sections(report: Report, tables: Mapping[Measure, Values], selection:
 
 def _matrix_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
     """Show how the measures go together over runs (Revisiting, figure 4)."""
-    by_run = {measure_title(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
+    by_run = {
+        measure_title(m): run_values(m, values, ranks) for m, values in tables.items() if depends_on_embeddings(m)
+    }
     columns = {name: [value for _, value in sorted(values.items())] for name, values in by_run.items()}
     runs = len(next(iter(columns.values()), []))
     if len(columns) < 3 or runs < 3:

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from training.studies.papers.claims import CLOSE
-from training.studies.plan import read
+from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
-from training.studies.report import KINDS, Difference, by_kind, closeness, compared
-from training.studies.search import METRICS, PLAN, Search, best_of, open_trials, protocol_of_rerun, reruns_of
-from training.studies.statistics import Summary, summary
-from training.studies.study import with_recipes
+from training.studies.report import KINDS, LossDifference, combined_verdict, group_by_score, loss_differences
+from training.studies.search import (
+    METRICS,
+    SEARCH_FILE,
+    SearchPlan,
+    best_trial,
+    finished_reruns,
+    load_trials,
+    rerun_protocol,
+)
+from training.studies.statistics import Summary, summarise
+from training.studies.study import recipe_dataset
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -36,7 +44,7 @@ LossReport = dict[str, Any]
 """The outcome of one loss; see `report_of`."""
 
 
-def report_of(search: Search, folder: Path) -> list[LossReport]:
+def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
     """Return for each loss its trials, best values, validation score, and test scores of every rerun and on average.
 
     Args:
@@ -44,10 +52,10 @@ def report_of(search: Search, folder: Path) -> list[LossReport]:
         folder: its folder.
     """
     report = []
-    for loss, trials in open_trials(search, folder).items():
+    for loss, trials in load_trials(search, folder).items():
         performed = trials.get_trials(deepcopy=False)
-        best, states = best_of(trials), [trial.state.name.lower() for trial in performed]
-        runs = [] if best is None else reruns_of(search, loss, best.params, folder)
+        best, states = best_trial(trials), [trial.state.name.lower() for trial in performed]
+        runs = [] if best is None else finished_reruns(search, loss, best.params, folder)
         report.append(
             {
                 "loss": loss,
@@ -64,15 +72,17 @@ def report_of(search: Search, folder: Path) -> list[LossReport]:
     return report
 
 
-def to_json(search: Search, report: list[LossReport]) -> dict[str, Any]:
+def to_json(search: SearchPlan, report: list[LossReport]) -> dict[str, Any]:
     """Return the report for programs."""
-    differences = compared(report)
-    verdicts = {f"{metric} {kind}": closeness(pairs) for (metric, kind), pairs in by_kind(differences).items()}
+    differences = loss_differences(report)
+    verdicts = {
+        f"{metric} {kind}": combined_verdict(pairs) for (metric, kind), pairs in group_by_score(differences).items()
+    }
     facts = {**asdict(search), "command": command_of_search(search)}
     return {**facts, "losses": report, "differences": list(map(asdict, differences)), "close": verdicts}
 
 
-def as_markdown(search: Search, report: list[LossReport], folder: Path) -> str:
+def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
     """Return the report in Markdown.
 
     Args:
@@ -80,9 +90,10 @@ def as_markdown(search: Search, report: list[LossReport], folder: Path) -> str:
         report: as `report_of` returns it.
         folder: the search's folder.
     """
-    differences = compared(report)
+    differences = loss_differences(report)
     verdicts = [
-        f"{METRIC_TITLES[metric]} {kind}: {closeness(pairs)}" for (metric, kind), pairs in by_kind(differences).items()
+        f"{METRIC_TITLES[metric]} {kind}: {combined_verdict(pairs)}"
+        for (metric, kind), pairs in group_by_score(differences).items()
     ]
     return (
         environment("training.studies")
@@ -91,7 +102,7 @@ def as_markdown(search: Search, report: list[LossReport], folder: Path) -> str:
             search=search,
             report=report,
             protocol=protocol(search),
-            tested_by=tested_by(report),
+            tested_by=test_protocols(report),
             scores=_score_table(report),
             best_values=best_values,
             trials=_trials_text,
@@ -99,14 +110,14 @@ def as_markdown(search: Search, report: list[LossReport], folder: Path) -> str:
             closeness_rule=CLOSENESS_RULE,
             verdicts="; ".join(verdicts),
             command=command_of_search(search),
-            made_with=made_with(folder, report),
+            made_with=made_with_text(folder, report),
         )
     )
 
 
-def as_html(search: Search, report: list[LossReport], folder: Path) -> str:
+def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
     """Return the whole page; text from files is escaped. Arguments are those of `as_markdown`."""
-    about = (protocol(search), *tested_by(report), command_of_search(search), made_with(folder, report))
+    about = (protocol(search), *test_protocols(report), command_of_search(search), made_with_text(folder, report))
     sections = [
         Section("How it was searched", list(map(Paragraph, about))),
         *_score_sections(report),
@@ -117,17 +128,17 @@ def as_html(search: Search, report: list[LossReport], folder: Path) -> str:
     return page(f"Search on {search.dataset}", sections)
 
 
-def write_report(search: Search, report: list[LossReport], folder: Path) -> None:
+def write_report(search: SearchPlan, report: list[LossReport], folder: Path) -> None:
     """Write report.md, report.json and report.html."""
     write_bytes(folder / "report.md", as_markdown(search, report, folder).encode())
     write_json(folder / "report.json", to_json(search, report))
     write_bytes(folder / "report.html", as_html(search, report, folder).encode())
 
 
-def protocol(search: Search) -> str:
+def protocol(search: SearchPlan) -> str:
     """Return the protocol in a few sentences."""
     settings = f" With {', '.join(search.settings)}." if search.settings else ""
-    owner = with_recipes(search.dataset)
+    owner = recipe_dataset(search.dataset)
     recipes = f" The recipes are those of {owner}." if owner != search.dataset else ""
     return (
         f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
@@ -137,17 +148,17 @@ def protocol(search: Search) -> str:
     )
 
 
-def tested_by(report: Sequence[LossReport]) -> list[str]:
+def test_protocols(report: Sequence[LossReport]) -> list[str]:
     """Return a sentence on the protocol of the tests; nothing before the first test."""
-    protocols = dict.fromkeys(protocol_of_rerun(run) for row in report for run in row["tests"])
+    protocols = dict.fromkeys(rerun_protocol(run) for row in report for run in row["tests"])
     return [f"Tested by: {'; '.join(protocols)}."] if protocols else []
 
 
-def made_with(folder: Path, report: Sequence[LossReport]) -> str:
+def made_with_text(folder: Path, report: Sequence[LossReport]) -> str:
     """Return when the trials ran, and the versions and hardware that the search was begun or last resumed with."""
     dates = sorted(date for row in report for date in (row["began"], row["ended"]) if date)
     ran = f"Trials ran from {dates[0]} to {dates[-1]}. " if dates else ""
-    facts = read(folder / PLAN)
+    facts = read_record(folder / SEARCH_FILE)
     known = "; ".join(fact_text(facts[key]) for key in ("hardware", "versions", "commit") if facts.get(key))
     return f"{ran}Made with: {known}."
 
@@ -165,7 +176,7 @@ def _day(moment: datetime | None) -> str | None:
 
 
 def _summaries(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    return {metric: vars(summary([run[kind][metric] for run in runs])) for metric in METRICS}
+    return {metric: vars(summarise([run[kind][metric] for run in runs])) for metric in METRICS}
 
 
 def _trials_text(row: LossReport) -> str:
@@ -190,7 +201,7 @@ def _score_text(value: Summary) -> str:
     return f"{100 * value.mean:.2f}{half}"
 
 
-def _difference_table(differences: Sequence[Difference]) -> Table:
+def _difference_table(differences: Sequence[LossDifference]) -> Table:
     rows = [
         [
             f"{pair.loss} - {pair.other}",
@@ -237,15 +248,15 @@ def _score_line(name: str, value: Summary) -> ForestLine:
 def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:
     """Return the differences between every two losses, by each score; the first two open."""
     blocks: list[Block] = []
-    for number, ((metric, kind), pairs) in enumerate(by_kind(compared(report)).items()):
+    for number, ((metric, kind), pairs) in enumerate(group_by_score(loss_differences(report)).items()):
         lines = [_difference_line(pair, pair.difference) for pair in pairs if pair.difference]
-        title = f"{METRIC_TITLES[metric]} {kind}: {closeness(pairs)}"
+        title = f"{METRIC_TITLES[metric]} {kind}: {combined_verdict(pairs)}"
         plots = [ForestPlot(lines, 0.0)] if lines else []
         blocks += [Details(title, plots)] if number > 1 else [Paragraph(title), *plots]
     return [Section("Are the tuned losses close?", [Paragraph(CLOSENESS_RULE), *blocks])] if blocks else []
 
 
-def _difference_line(pair: Difference, value: Summary) -> ForestLine:
+def _difference_line(pair: LossDifference, value: Summary) -> ForestLine:
     bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
     note = f"{100 * value.mean:+.2f} points" + (f" ({bounds[0]:+.2f} to {bounds[1]:+.2f})" if bounds else "")
     band = (-100 * CLOSE, 100 * CLOSE)

@@ -30,38 +30,38 @@ import numpy as np
 
 from training.recipe import Recipe
 from training.studies.papers.claims import CLOSE
-from training.studies.plan import FAILURE, Plan, Run, Values, read, twins_of, values_of
+from training.studies.plan import FAILURE_FILE, Plan, Run, Values, duplicate_arms, read_record, values_of
 from training.studies.search import METRICS
 from training.studies.statistics import (
     FAILS,
     HOLDS,
     UNDECIDED,
     Summary,
-    holm,
+    adjust_holm,
+    judge_claim,
     p_value,
-    paired,
+    paired_difference,
     pearson,
-    sided,
-    summary,
-    verdict,
+    sided_verdict,
+    summarise,
 )
 from training.studies.study import (
     EMBEDDING,
     FEATURES,
     RANDOM_HEAD,
-    REDUCED,
+    REDUCED_FEATURES,
     SELECTIONS,
     Arm,
     Claim,
     Measure,
     Trend,
-    changes_of,
+    changed_settings,
     recipe_name,
 )
 from zoo.models.published import PublishedScore, PublishedTable, tables
 
 
-def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:
+def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:
     """The score that names the arm, or its recipe, on the plan's data set, and the table that it stands in.
 
     None where no paper has printed the measure, where the whole study has settings, and where the recipe's name stands
@@ -77,15 +77,19 @@ def published_of(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable
                 continue
             if (score.study, score.arm, score.view) == (plan.study.name, arm.label, measure.view):
                 return table, score
-            if score.recipe == name and measure.view == score.view == EMBEDDING and not changes_of(arm, plan.dataset):
+            if (
+                score.recipe == name
+                and measure.view == score.view == EMBEDDING
+                and not changed_settings(arm, plan.dataset)
+            ):
                 return table, score
     return None
 
 
-def protocols_of(plan: Plan) -> list[str]:
+def published_protocols(plan: Plan) -> list[str]:
     """How the published numbers of the study's arms came about, table by table."""
     pairs = [(arm, measure) for arm in plan.study.arms for measure in plan.study.measures]
-    found = [at for arm, measure in pairs if (at := published_of(plan, arm, measure)) is not None]
+    found = [at for arm, measure in pairs if (at := published_score(plan, arm, measure)) is not None]
     known = dict.fromkeys(table for table, _ in found)
     return [f"{each.name} ({each.paper.source}): {each.protocol}" for each in known]
 
@@ -97,7 +101,7 @@ Rerun = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Difference:
+class LossDifference:
     """Of two losses by a metric of a kind: the first's minus the second's, and whether both lie within `CLOSE`."""
 
     kind: str
@@ -108,7 +112,7 @@ class Difference:
     verdict: str
 
 
-def differences(reruns: Mapping[str, Sequence[Rerun]]) -> list[Difference]:
+def differences(reruns: Mapping[str, Sequence[Rerun]]) -> list[LossDifference]:
     """Between every two losses, by the reruns of each.
 
     Reruns of one number have one seed whatever the loss, so that networks start alike and differences are paired.
@@ -117,27 +121,27 @@ def differences(reruns: Mapping[str, Sequence[Rerun]]) -> list[Difference]:
     return [_difference(kind, metric, pair, reruns) for metric in METRICS for kind in KINDS for pair in pairs]
 
 
-def compared(report: Sequence[Mapping[str, Any]]) -> list[Difference]:
+def loss_differences(report: Sequence[Mapping[str, Any]]) -> list[LossDifference]:
     """Between every two losses of a search's report that were tested."""
     return differences({row["loss"]: row["tests"] for row in report})
 
 
-def _difference(kind: str, metric: str, pair: tuple[str, str], reruns: Mapping[str, Sequence[Rerun]]) -> Difference:
+def _difference(kind: str, metric: str, pair: tuple[str, str], reruns: Mapping[str, Sequence[Rerun]]) -> LossDifference:
     ours, others = ({int(run["seed"]): float(run[kind][metric]) for run in reruns[loss]} for loss in pair)
-    found = paired(ours, others)
+    found = paired_difference(ours, others)
     claim = Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE)
-    return Difference(kind, metric, *pair, found, verdict(claim, found))
+    return LossDifference(kind, metric, *pair, found, judge_claim(claim, found))
 
 
-def closeness(found: Sequence[Difference]) -> str:
+def combined_verdict(found: Sequence[LossDifference]) -> str:
     """Of several: holds where each does, does not where any does not, else undecided."""
     verdicts = {each.verdict for each in found}
     return FAILS if FAILS in verdicts else HOLDS if verdicts == {HOLDS} else UNDECIDED
 
 
-def by_kind(found: Sequence[Difference]) -> dict[tuple[str, str], list[Difference]]:
+def group_by_score(found: Sequence[LossDifference]) -> dict[tuple[str, str], list[LossDifference]]:
     """By metric and kind, as they come."""
-    groups: dict[tuple[str, str], list[Difference]] = {}
+    groups: dict[tuple[str, str], list[LossDifference]] = {}
     for each in found:
         groups.setdefault((each.metric, each.kind), []).append(each)
     return groups
@@ -147,14 +151,14 @@ Ranks = dict[Measure, dict[str, tuple[int, int]]]
 """By measure of spectral decay and label: the highest rank and the dimension of embeddings whose rank is the lower."""
 
 
-def is_decay(measure: Measure) -> bool:
+def is_spectral_decay(measure: Measure) -> bool:
     """Whether the measure is made of singular values: those that the rank leaves at 0 decide it, and mean nothing."""
     return measure.metric.startswith("spectral_decay")
 
 
-def ranks_of(plan: Plan) -> Ranks:
+def low_ranks(plan: Plan) -> Ranks:
     """Of every measure of spectral decay; arms whose embeddings can fill their dimension are left out."""
-    return {measure: _ranks(plan, measure.view) for measure in plan.study.measures if is_decay(measure)}
+    return {measure: _ranks(plan, measure.view) for measure in plan.study.measures if is_spectral_decay(measure)}
 
 
 def _ranks(plan: Plan, view: str) -> dict[str, tuple[int, int]]:
@@ -175,7 +179,7 @@ def rank_and_dim(recipes: Sequence[Recipe], view: str = EMBEDDING) -> tuple[int,
 def _parts(recipe: Recipe, view: str) -> list[tuple[int, int]]:
     """Rank and dimension of each part of the rows."""
     features = _features(recipe)
-    if view == FEATURES or REDUCED.fullmatch(view) or not recipe.heads:
+    if view == FEATURES or REDUCED_FEATURES.fullmatch(view) or not recipe.heads:
         return [(features, features)]
     if view == RANDOM_HEAD:
         return [(min(features, recipe.heads[0].dim), recipe.heads[0].dim)]
@@ -206,10 +210,10 @@ Column = dict[tuple[str, int], float]
 """By the arm's label and the seed."""
 
 
-def correlations_of(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> CorrelationEstimate:
+def correlate_measures(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> CorrelationEstimate:
     """Over all runs: of every two measures, where the study asks for it; and of the axis with every measure, over the
     runs of each recipe, unless the study has trends over all of them."""
-    columns = {str(m): column(m, values, ranks) for m, values in tables.items() if varies(m)}
+    columns = {str(m): run_values(m, values, ranks) for m, values in tables.items() if depends_on_embeddings(m)}
     found: CorrelationEstimate = []
     placed = [] if plan.study.trends else [arm for arm in plan.study.arms if arm.x is not None]
     for recipe in dict.fromkeys(arm.recipe for arm in placed):
@@ -225,12 +229,12 @@ def correlations_of(plan: Plan, selection: str, tables: dict[Measure, Values], r
     return found
 
 
-def varies(measure: Measure) -> bool:
+def depends_on_embeddings(measure: Measure) -> bool:
     """Whether the measure is one of the embedding; NMI of random ones knows its dimension alone."""
     return measure.metric != "nmi_random"
 
 
-def column(measure: Measure, values: Values, ranks: Ranks) -> Column:
+def run_values(measure: Measure, values: Values, ranks: Ranks) -> Column:
     """The measure of every run; not a number, and so no part of a correlation, where the arm's rank decides it."""
     low = ranks.get(measure, {})
     return {
@@ -241,16 +245,16 @@ def column(measure: Measure, values: Values, ranks: Ranks) -> Column:
 
 
 HIGHER, LOWER = "higher", "lower"
-_WORDS = {HOLDS: HIGHER, FAILS: LOWER, UNDECIDED: UNDECIDED}
+_DIRECTIONS = {HOLDS: HIGHER, FAILS: LOWER, UNDECIDED: UNDECIDED}
 
-RULE = (
+SELECTION_RULE = (
     "Validation-selected minus last epoch, paired by seed; higher or lower where the 95 % interval lies beside 0 and "
     "is no wider, end to end, than the difference."
 )
 
 
 @dataclass(frozen=True)
-class Moved:
+class SelectionEffect:
     """One arm by one measure: validation-selected minus last epoch, and whether that is higher, lower or undecided."""
 
     arm: str
@@ -259,7 +263,7 @@ class Moved:
     verdict: str
 
 
-def moved(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[Moved]:
+def selection_effects(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[SelectionEffect]:
     """Of every arm that has runs of both selections. values: selection -> measure -> the value of each run."""
     last, validation = SELECTIONS
     if not {last, validation} <= values.keys():
@@ -267,14 +271,14 @@ def moved(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[Mo
     found = []
     for measure, by_arm in values[validation].items():
         for arm in plan.study.arms:
-            difference = paired(by_arm.get(arm.label, {}), values[last].get(measure, {}).get(arm.label, {}))
+            difference = paired_difference(by_arm.get(arm.label, {}), values[last].get(measure, {}).get(arm.label, {}))
             if difference is not None:
-                said = _WORDS[verdict(Claim("", arm.label, measure=measure), difference)]
-                found.append(Moved(arm.label, measure, difference, said))
+                said = _DIRECTIONS[judge_claim(Claim("", arm.label, measure=measure), difference)]
+                found.append(SelectionEffect(arm.label, measure, difference, said))
     return found
 
 
-def unlike(results: Sequence[Mapping[str, Any]]) -> str:
+def provenance_note(results: Sequence[Mapping[str, Any]]) -> str:
     """A sentence where runs of the two selections were made with other code or on other machines; else nothing."""
     told = []
     for name, key in (("commits", "commit"), ("hardware", "hardware")):
@@ -286,7 +290,7 @@ def unlike(results: Sequence[Mapping[str, Any]]) -> str:
     return f"The two were made with other {' and '.join(told)}, which may be part of the difference."
 
 
-FEWEST = 3
+MIN_ARMS = 3
 """So many arms at least make a trend: a line goes through any two."""
 
 
@@ -309,16 +313,16 @@ class TrendEstimate:
     verdict: str
 
 
-def trends_of(plan: Plan, selection: str, tables: Mapping[Measure, Values]) -> list[TrendEstimate]:
-    return [_found(plan, selection, trend, tables[trend.measure]) for trend in plan.study.trends]
+def estimate_trends(plan: Plan, selection: str, tables: Mapping[Measure, Values]) -> list[TrendEstimate]:
+    return [_estimate_trend(plan, selection, trend, tables[trend.measure]) for trend in plan.study.trends]
 
 
-def _found(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEstimate:
+def _estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEstimate:
     places = {arm.label: arm.x for arm in plan.study.arms if arm.x is not None and arm.label in values}
     slopes = slopes_of(places, values)
     fewer = [slopes_of({k: x for k, x in places.items() if k != label}, values) for label in places]
     means = [float(np.mean(each)) for each in fewer if each]
-    slope = summary(slopes) if slopes else None
+    slope = summarise(slopes) if slopes else None
     ranks = spearmans_of(places, values) if slopes else []
     left_out = (min(means), max(means)) if means else None
     turned = left_out is not None and left_out[0] < 0 < left_out[1]
@@ -327,19 +331,19 @@ def _found(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEst
         selection,
         len(places),
         slope,
-        summary(ranks) if ranks else None,
+        summarise(ranks) if ranks else None,
         left_out,
-        UNDECIDED if turned else sided(slope, trend.lower),
+        UNDECIDED if turned else sided_verdict(slope, trend.lower),
     )
 
 
 def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
     """The slope of each seed that all arms have, by least squares; none where the arms are too few or on one place."""
-    if len(places) < FEWEST or len(set(places.values())) < 2:
+    if len(places) < MIN_ARMS or len(set(places.values())) < 2:
         return []
     x = np.array(list(places.values()))
     x = x - x.mean()
-    return [float(x @ line / (x @ x)) for line in _lines(places, values)]
+    return [float(x @ line / (x @ x)) for line in _seed_values(places, values)]
 
 
 def spearmans_of(places: Mapping[str, float], values: Values) -> list[float]:
@@ -348,11 +352,11 @@ def spearmans_of(places: Mapping[str, float], values: Values) -> list[float]:
     from scipy.stats import rankdata
 
     ranks = list(rankdata(list(places.values())))
-    found = (pearson(ranks, list(rankdata(line))) for line in _lines(places, values))
+    found = (pearson(ranks, list(rankdata(line))) for line in _seed_values(places, values))
     return [value for value in found if value is not None]
 
 
-def _lines(places: Mapping[str, float], values: Values) -> list[np.ndarray]:
+def _seed_values(places: Mapping[str, float], values: Values) -> list[np.ndarray]:
     """The arms' values float64 [m] of each seed that all of them have."""
     seeds = set.intersection(*(set(values[label]) for label in places))
     return [np.array([values[label][seed] for label in places]) for seed in sorted(seeds)]
@@ -362,7 +366,7 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """One arm by one measure; difference: to the baseline, over common seeds.
 
     published, published_sd: the paper's own number, and its standard deviation over runs where it gives one. rank: the
@@ -381,7 +385,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClaimResult:
     """A claim, the paired difference it rests on, and the verdict.
 
     holm: the p-value of the difference, adjusted for all claims of differences in the report; None where the claim is
@@ -410,12 +414,12 @@ class Report:
     plan: Plan
     protocols: list[str]
     values: dict[str, dict[Measure, Values]]
-    rows: list[Row]
-    claims: list[Judged]
+    rows: list[ScoreRow]
+    claims: list[ClaimResult]
     trends: list[TrendEstimate]
     ranks: Ranks
     twins: list[list[str]]
-    moved: list[Moved]
+    moved: list[SelectionEffect]
     unlike: str
     correlations: CorrelationEstimate
     curves: dict[str, list[float]]
@@ -427,13 +431,13 @@ class Report:
     seconds: float
 
 
-def report_of(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) -> Report:
+def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) -> Report:
     """Read all that is finished in the folder of a study; runs: those of the plan, if they are known already."""
     runs = plan.runs(folder) if runs is None else runs
     finished = [run for run in runs if run.finished]
-    results, ranks = [run.result() for run in finished], ranks_of(plan)
-    rows: list[Row] = []
-    claims: list[Judged] = []
+    results, ranks = [run.result() for run in finished], low_ranks(plan)
+    rows: list[ScoreRow] = []
+    claims: list[ClaimResult] = []
     trends: list[TrendEstimate] = []
     correlations: CorrelationEstimate = []
     values: dict[str, dict[Measure, Values]] = {}
@@ -443,60 +447,61 @@ def report_of(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) -> Re
         tables = {measure: values_of(chosen, found, measure) for measure in plan.study.measures}
         values[selection] = tables
         rows += _rows(plan, selection, tables, ranks)
-        claims += [_judged(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.claims]
-        trends += trends_of(plan, selection, tables)
-        correlations += correlations_of(plan, selection, tables, ranks)
+        claims += [_judge_claim(plan, selection, claim, tables[claim.measure], ranks) for claim in plan.claims]
+        trends += estimate_trends(plan, selection, tables)
+        correlations += correlate_measures(plan, selection, tables, ranks)
     return Report(
         plan,
-        protocols_of(plan),
+        published_protocols(plan),
         values,
         rows,
-        _adjusted(claims),
+        _adjust_p_values(claims),
         trends,
         ranks,
-        twins_of(finished, results),
-        moved(plan, values),
-        unlike(results),
+        duplicate_arms(finished, results),
+        selection_effects(plan, values),
+        provenance_note(results),
         correlations,
-        _means(finished, results, _curve),
-        _means(finished, results, _spectrum),
+        _means(finished, results, _validation_curve),
+        _means(finished, results, _spectra),
         [run.title for run in runs if not run.finished],
-        {run.title: str(read(run.folder / FAILURE)["message"]) for run in runs if (run.folder / FAILURE).exists()},
         {
-            key: _different(result.get(key) for result in results)
-            for key in ("device", "hardware", "versions", "commit")
+            run.title: str(read_record(run.folder / FAILURE_FILE)["message"])
+            for run in runs
+            if (run.folder / FAILURE_FILE).exists()
         },
+        {key: _distinct(result.get(key) for result in results) for key in ("device", "hardware", "versions", "commit")},
         _dates(results),
         sum(each["seconds"] for result in results for each in result["training"]),
     )
 
 
-def _rows(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> list[Row]:
+def _rows(plan: Plan, selection: str, tables: dict[Measure, Values], ranks: Ranks) -> list[ScoreRow]:
     rows = []
     for arm in plan.study.arms:
         for measure, values in tables.items():
             if arm.label in values:
                 base = values.get(plan.study.reference, {})
-                difference = None if arm.label == plan.study.reference else paired(values[arm.label], base)
-                value = summary(list(values[arm.label].values()))
-                found = published_of(plan, arm, measure)
+                difference = None if arm.label == plan.study.reference else paired_difference(values[arm.label], base)
+                value = summarise(list(values[arm.label].values()))
+                found = published_score(plan, arm, measure)
                 printed, sd = (None, None) if found is None else (found[1].value, found[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
-                rows.append(Row(arm.label, arm.x, selection, measure, value, difference, printed, sd, rank))
+                rows.append(ScoreRow(arm.label, arm.x, selection, measure, value, difference, printed, sd, rank))
     return rows
 
 
-def _judged(plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks) -> Judged:
+def _judge_claim(plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks) -> ClaimResult:
     than = claim.than or plan.study.reference
-    difference = paired(values.get(claim.better, {}), values.get(than, {}))
+    difference = paired_difference(values.get(claim.better, {}), values.get(than, {}))
     low = {claim.better, than} & set(ranks.get(claim.measure, {}))
-    return Judged(claim, than, selection, difference, UNDECIDED if low else verdict(claim, difference))
+    return ClaimResult(claim, than, selection, difference, UNDECIDED if low else judge_claim(claim, difference))
 
 
-def _adjusted(claims: list[Judged]) -> list[Judged]:
+def _adjust_p_values(claims: list[ClaimResult]) -> list[ClaimResult]:
     """The claims with their p-values, adjusted for one another."""
     values = [None if each.claim.within is not None else p_value(each.difference) for each in claims]
-    return [replace(each, holm=value) for each, value in zip(claims, holm(values), strict=True)]
+    return [replace(each, holm=value) for each, value in zip(claims, adjust_holm(values), strict=True)]
 
 
 def _means(runs: Sequence[Run], results: Sequence[Result], lines: Any) -> dict[str, list[float]]:
@@ -511,14 +516,14 @@ def _means(runs: Sequence[Run], results: Sequence[Result], lines: Any) -> dict[s
     }
 
 
-def _curve(result: Result) -> dict[str, list[float]]:
+def _validation_curve(result: Result) -> dict[str, list[float]]:
     """Recall at 1 on held-out training classes, epoch by epoch; test classes are measured once."""
     log = result["training"][0]["log"]
     line = [record["validation_recall_at_1"] for record in log if "validation_recall_at_1" in record]
     return {"validation recall_at_1 by epoch": line} if line else {}
 
 
-def _spectrum(result: Result) -> dict[str, list[float]]:
+def _spectra(result: Result) -> dict[str, list[float]]:
     return {
         f"singular values, {each['split']} {each['view']}, {result['selection']}": each["spectrum"]
         for each in result["evaluations"]
@@ -532,7 +537,7 @@ def _dates(results: Sequence[Result]) -> tuple[str, str] | None:
     return (dates[0], dates[-1]) if dates else None
 
 
-def _different(values: Any) -> list[Any]:
+def _distinct(values: Any) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if value not in found:

@@ -36,26 +36,26 @@ from training.distributed import keep_freed_memory
 from training.frozen import Samples
 from training.recipe import Recipe
 from training.studies.plan import (
-    FAILURE,
+    FAILURE_FILE,
     Plan,
     Result,
     Results,
     Run,
     RunSchedule,
     check_images,
-    holds,
+    has_measure,
     images_of,
     value_of,
 )
 from training.studies.study import (
-    CATEGORIES,
+    CATEGORICAL_FACTORS,
     EMBEDDING,
     FEATURES,
-    MEASURED,
+    NUMERIC_FACTORS,
     RANDOM_HEAD,
-    REDUCED,
+    REDUCED_FEATURES,
     Study,
-    changes_of,
+    changed_settings,
     recipe_name,
 )
 from training.trainer import CHECKPOINT, Place, Trained
@@ -78,18 +78,18 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
     Of kinds the precision of the nearest neighbour of another class, of sizes how well distances within a class follow
     them (`zoo.evaluation.factors`). Raises `DatasetError` where the data set lacks a factor.
     """
-    for name in (*CATEGORIES, *MEASURED):
+    for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS):
         if name not in dataset.factors:
             raise DatasetError(f"{dataset.name} has no factor {name!r}; only glyphs has all that are measured.")
     known = dataset.factors
-    across = {name: across_classes(rows, dataset.labels, known[name])["precision"] for name in CATEGORIES}
-    within = {name: order_within_classes(rows, dataset.labels, known[name]) for name in MEASURED}
+    across = {name: across_classes(rows, dataset.labels, known[name])["precision"] for name in CATEGORICAL_FACTORS}
+    within = {name: order_within_classes(rows, dataset.labels, known[name]) for name in NUMERIC_FACTORS}
     return {f"factor_{name}": value for name, value in {**across, **within}.items()}
 
 
 CHUNK = 256
 
-Embed = Callable[[Tensor], Tensor]
+ViewFunction = Callable[[Tensor], Tensor]
 
 
 def embed_views(
@@ -99,7 +99,7 @@ def embed_views(
 
     Raises `RecipeError` for a head that the network lacks.
     """
-    makers = {view: _maker(network, view, recipe.seed) for view in views}
+    makers = {view: _view_function(network, view, recipe.seed) for view in views}
     normalised = PixelNetwork(network, recipe.preprocessing).eval().to(device)
     found: dict[str, list[Tensor]] = {view: [] for view in views}
     with torch.inference_mode():
@@ -108,16 +108,16 @@ def embed_views(
             pooled = network.trunk(normalised.images(chunk))
             for view, make in makers.items():
                 found[view].append(make(pooled).float().cpu())
-    return {view: _reduced(torch.cat(rows), view).numpy() for view, rows in found.items()}
+    return {view: _reduce(torch.cat(rows), view).numpy() for view, rows in found.items()}
 
 
-def _maker(network: Network, view: str, seed: int) -> Embed:
+def _view_function(network: Network, view: str, seed: int) -> ViewFunction:
     """From pooled features [n, f] to the unit rows of a view."""
     if view == EMBEDDING:
         return network.embed
     if view == FEATURES:
         return lambda features: normalize(features, dim=1)
-    if REDUCED.fullmatch(view):
+    if REDUCED_FEATURES.fullmatch(view):
         return lambda features: features
     if view == RANDOM_HEAD:
         return _random_head(network, seed)
@@ -129,12 +129,12 @@ def _maker(network: Network, view: str, seed: int) -> Embed:
     return lambda features: normalize(head(features), dim=1)
 
 
-def _reduced(rows: Tensor, view: str) -> Tensor:
+def _reduce(rows: Tensor, view: str) -> Tensor:
     """The rows [n, f] of a reduced view along their principal components, of unit length; those of others as they are.
 
     As Reality reduces the features of backbones without training, to as many numbers as those of trained models.
     """
-    found = REDUCED.fullmatch(view)
+    found = REDUCED_FEATURES.fullmatch(view)
     if found is None:
         return rows
     centred = rows.double() - rows.double().mean(0)
@@ -142,7 +142,7 @@ def _reduced(rows: Tensor, view: str) -> Tensor:
     return normalize(centred @ directions.T, dim=1).float()
 
 
-def _random_head(network: Network, seed: int) -> Embed:
+def _random_head(network: Network, seed: int) -> ViewFunction:
     """A linear map to as many numbers as the first head's, drawn as PyTorch draws a head's first weights."""
     width = feature_count(network.trunk)
     dims = [int(head.out_features) for head in network.heads.values()]  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def _random_head(network: Network, seed: int) -> Embed:
     return lambda features: normalize(features @ weights.T.to(features), dim=1)
 
 
-Rows = Mapping[tuple[str, str], np.ndarray]
+Embeddings = Mapping[tuple[str, str], np.ndarray]
 """Embeddings by split and view."""
 
 
@@ -192,7 +192,9 @@ class Splits:
         return self.digests[name, split, how]
 
 
-def embed(networks: Sequence[Network], recipes: Sequence[Recipe], study: Study, splits: Splits, device: Any) -> Rows:
+def embed_splits(
+    networks: Sequence[Network], recipes: Sequence[Recipe], study: Study, splits: Splits, device: Any
+) -> Embeddings:
     """Every split once through every network; the views of several networks are joined."""
     rows = {}
     for split in dict.fromkeys(split for split, _ in study.views):
@@ -207,7 +209,7 @@ def embed(networks: Sequence[Network], recipes: Sequence[Recipe], study: Study, 
     return rows
 
 
-def measure(rows: Rows, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:
+def measure_views(rows: Embeddings, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:
     """One measurement a split and view, each as in a model's results.json with `view` added, and its spectrum."""
     found = []
     for (split, view), embedded in rows.items():
@@ -218,12 +220,12 @@ def measure(rows: Rows, study: Study, splits: Splits, dataset: str) -> list[dict
         if "factors" in groups:
             facts["metrics"] = {**facts["metrics"], **factor_metrics(embedded, data)}
         if study.spectrum:
-            facts["spectrum"] = spectrum_of(embedded)
+            facts["spectrum"] = singular_values(embedded)
         found.append(facts)
     return found
 
 
-def spectrum_of(rows: np.ndarray) -> list[float]:
+def singular_values(rows: np.ndarray) -> list[float]:
     """The singular values of uncentred rows [n, d] over their sum, the largest first (Revisiting, section 5)."""
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     return [float(value) for value in values / values.sum()]
@@ -252,12 +254,12 @@ class Workplace:
                 self.splits.dataset(name, split)
 
 
-def workplace(device: torch.device, root: str | Path | None) -> Workplace:
+def create_workplace(device: torch.device, root: str | Path | None) -> Workplace:
     return Workplace(TrainingSetup(Place(device), root), Splits(root))
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[bool]:
+def claim_folder(folder: Path) -> Iterator[bool]:
     """Whether this process alone holds the run's folder now; the claim goes with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claim").touch()
@@ -270,7 +272,7 @@ def claimed(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
+def perform_run(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     """Train the run's recipes, going on from their checkpoints, measure, and append the result to results.jsonl.
 
     The test split is read when training has ended. A failure is written down and raised, other images than those of the
@@ -278,10 +280,10 @@ def perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     """
     started = time.perf_counter()
     try:
-        result = _perform(run, schedule, work)
+        result = _train_and_measure(run, schedule, work)
         schedule.check_images(run, images_of(run, result))
     except ZooError as error:
-        write_json(run.folder / FAILURE, {"error": type(error).__name__, "message": str(error)})
+        write_json(run.folder / FAILURE_FILE, {"error": type(error).__name__, "message": str(error)})
         raise
     run.finish({**result, "wall_seconds": time.perf_counter() - started})
     for checkpoint in run.folder.glob(f"*/{CHECKPOINT}"):
@@ -289,7 +291,7 @@ def perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     return run.result()
 
 
-def _perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
+def _train_and_measure(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]:
     plan = schedule.plan
     trained, digests = [], []
     for recipe in run.recipes:
@@ -301,29 +303,29 @@ def _perform(run: Run, schedule: RunSchedule, work: Workplace) -> dict[str, Any]
         trained.append(network)
         digests.append(samples.digest)
     networks = [each.network for each in trained]
-    rows = embed(networks, run.recipes, plan.study, work.splits, work.device)
+    rows = embed_splits(networks, run.recipes, plan.study, work.splits, work.device)
     first = run.recipes[0]
     return {
         "arm": run.arm.label,
         "seed": run.seed,
         "selection": run.selection,
         "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
-        "changed": changes_of(run.arm, plan.dataset),
+        "changed": changed_settings(run.arm, plan.dataset),
         "settings": list(plan.settings),
         "resolved": [recipe.to_json() for recipe in run.recipes],
         "recipes": run.digests,
         "data": digests,
         "measured": {split: work.splits.digest(first.data.dataset, split, first.preprocessing) for split, _ in rows},
         "dataset": first.data.dataset,
-        "evaluations": measure(rows, plan.study, work.splits, first.data.dataset),
-        "training": [_facts(each) for each in trained],
+        "evaluations": measure_views(rows, plan.study, work.splits, first.data.dataset),
+        "training": [_training_record(each) for each in trained],
         "device": str(work.device),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **work.made_with,
     }
 
 
-def _facts(trained: Trained) -> dict[str, Any]:
+def _training_record(trained: Trained) -> dict[str, Any]:
     return {
         "epochs": len(trained.log),
         "measured_epoch": trained.best_epoch or len(trained.log),
@@ -333,25 +335,27 @@ def _facts(trained: Trained) -> dict[str, Any]:
     }
 
 
-def offered(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
+def adoptable_recipes(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
     """The recipes' digests of the runs that `adopt` can take over for the study. Raises `UsageError` as that does."""
-    return {tuple(r["recipes"]) for other in others for r in _finished(other).values() if serves(study, r)}
+    return {
+        tuple(r["recipes"]) for other in others for r in _finished_results(other).values() if covers_study(study, r)
+    }
 
 
-def adopt(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> int:
+def adopt_results(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> int:
     """Take over results from the study in the folder `other`, for runs that have none, and return how many.
 
     A result serves a run of exactly the same recipes, seed and selection included, where it holds all that this study
     measures. It keeps its date, versions and hardware, and says where it is from. Raises `UsageError` where `other` has
     no finished run, and `TrainingError` where a result comes from other images than the finished runs of this study.
     """
-    known = {tuple(result["recipes"]): (name, result) for name, result in _finished(other).items()}
+    known = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(other).items()}
     taken = 0
     for run in runs:
         name, result = known.get(tuple(run.digests), (None, None))
-        if name is None or result is None or run.finished or not serves(schedule.plan.study, result):
+        if name is None or result is None or run.finished or not covers_study(schedule.plan.study, result):
             continue
-        with claimed(run.folder) as ours:
+        with claim_folder(run.folder) as ours:
             if ours and not run.finished:
                 schedule.check_images(run, images_of(run, result))
                 run.finish({**result, "arm": run.arm.label, "from": f"{other}: {name}"})
@@ -359,7 +363,7 @@ def adopt(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> int:
     return taken
 
 
-def _finished(other: Path) -> Mapping[str, Result]:
+def _finished_results(other: Path) -> Mapping[str, Result]:
     """Return the results in a study's folder by the runs' names."""
     results = Results(other)
     if not results:
@@ -367,10 +371,10 @@ def _finished(other: Path) -> Mapping[str, Result]:
     return results
 
 
-def serves(study: Study, result: Mapping[str, Any]) -> bool:
+def covers_study(study: Study, result: Mapping[str, Any]) -> bool:
     """Whether a result holds all that the study measures."""
     spectra = all("spectrum" in each for each in result["evaluations"])
-    return all(holds(result, measure) for measure in study.measures) and (spectra or not study.spectrum)
+    return all(has_measure(result, measure) for measure in study.measures) and (spectra or not study.spectrum)
 
 
 @dataclass(frozen=True)
@@ -387,11 +391,11 @@ class Tally:
         return {**counts, "failed": [{"run": run.title, "message": message} for run, message in self.failed]}
 
 
-def tell(line: str) -> None:
+def print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def ready(
+def prepare_workplaces(
     schedules: Sequence[RunSchedule],
     root: str | Path | None = None,
     device: str | None = None,
@@ -417,8 +421,8 @@ def ready(
     for schedule in schedules:
         data = root or schedule.plan.data
         if data not in works:
-            works[data] = workplace(chosen_device, data)
-        known = offered(schedule.plan.study, others)
+            works[data] = create_workplace(chosen_device, data)
+        known = adoptable_recipes(schedule.plan.study, others)
         left = [run for run in schedule.chosen(only) if not run.finished and tuple(run.digests) not in known]
         if left:
             check_images(left[0].recipes[0], data)
@@ -426,12 +430,12 @@ def ready(
     return [works[root or schedule.plan.data] for schedule in schedules]
 
 
-def carry_out(
+def run_schedule(
     schedule: RunSchedule,
     work: Workplace,
     only: Sequence[str] = (),
     others: Sequence[Path] = (),
-    say: Callable[[str], None] = tell,
+    say: Callable[[str], None] = print_progress,
 ) -> Tally:
     """Take over finished runs of other studies, then perform the runs that are left.
 
@@ -451,11 +455,13 @@ def carry_out(
     """
     runs = schedule.chosen(only)
     for other in others:
-        say(f"{adopt(schedule, runs, other)} finished runs taken over from {other}.")
-    return run_all(schedule, runs, work, say)
+        say(f"{adopt_results(schedule, runs, other)} finished runs taken over from {other}.")
+    return perform_runs(schedule, runs, work, say)
 
 
-def run_all(schedule: RunSchedule, runs: Sequence[Run], work: Workplace, say: Callable[[str], None] = tell) -> Tally:
+def perform_runs(
+    schedule: RunSchedule, runs: Sequence[Run], work: Workplace, say: Callable[[str], None] = print_progress
+) -> Tally:
     """Perform every run that is not finished and that no other process holds. A failure stops no other run."""
     tally = Tally()
     finished = set(schedule.results)
@@ -463,13 +469,13 @@ def run_all(schedule: RunSchedule, runs: Sequence[Run], work: Workplace, say: Ca
     waiting = [run for run in runs if run.name not in finished]
     seconds: list[float] = []
     for number, run in enumerate(waiting):
-        with claimed(run.folder) as ours:
+        with claim_folder(run.folder) as ours:
             if not ours or run.finished:
                 tally.elsewhere.append(run)
                 continue
             started = time.perf_counter()
             try:
-                result = perform(run, schedule, work)
+                result = perform_run(run, schedule, work)
             except ZooError as error:
                 tally.failed.append((run, str(error)))
                 say(f"{run.title}: failed: {error}")
@@ -479,14 +485,14 @@ def run_all(schedule: RunSchedule, runs: Sequence[Run], work: Workplace, say: Ca
         finished = set(schedule.results)
         left = sum(other.name not in finished for other in waiting[number + 1 :])
         say(
-            _line(
+            _progress_line(
                 run, result, schedule.plan, len(runs) - left, len(runs), left * sum(seconds) / len(seconds), seconds[-1]
             )
         )
     return tally
 
 
-def _line(
+def _progress_line(
     run: Run, result: dict[str, object], plan: Plan, number: int, total: int, remaining: float, seconds: float
 ) -> str:
     first = plan.study.measures[0]

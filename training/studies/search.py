@@ -34,9 +34,9 @@ from training.data import TrainingData
 from training.overrides import resolve
 from training.recipe import Recipe, agree
 from training.recipes.common import PAPER_DATASETS
-from training.studies.plan import Results, check_images, read
-from training.studies.runner import Workplace, claimed
-from training.studies.study import with_recipes
+from training.studies.plan import Results, check_images, read_record
+from training.studies.runner import Workplace, claim_folder
+from training.studies.study import recipe_dataset
 from training.trainer import CHECKPOINT, Trained, embed, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing, nearest
@@ -61,7 +61,7 @@ def folds(classes: int, count: int = 4) -> list[np.ndarray]:
     return [part.astype(np.int64) for part in np.array_split(np.arange(classes), count)]
 
 
-def without(data: TrainingData, held_out: np.ndarray, labels: np.ndarray, pixels: np.ndarray) -> TrainingData:
+def hold_out(data: TrainingData, held_out: np.ndarray, labels: np.ndarray, pixels: np.ndarray) -> TrainingData:
     """The data with the classes `held_out` for validation instead of training.
 
     data: of all training classes. labels: int64 [n], of its n squares; pixels: uint8 [n, crop, crop, c], the same
@@ -87,49 +87,49 @@ METRICS = ("precision_at_1", "r_precision", "map_at_r")
 
 
 @dataclass(frozen=True)
-class Validation:
+class CrossValidation:
     """How many folds, and after how many epochs without a better MAP@R on its fold a model's training ends."""
 
     folds: int = 4
     patience: int = 9
 
 
-def validate(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> float:
+def cross_validate(recipe: Recipe, how: CrossValidation, folder: Path, work: Workplace) -> float:
     """The mean over folds of the best epoch's MAP@R on the fold. Finished folds in `folder` are not repeated.
 
     folder: SEARCH/LOSS/TRIAL, for checkpoints and logs; the results of all trials are in SEARCH/results.jsonl.
     """
-    return float(np.mean([_fold(recipe, how, number, folder, work)["map_at_r"] for number in range(how.folds)]))
+    return float(np.mean([_train_fold(recipe, how, number, folder, work)["map_at_r"] for number in range(how.folds)]))
 
 
-def results_of(folder: Path) -> Results:
+def search_results(folder: Path) -> Results:
     """Return the results of the search that `folder` (SEARCH/LOSS/TRIAL) belongs to."""
     return Results(folder.parents[1])
 
 
-def name_of(folder: Path) -> str:
+def result_name(folder: Path) -> str:
     """Return the name of a trial or a rerun among the results of its search: LOSS/TRIAL."""
     return f"{folder.parent.name}/{folder.name}"
 
 
-def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dict[str, Any]:
+def rerun(recipe: Recipe, how: CrossValidation, folder: Path, work: Workplace) -> dict[str, Any]:
     """Train the folds' models and test them; separated: the mean of their scores; concatenated: of their embeddings,
     joined and so of folds x dim numbers (Reality, section 4.1). Who searches what is as in `zoo.evaluation.evaluate`.
     """
-    results = results_of(folder)
-    if name_of(folder) in results:
-        return results[name_of(folder)]
+    results = search_results(folder)
+    if result_name(folder) in results:
+        return results[result_name(folder)]
     rows = []
     name, preprocessing = recipe.data.dataset, recipe.preprocessing
     known = work.splits.dataset(name, "test")
-    protocol = _same_protocol(protocol_of(known), results)
+    protocol = _check_protocol(protocol_of(known), results)
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
         rows.append(embed(trained.network.to(work.device), recipe, pixels, work.device))
         check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
 
-    kept = [_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
+    kept = [_train_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
     alone = [_scores(each, known) for each in rows]
     joined = _scores(np.concatenate(rows, axis=1), known)
     result = {
@@ -142,8 +142,8 @@ def rerun(recipe: Recipe, how: Validation, folder: Path, work: Workplace) -> dic
         "date": _now(),
         **work.made_with,
     }
-    results.add(name_of(folder), result)
-    _tidy(folder)
+    results.add(result_name(folder), result)
+    _delete_checkpoints(folder)
     return result
 
 
@@ -151,14 +151,14 @@ def _scores(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
     return retrieval_metrics(**searched(rows, dataset.labels, dataset), k=(1,))
 
 
-def protocol_of_rerun(result: Mapping[str, Any]) -> str:
+def rerun_protocol(result: Mapping[str, Any]) -> str:
     """How a rerun was tested; versions that wrote nothing of it let every image search all others."""
     return str(result.get("protocol", PROTOCOL))
 
 
-def _same_protocol(protocol: str, results: Results) -> str:
+def _check_protocol(protocol: str, results: Results) -> str:
     """The protocol; `UsageError`, before anything is trained for it, where other reruns were tested by another."""
-    protocols = (protocol_of_rerun(result) for result in results.values() if "concatenated" in result)
+    protocols = (rerun_protocol(result) for result in results.values() if "concatenated" in result)
     other = next((tested for tested in protocols if tested != protocol), None)
     if other is not None:
         raise UsageError(
@@ -172,26 +172,26 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _fold(
+def _train_fold(
     recipe: Recipe,
-    how: Validation,
+    how: CrossValidation,
     number: int,
     folder: Path,
     work: Workplace,
     use: Callable[[Trained], None] | None = None,
 ) -> dict[str, Any]:
     """One fold's model: its best epoch and scores. With `use` the network is wanted, and comes from its checkpoint."""
-    results, name = results_of(folder), f"{name_of(folder)}/fold-{number}"
+    results, name = search_results(folder), f"{result_name(folder)}/fold-{number}"
     if use is None and name in results:
         return results[name]
     place = folder / f"fold-{number}"
     data, _ = work.setup.prepare(recipe)
     assert isinstance(data, TrainingData)  # spaces have no recipes on cached features
-    digest = _same(data.digest, folder.parent, results)
+    digest = _check_images(data.digest, folder.parent, results)
     split = work.splits.dataset(recipe.data.dataset, "train")
     pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), how.folds)[number]
-    parts = without(data, held_out, split.labels, pixels)
+    parts = hold_out(data, held_out, split.labels, pixels)
     trained = fit(recipe, parts, place, work.setup.place, progress=False, patience=how.patience)
     assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
     record = trained.log[trained.best_epoch - 1]
@@ -201,13 +201,13 @@ def _fold(
     if name not in results:  # else only its network was wanted again
         results.add(name, {**result, **facts})
     if use is None:
-        _tidy(place)
+        _delete_checkpoints(place)
     else:
         use(trained)
     return result
 
 
-def _same(digest: str, folder: Path, results: Results) -> str:
+def _check_images(digest: str, folder: Path, results: Results) -> str:
     """The digest of the training data; `UsageError`, which is no failure of a trial, where other folds had others.
 
     folder: SEARCH/LOSS.
@@ -222,7 +222,7 @@ def _same(digest: str, folder: Path, results: Results) -> str:
     return digest
 
 
-def _tidy(folder: Path) -> None:
+def _delete_checkpoints(folder: Path) -> None:
     for checkpoint in folder.rglob(CHECKPOINT):
         checkpoint.unlink()
 
@@ -282,7 +282,7 @@ class Space:
         return [parameter.setting(values[parameter.key]) for parameter in self.parameters]
 
 
-def _of_loss(name: str, low: float, high: float, log: bool = False, convention: str = "same") -> Parameter:
+def _loss_parameter(name: str, low: float, high: float, log: bool = False, convention: str = "same") -> Parameter:
     return Parameter(f"objective.loss_args.{name}", low, high, log, convention=convention)
 
 
@@ -290,36 +290,44 @@ ALL_PAIRS = "objective.miner=none"
 ACTIVE = "objective.loss_args.active_only=true"
 BY_TRIPLETS = "objective.loss_args.by_triplets=true"
 PROXY_LR = Parameter("optimizer.loss_lr", 1e-6, 1.0, log=True)
-MS = (_of_loss("alpha", 0.001, 100), _of_loss("beta", 0.01, 200), _of_loss("base", 0, 1))
-MARGIN = (_of_loss("margin", -0.2, 2), _of_loss("beta", -0.2, 2), PROXY_LR)
+MS = (_loss_parameter("alpha", 0.001, 100), _loss_parameter("beta", 0.01, 200), _loss_parameter("base", 0, 1))
+MARGIN = (_loss_parameter("margin", -0.2, 2), _loss_parameter("beta", -0.2, 2), PROXY_LR)
 PAIRS = ("positive_margin", "negative_margin")
 
 SPACES = {
     space.name: space
     for space in (
-        Space("contrastive", "contrastive", tuple(_of_loss(m, -0.2, 2) for m in PAIRS), (ALL_PAIRS, ACTIVE)),
-        Space("triplet", "triplet-r", (_of_loss("margin", -0.2, 2),), (ALL_PAIRS, ACTIVE)),
-        Space("ntxent", "ntxent", (_of_loss("temperature", 1e-4, 100, log=True),)),
+        Space("contrastive", "contrastive", tuple(_loss_parameter(m, -0.2, 2) for m in PAIRS), (ALL_PAIRS, ACTIVE)),
+        Space("triplet", "triplet-r", (_loss_parameter("margin", -0.2, 2),), (ALL_PAIRS, ACTIVE)),
+        Space("ntxent", "ntxent", (_loss_parameter("temperature", 1e-4, 100, log=True),)),
         Space(
             "proxynca",
             "proxynca",
-            (_of_loss("scale", 0.01, 100, convention="root"), PROXY_LR),
+            (_loss_parameter("scale", 0.01, 100, convention="root"), PROXY_LR),
             ("objective.loss_args.positive_in_denominator=true",),
             per_class=1,
         ),
         Space("margin", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS, "objective.loss_args.per_class=false")),
         Space("margin-class", "margin", MARGIN, (ALL_PAIRS, BY_TRIPLETS)),
-        Space("softmax", "softmax", (_of_loss("temperature", 1e-2, 100, log=True), PROXY_LR), per_class=1),
-        Space("cosface", "cosface", (_of_loss("margin", 0, 1), _of_loss("scale", 0.01, 250), PROXY_LR), per_class=1),
+        Space("softmax", "softmax", (_loss_parameter("temperature", 1e-2, 100, log=True), PROXY_LR), per_class=1),
+        Space(
+            "cosface",
+            "cosface",
+            (_loss_parameter("margin", 0, 1), _loss_parameter("scale", 0.01, 250), PROXY_LR),
+            per_class=1,
+        ),
         Space(
             "arcface",
             "arcface",
-            (_of_loss("margin", 0, 90, convention="radians"), _of_loss("scale", 0.01, 250), PROXY_LR),
+            (_loss_parameter("margin", 0, 90, convention="radians"), _loss_parameter("scale", 0.01, 250), PROXY_LR),
             per_class=1,
         ),
         Space("fastap", "fastap", (Parameter("objective.loss_args.bins", 2, 100, whole=True),)),
         Space(
-            "snr", "snr-contrastive", (*(_of_loss(m, 0, 2) for m in PAIRS), _of_loss("nu", 0, 1)), (ALL_PAIRS, ACTIVE)
+            "snr",
+            "snr-contrastive",
+            (*(_loss_parameter(m, 0, 2) for m in PAIRS), _loss_parameter("nu", 0, 1)),
+            (ALL_PAIRS, ACTIVE),
         ),
         Space("ms", "ms", MS, (ALL_PAIRS, "objective.loss_args.kept_only=false")),
         Space("ms-miner", "ms", (*MS, Parameter("objective.miner_args.epsilon", 0, 1))),
@@ -327,8 +335,13 @@ SPACES = {
             "softtriple",
             "softtriple",
             (
-                *(_of_loss("scale", 0.01, 100), _of_loss("gamma", 1e-4, 100), _of_loss("delta", 0, 1), PROXY_LR),
-                _of_loss("tau", 0, 1, convention="twice"),
+                *(
+                    _loss_parameter("scale", 0.01, 100),
+                    _loss_parameter("gamma", 1e-4, 100),
+                    _loss_parameter("delta", 0, 1),
+                    PROXY_LR,
+                ),
+                _loss_parameter("tau", 0, 1, convention="twice"),
             ),
             per_class=1,
         ),
@@ -337,18 +350,18 @@ SPACES = {
 """By Reality's losses."""
 
 
-def space_of(name: str) -> Space:
+def find_space(name: str) -> Space:
     """The space of that loss. Raises `UsageError` with the nearest names."""
     if name not in SPACES:
         raise UsageError(f"there is no search for {name!r}.{nearest(name, SPACES)} Known: {', '.join(SPACES)}.")
     return SPACES[name]
 
 
-PLAN, JOURNAL = "search.json", "optuna.journal"
+SEARCH_FILE, JOURNAL_FILE = "search.json", "optuna.journal"
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchPlan:
     """What is searched and tested: `trials` a loss, then `reruns` of its best; settings: of all recipes."""
 
     losses: tuple[str, ...]
@@ -367,21 +380,21 @@ class Search:
         if min(self.trials, self.reruns, self.patience) < 1:
             raise UsageError("trials, reruns and patience are 1 or more.")
         for loss in self.losses:
-            self.recipe(space_of(loss), _lowest(space_of(loss)))
+            self.recipe(find_space(loss), _lower_bounds(find_space(loss)))
 
     @property
-    def how(self) -> Validation:
-        return Validation(self.folds, self.patience)
+    def how(self) -> CrossValidation:
+        return CrossValidation(self.folds, self.patience)
 
     @property
     def first(self) -> Recipe:
         """A trial's recipe, for what all of them have in common."""
-        space = space_of(self.losses[0])
-        return self.recipe(space, _lowest(space))
+        space = find_space(self.losses[0])
+        return self.recipe(space, _lower_bounds(space))
 
     def recipe(self, space: Space, values: dict[str, float], seed: int = 0) -> Recipe:
         """The recipe with searched values, on all training classes until a fold is held out."""
-        owner = with_recipes(self.dataset)
+        owner = recipe_dataset(self.dataset)
         read = [] if owner == self.dataset else [f"data.dataset={self.dataset}"]
         settings = [*space.fixed(owner), *read, *self.settings, *space.searched(values), "data.validation=0"]
         made = resolve(space.recipe(owner), settings, seed)
@@ -390,7 +403,7 @@ class Search:
         return made
 
 
-def begin(search: Search, folder: Path) -> Search:
+def write_search(search: SearchPlan, folder: Path) -> SearchPlan:
     """Write the plan, or find it there: trials and reruns may be more than before, nothing else may differ.
 
     What the search was begun with stays as it was written then; each fold's result has its own. Raises `TrainingError`
@@ -399,44 +412,44 @@ def begin(search: Search, folder: Path) -> Search:
     check_images(search.first, search.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        facts = {**provenance(), "recipes": _recipes(search)}
-        if (folder / PLAN).exists():
-            old, facts = read_search(folder), read(folder / PLAN)
+        facts = {**provenance(), "recipes": _recipe_records(search)}
+        if (folder / SEARCH_FILE).exists():
+            old, facts = read_search(folder), read_record(folder / SEARCH_FILE)
             fewer = dataclasses.replace(search, trials=old.trials, reruns=old.reruns, data=old.data)
             if fewer != old:
                 raise TrainingError(f"{folder} holds another search: {old}. Name another --out.")
             more = max(search.trials, old.trials), max(search.reruns, old.reruns)
             search = dataclasses.replace(search, trials=more[0], reruns=more[1])
-        write_json(folder / PLAN, {**facts, "search": dataclasses.asdict(search)})
+        write_json(folder / SEARCH_FILE, {**facts, "search": dataclasses.asdict(search)})
     return search
 
 
-def read_search(folder: Path) -> Search:
+def read_search(folder: Path) -> SearchPlan:
     """The plan in a folder. Raises `TrainingError` where it is none, or its recipes have changed since."""
-    raw = read(folder / PLAN)
+    raw = read_record(folder / SEARCH_FILE)
     try:
         facts: dict[str, Any] = raw["search"]
-        search = Search(**{**facts, "losses": tuple(facts["losses"]), "settings": tuple(facts["settings"])})
+        search = SearchPlan(**{**facts, "losses": tuple(facts["losses"]), "settings": tuple(facts["settings"])})
     except (KeyError, TypeError) as error:
-        raise TrainingError(f"{folder / PLAN} is no plan of a search ({error}); begin anew elsewhere.") from None
+        raise TrainingError(f"{folder / SEARCH_FILE} is no plan of a search ({error}); begin anew elsewhere.") from None
     _check_recipes(search, raw, folder)
     return search
 
 
-def _recipes(search: Search) -> dict[str, Any]:
+def _recipe_records(search: SearchPlan) -> dict[str, Any]:
     """By loss: the recipe of a trial in which every value is at its lower bound."""
-    spaces = [space_of(loss) for loss in search.losses]
-    return {space.name: search.recipe(space, _lowest(space)).to_json() for space in spaces}
+    spaces = [find_space(loss) for loss in search.losses]
+    return {space.name: search.recipe(space, _lower_bounds(space)).to_json() for space in spaces}
 
 
-def _lowest(space: Space) -> dict[str, float]:
+def _lower_bounds(space: Space) -> dict[str, float]:
     return {parameter.key: parameter.low for parameter in space.parameters}
 
 
-def _check_recipes(search: Search, raw: dict[str, Any], folder: Path) -> None:
+def _check_recipes(search: SearchPlan, raw: dict[str, Any], folder: Path) -> None:
     """Raise `TrainingError` where a loss's recipe is not what it was: trials of both would be compared."""
     planned = raw.get("recipes", {})
-    for loss, recipe in _recipes(search).items():
+    for loss, recipe in _recipe_records(search).items():
         if loss in planned and not agree(planned[loss], json.loads(json.dumps(recipe))):
             raise TrainingError(
                 f"the recipe of {loss} has changed since {folder} was begun (with commit {raw.get('commit')}). "
@@ -444,40 +457,40 @@ def _check_recipes(search: Search, raw: dict[str, Any], folder: Path) -> None:
             )
 
 
-def run(search: Search, folder: Path, work: Workplace, say: Callable[[str], None]) -> int:
+def run_search(search: SearchPlan, folder: Path, work: Workplace, say: Callable[[str], None]) -> int:
     """All trials of all losses that are left, then the reruns of each loss's best; how many reruns there are not."""
     failed = 0
     for loss in search.losses:
-        space, trials = space_of(loss), _storage(search, loss, folder)
-        while _one_trial(search, space, trials, folder / loss, work, say):
+        space, trials = find_space(loss), _load_trials(search, loss, folder)
+        while _perform_trial(search, space, trials, folder / loss, work, say):
             pass
         if _is_running(trials):
             say(f"{loss}: the last trials are with other processes, which do the reruns.")
-        elif (best := best_of(trials)) is not None:
-            failed += _rerun_all(search, space, best.params, folder / loss, work, say)
+        elif (best := best_trial(trials)) is not None:
+            failed += _perform_reruns(search, space, best.params, folder / loss, work, say)
         else:
             say(f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set).")
             failed += search.reruns
     return failed
 
 
-def is_left(search: Search, folder: Path) -> bool:
+def has_remaining_work(search: SearchPlan, folder: Path) -> bool:
     """Whether trials or reruns are to be performed yet, here or by other processes."""
-    for loss, trials in open_trials(search, folder).items():
+    for loss, trials in load_trials(search, folder).items():
         if _is_running(trials) or len(trials.get_trials(deepcopy=False)) < search.trials:
             return True
-        best = best_of(trials)
-        if best is not None and len(reruns_of(search, loss, best.params, folder)) < search.reruns:
+        best = best_trial(trials)
+        if best is not None and len(finished_reruns(search, loss, best.params, folder)) < search.reruns:
             return True
     return False
 
 
-def open_trials(search: Search, folder: Path) -> dict[str, Study]:
+def load_trials(search: SearchPlan, folder: Path) -> dict[str, Study]:
     """The trials by loss."""
-    return {loss: _storage(search, loss, folder) for loss in search.losses}
+    return {loss: _load_trials(search, loss, folder) for loss in search.losses}
 
 
-def best_of(trials: Study) -> FrozenTrial | None:
+def best_trial(trials: Study) -> FrozenTrial | None:
     """The finished trial with the best validation."""
     from optuna.trial import TrialState
 
@@ -491,7 +504,7 @@ def _is_running(trials: Study) -> bool:
     return bool(trials.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
 
-def _storage(search: Search, loss: str, folder: Path) -> Study:
+def _load_trials(search: SearchPlan, loss: str, folder: Path) -> Study:
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -499,35 +512,35 @@ def _storage(search: Search, loss: str, folder: Path) -> Study:
     except ModuleNotFoundError:
         raise missing("optuna", "train") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL_FILE)))
     return optuna.create_study(storage=storage, study_name=loss, direction="maximize", load_if_exists=True)
 
 
-def _one_trial(
-    search: Search, space: Space, trials: Study, folder: Path, work: Workplace, say: Callable[[str], None]
+def _perform_trial(
+    search: SearchPlan, space: Space, trials: Study, folder: Path, work: Workplace, say: Callable[[str], None]
 ) -> bool:
     """Perform one trial: one that a killed process left, else a new one; False where there is none left for us."""
     from optuna.trial import TrialState
 
-    with _held(search, space, trials, folder) as trial:
+    with _claim_trial(search, space, trials, folder) as trial:
         if trial is None:
             return False
         recipe = search.recipe(space, trial.params, search.seed)
         title = f"{space.name}, trial {trial.number + 1} of {search.trials}"
         try:
-            score = validate(recipe, search.how, _place(folder, trial.number), work)
+            score = cross_validate(recipe, search.how, _trial_folder(folder, trial.number), work)
         # All other errors, as of a full disk, are none of the values: the trial is left to the next who goes on.
         except DivergedError as error:
             trials.tell(trial.number, state=TrialState.FAIL)
             say(f"{title}: failed: {error}")
             return True
         trials.tell(trial.number, score)
-        say(f"{title}: validation MAP@R {score:.4f} with {_shown(trial.params)}")
+        say(f"{title}: validation MAP@R {score:.4f} with {_values_text(trial.params)}")
     return True
 
 
 @contextmanager
-def _held(search: Search, space: Space, trials: Study, folder: Path) -> Iterator[FrozenTrial | None]:
+def _claim_trial(search: SearchPlan, space: Space, trials: Study, folder: Path) -> Iterator[FrozenTrial | None]:
     """The trial to perform now, claimed as long as the block lasts."""
     from optuna.trial import TrialState
 
@@ -536,19 +549,21 @@ def _held(search: Search, space: Space, trials: Study, folder: Path) -> Iterator
         with locked(folder):  # two processes must not count the trials at once
             known = trials.get_trials(deepcopy=False)
             for trial in known:
-                if trial.state == TrialState.RUNNING and stack.enter_context(claimed(_place(folder, trial.number))):
+                if trial.state == TrialState.RUNNING and stack.enter_context(
+                    claim_folder(_trial_folder(folder, trial.number))
+                ):
                     break
             else:
                 if len(known) >= search.trials:
                     yield None
                     return
-                number = _ask(search, space, trials, len(known))
-                stack.enter_context(claimed(_place(folder, number)))
+                number = _draw_trial(search, space, trials, len(known))
+                stack.enter_context(claim_folder(_trial_folder(folder, number)))
                 trial = trials.get_trials(deepcopy=False)[number]
         yield trial
 
 
-def _ask(search: Search, space: Space, trials: Study, number: int) -> int:
+def _draw_trial(search: SearchPlan, space: Space, trials: Study, number: int) -> int:
     """The number of a new trial, whose values Optuna draws from what is known so far."""
     from optuna.samplers import TPESampler
 
@@ -566,12 +581,12 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def _place(folder: Path, number: int) -> Path:
+def _trial_folder(folder: Path, number: int) -> Path:
     return folder / f"trial-{number:03d}"
 
 
-def _rerun_all(
-    search: Search,
+def _perform_reruns(
+    search: SearchPlan,
     space: Space,
     values: dict[str, float],
     folder: Path,
@@ -587,9 +602,9 @@ def _rerun_all(
         recipe = search.recipe(space, values, search.seed + 1 + number)
         # Of other values, as later trials may find, they would be other reruns.
         place = folder / f"rerun-{recipe.digest}"
-        if name_of(place) in results_of(place):
+        if result_name(place) in search_results(place):
             continue
-        with claimed(place) as ours:
+        with claim_folder(place) as ours:
             if not ours:
                 continue
             try:
@@ -602,13 +617,13 @@ def _rerun_all(
     return failed
 
 
-def reruns_of(search: Search, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:
+def finished_reruns(search: SearchPlan, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:
     """The finished reruns of the best values."""
     results = Results(folder)
-    recipes = (search.recipe(space_of(loss), values, search.seed + 1 + number) for number in range(search.reruns))
+    recipes = (search.recipe(find_space(loss), values, search.seed + 1 + number) for number in range(search.reruns))
     names = (f"{loss}/rerun-{recipe.digest}" for recipe in recipes)
     return [results[name] for name in names if name in results]
 
 
-def _shown(values: dict[str, float]) -> str:
+def _values_text(values: dict[str, float]) -> str:
     return json.dumps({key.rpartition(".")[2]: float(f"{value:.4g}") for key, value in values.items()})

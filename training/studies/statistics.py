@@ -60,7 +60,7 @@ def correlation_triangle(columns: Mapping[str, Sequence[float]]) -> list[list[fl
     return [[pearson(columns[other], columns[name]) for other in names[:i]] for i, name in enumerate(names)]
 
 
-def summary(values: Sequence[float]) -> Summary:
+def summarise(values: Sequence[float]) -> Summary:
     """Of one value or more."""
     several = len(values) > 1
     return Summary(
@@ -71,17 +71,17 @@ def summary(values: Sequence[float]) -> Summary:
     )
 
 
-def paired(ours: Seeds, others: Seeds) -> Summary | None:
+def paired_difference(ours: Seeds, others: Seeds) -> Summary | None:
     """Ours minus others over the seeds that both have; None where there is no such seed.
 
     Runs of one seed share their start and the classes held out, so that the interval of their differences is mostly
     narrower than that of the difference of the means.
     """
     common = sorted(ours.keys() & others.keys())
-    return summary([ours[seed] - others[seed] for seed in common]) if common else None
+    return summarise([ours[seed] - others[seed] for seed in common]) if common else None
 
 
-def verdict(claim: Claim, difference: Summary | None) -> str:
+def judge_claim(claim: Claim, difference: Summary | None) -> str:
     """What the interval of the difference (better minus than) says of the claim.
 
     "holds": all of the interval lies on the claimed side of 0, or inside +-`within`. "does not": all of it lies on the
@@ -90,7 +90,7 @@ def verdict(claim: Claim, difference: Summary | None) -> str:
     (inside +-`within`) is judged by the interval against the margin alone.
     """
     if claim.within is None:
-        return sided(difference, claim.lower)
+        return sided_verdict(difference, claim.lower)
     if difference is None or difference.interval is None:
         return UNDECIDED
     low, high = difference.interval
@@ -101,7 +101,7 @@ def verdict(claim: Claim, difference: Summary | None) -> str:
     return FAILS if low > claim.within or high < -claim.within else UNDECIDED
 
 
-def sided(found: Summary | None, lower: bool = False) -> str:
+def sided_verdict(found: Summary | None, lower: bool = False) -> str:
     """`verdict` on that a mean lies above 0, or below it (`lower`)."""
     if found is None or found.interval is None:
         return UNDECIDED
@@ -125,7 +125,7 @@ def p_value(difference: Summary | None) -> float | None:
     return float(2 * stats.t.sf(t, difference.n - 1))
 
 
-def holm(values: Sequence[float | None]) -> list[float | None]:
+def adjust_holm(values: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for being one of many (Holm 1979, A simple sequentially rejective multiple test procedure):
     those below 0.05 hold together with an error of 5 % for the whole family. None stays None, and counts for nothing.
     """

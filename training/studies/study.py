@@ -23,13 +23,13 @@ from training.recipe import Ensemble, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
 
-NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
+STUDY_NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
 RETRIEVAL = ("precision_at_1", "r_precision", "map_at_r")
-CATEGORIES, MEASURED = ("ink", "background", "inverted", "pattern", "face"), ("angle", "scale")
+CATEGORICAL_FACTORS, NUMERIC_FACTORS = ("ink", "background", "inverted", "pattern", "face"), ("angle", "scale")
 """The factors of glyphs: kinds, and what has a size."""
 
-GROUPS = {
+METRIC_GROUPS = {
     "ranking": ("mrr", "map", "map_at_1000", "map_at_r_query_counted", "map_at_1000_query_counted"),
     "clustering": ("nmi", "nmi_random", "ami", "f1_clusters", "f1_neighbours"),
     "structure": (
@@ -37,7 +37,7 @@ GROUPS = {
         *("inter_class_cosine_distance", "intra_inter_cosine_ratio", "spectral_decay", "spectral_decay_drop_1"),
         *("spectral_decay_by_class", "alignment", "uniformity"),
     ),
-    "factors": tuple(f"factor_{name}" for name in (*CATEGORIES, *MEASURED)),
+    "factors": tuple(f"factor_{name}" for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS)),
 }
 """Which group has a metric: of `zoo.evaluation`, where those of retrieval are in all, or of `training.studies.runner`.
 """
@@ -46,7 +46,7 @@ EMBEDDING, FEATURES, RANDOM_HEAD = "embedding", "features", "random head"
 """What of a network is measured, beside the heads by their names: all, its pooled features, or what a head that has
 learnt nothing makes of them."""
 
-REDUCED = re.compile(r"features reduced to ([1-9]\d*)")
+REDUCED_FEATURES = re.compile(r"features reduced to ([1-9]\d*)")
 """Features along so many principal components of the split that is measured, or as many as there are."""
 
 
@@ -59,7 +59,7 @@ class Measure:
     view: str = EMBEDDING
 
     def __post_init__(self) -> None:
-        known = [*RETRIEVAL, *(metric for group in GROUPS.values() for metric in group)]
+        known = [*RETRIEVAL, *(metric for group in METRIC_GROUPS.values() for metric in group)]
         if self.recall_at is None and self.metric not in known:
             raise RecipeError(f"studies know no metric {self.metric!r}.{nearest(self.metric, [*known, 'recall_at_1'])}")
         if self.split not in ("train", "test"):
@@ -68,7 +68,7 @@ class Measure:
     @property
     def groups(self) -> tuple[str, ...]:
         """The group to ask for, beside retrieval."""
-        return tuple(group for group, metrics in GROUPS.items() if self.metric in metrics)
+        return tuple(group for group, metrics in METRIC_GROUPS.items() if self.metric in metrics)
 
     @property
     def recall_at(self) -> int | None:
@@ -159,7 +159,7 @@ class Study:
     selections: tuple[str, ...] = ("last",)
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not STUDY_NAME.fullmatch(self.name):
             raise RecipeError(
                 f"a study is called paper/what, in lower-case letters, digits and '-', not {self.name!r}."
             )
@@ -204,46 +204,46 @@ def slug(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
-def combined(name: str, title: str, source: str, studies: Iterable[Study]) -> Study:
+def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]) -> Study:
     """One study of all arms, measures and claims of several; arms of one label must be the same arm."""
     studies = list(studies)
     arms = tuple(dict.fromkeys(arm for study in studies for arm in study.arms))
     measures = tuple(dict.fromkeys(measure for study in studies for measure in study.measures))
-    claims = [_explicit(claim, study) for study in studies for claim in study.claims]
+    claims = [_explicit_claim(claim, study) for study in studies for claim in study.claims]
     note = " ".join(dict.fromkeys(study.note for study in studies if study.note))
     bound = next((study for study in studies if study.datasets), None)
     datasets, elsewhere = (bound.datasets, bound.elsewhere) if bound else ((), "")
     return Study(name, title, source, arms, measures, tuple(claims), datasets=datasets, elsewhere=elsewhere, note=note)
 
 
-def _explicit(claim: Claim, study: Study) -> Claim:
+def _explicit_claim(claim: Claim, study: Study) -> Claim:
     than = claim.than or study.reference
     return Claim(claim.text, claim.better, than, claim.measure, claim.lower, claim.within)
 
 
-STAND_INS = {"folder": "cifar100", "inshop": "sop"}
+SUBSTITUTES = {"folder": "cifar100", "inshop": "sop"}
 """By data set. In-Shop is products of many classes with few images each, as SOP is; a folder may be anything, so it has
 the recipes of small photographs, which take the least."""
 
 
-def with_recipes(dataset: str) -> str:
+def recipe_dataset(dataset: str) -> str:
     """The data set whose recipes are used."""
-    return STAND_INS.get(dataset, dataset)
+    return SUBSTITUTES.get(dataset, dataset)
 
 
-def takes(study: Study, dataset: str) -> bool:
+def supports(study: Study, dataset: str) -> bool:
     """Whether the study can be run on the data set."""
-    return not study.datasets or bool({dataset, with_recipes(dataset)} & set(study.datasets))
+    return not study.datasets or bool({dataset, recipe_dataset(dataset)} & set(study.datasets))
 
 
 SELECTIONS = ("last", "validation")
 """Which epoch is measured: the last of a run on all training classes, as the papers train; or the one that does best on
 training classes held out. Test data select nothing."""
 
-HELD_OUT = 0.1
+VALIDATION_SHARE = 0.1
 
 
-def recipes_of(
+def resolve_recipes(
     study: Study, arm: Arm, dataset: str, seed: int, selection: str = "last", settings: tuple[str, ...] = ()
 ) -> tuple[Recipe, ...]:
     """The arm's recipe, or those of an ensemble's members, on a data set; `settings` come last.
@@ -251,28 +251,28 @@ def recipes_of(
     A data set without recipes of its own has those of its stand-in. Raises `RecipeError` where there is no such recipe
     or it does not take the settings, and `UsageError` for a data set that is not the study's.
     """
-    if not takes(study, dataset):
+    if not supports(study, dataset):
         known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
         raise UsageError(f"{known} {study.elsewhere}".rstrip())
-    return _seeded(arm, dataset, seed, selection, tuple(settings))
+    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings))
 
 
 @cache
-def _seeded(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
     """Return the recipes of a run; they are values that are built once."""
-    members = arm.copies * _resolved(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
     return tuple(
-        dataclasses.replace(_select(member, selection), seed=seed * len(members) + i)
+        dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
         for i, member in enumerate(members)
     )
 
 
-def changes_of(arm: Arm, dataset: str) -> list[str]:
+def changed_settings(arm: Arm, dataset: str) -> list[str]:
     """What makes the arm's model another than that of its recipe's name: its settings, unless they only say what the
     recipe or a default says already, and its copies."""
     own, named = (
-        [explicit(member) for member in _resolved(arm.recipe, settings, arm.backbone, dataset, ())]
+        [explicit(member) for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, ())]
         for settings in (arm.settings, ())
     )
     copies = [f"{arm.copies} copies"] if arm.copies > 1 else []
@@ -280,35 +280,35 @@ def changes_of(arm: Arm, dataset: str) -> list[str]:
 
 
 @cache
-def _resolved(
+def _resolve_members(
     recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
 ) -> tuple[Recipe, ...]:
     """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
-    words, name = _words(dataset, backbone), recipe_name(recipe, dataset, backbone)
-    dim, owner = resolve(name).dim, with_recipes(dataset)
+    words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
+    dim, owner = resolve(name).dim, recipe_dataset(dataset)
     words |= {"dim": dim, "half": dim // 2, "batch": 112 if owner in PAPER_DATASETS else 96}
     read = [] if owner == dataset else [f"data.dataset={dataset}"]
-    made = resolve(name, [*(_fill(setting, words) for setting in own), *read, *settings])
+    made = resolve(name, [*(_substitute(setting, words) for setting in own), *read, *settings])
     return made.members if isinstance(made, Ensemble) else (made,)
 
 
 def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
     """An arm's recipe on a data set, $dataset and $backbone replaced."""
-    return _fill(recipe, _words(dataset, backbone))
+    return _substitute(recipe, _placeholders(dataset, backbone))
 
 
-def _words(dataset: str, backbone: str) -> dict[str, object]:
-    owner = with_recipes(dataset)
+def _placeholders(dataset: str, backbone: str) -> dict[str, object]:
+    owner = recipe_dataset(dataset)
     return {"dataset": owner, "backbone": backbone if owner in PAPER_DATASETS else "conv4"}
 
 
-def _select(recipe: Recipe, selection: str) -> Recipe:
+def _with_validation(recipe: Recipe, selection: str) -> Recipe:
     """The recipe with classes held out, or with none."""
-    share = 0.0 if selection == "last" else recipe.data.validation or HELD_OUT
+    share = 0.0 if selection == "last" else recipe.data.validation or VALIDATION_SHARE
     return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=share))
 
 
-def _fill(text: str, words: Mapping[str, object]) -> str:
+def _substitute(text: str, words: Mapping[str, object]) -> str:
     try:
         return Template(text).substitute(words)
     except (KeyError, ValueError) as error:
@@ -327,13 +327,13 @@ SMALL_TWINS = (
 )
 
 
-def on(short: str, dim: int) -> tuple[str, ...]:
+def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
     """A backbone of the papers, with its preprocessing, in the place of another one's; an embedding of dim numbers."""
     chosen, shown = backbone(short), preprocessing(short)
-    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", embedding(dim))
+    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", embedding_head(dim))
     return (*heads, f"preprocessing.mean={list(shown.mean)}", f"preprocessing.std={list(shown.std)}")
 
 
-def embedding(dim: int) -> str:
+def embedding_head(dim: int) -> str:
     """A single head of dim numbers."""
     return f'heads=[{{"name": "embedding", "dim": {dim}}}]'

@@ -17,7 +17,7 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from training.studies.plan import Plan, RunSchedule
     from training.studies.runner import Tally, Workplace
-    from training.studies.search import Search
+    from training.studies.search import SearchPlan
     from training.studies.study import Study
 
 
@@ -54,9 +54,9 @@ class Output:
     @property
     def say(self) -> Callable[[str], None]:
         """The function that prints a line of progress."""
-        from training.studies.runner import tell
+        from training.studies.runner import print_progress
 
-        return _silent if self.quiet else tell
+        return _silent if self.quiet else print_progress
 
 
 def _silent(line: str) -> None:
@@ -116,25 +116,25 @@ def run(
 
     Every arm is trained with several seeds. --set changes the recipes of all arms.
     """
-    from training.studies.papers import check_study, in_part, studies_for
+    from training.studies.papers import check_name, find_studies, partial_note
     from zoo.data import check
 
-    check_study(study)
+    check_name(study)
     if dataset is None:
         raise UsageError(
             f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.", code="no-dataset"
         )
     check(dataset, "test", data)
-    studies = studies_for(study, dataset)
-    if (text := in_part(study)) is not None and not quiet:
+    studies = find_studies(study, dataset)
+    if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
-    from training.studies.plan import RunSchedule, on_data
-    from training.studies.runner import ready
+    from training.studies.plan import RunSchedule, adapt_to_dataset
+    from training.studies.runner import prepare_workplaces
 
     folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
     plans = [plan_of(each, dataset, seeds, select, settings or (), data, only or ()) for each in studies]
-    schedules = [RunSchedule(on_data(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
-    workplaces = ready(schedules, data, device, only or [], others or [])
+    schedules = [RunSchedule(adapt_to_dataset(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
+    workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, workplaces, only or [], others or [], Output(as_json, quiet))
 
@@ -194,11 +194,11 @@ def _perform(
     output: Output,
 ) -> int:
     """Perform the remaining runs of each study, write and print the reports, and return the exit status."""
-    from training.studies.runner import carry_out
+    from training.studies.runner import run_schedule
 
     outcomes = []
     for schedule, workplace in zip(schedules, workplaces, strict=True):
-        tally = carry_out(schedule, workplace, only, others, output.say)
+        tally = run_schedule(schedule, workplace, only, others, output.say)
         outcomes.append(_report(schedule, tally, output))
     return _finish(outcomes, output)
 
@@ -206,11 +206,11 @@ def _perform(
 def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, Any]:
     """Write the report of the finished runs, print it, and return the outcome for `--json`."""
     from training.studies.render import as_markdown, to_json, write_report
-    from training.studies.report import report_of
+    from training.studies.report import build_report
 
     folder = schedule.folder
     schedule.check_finished()
-    report = report_of(schedule.plan, folder, schedule.runs)
+    report = build_report(schedule.plan, folder, schedule.runs)
     write_report(report, folder)
     if not output.as_json:
         print(as_markdown(report))
@@ -256,21 +256,21 @@ def resume(
     quiet: Quiet = False,
 ) -> int:
     """continue a study, and report on it"""
-    from training.studies.plan import RunSchedule, on_data
-    from training.studies.runner import Tally, ready
-    from training.studies.search import PLAN, read_search
+    from training.studies.plan import RunSchedule, adapt_to_dataset
+    from training.studies.runner import Tally, prepare_workplaces
+    from training.studies.search import SEARCH_FILE, read_search
 
     folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
-    if (folders[0] / PLAN).exists():
+    if (folders[0] / SEARCH_FILE).exists():
         if only:
             raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")
         found = read_search(folders[0])
         return perform_search(found, folders[0], None if only_report else search_workplace(found, data, device), output)
     more = [] if only_report else only or []
-    schedules = [RunSchedule(on_data(wanted_plan(folder, more)), folder) for folder in folders]
+    schedules = [RunSchedule(adapt_to_dataset(wanted_plan(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
-    workplaces = ready(schedules, data, device, only or [], others or [])
+    workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
     begun = [schedule.begin() if more else schedule for schedule in schedules]
     return _perform(begun, workplaces, only or [], others or [], output)
 
@@ -285,19 +285,19 @@ def wanted_plan(folder: Path, only: Sequence[str]) -> Plan:
 
 def _begun_folders(study: str, dataset: str | None) -> list[Path]:
     """Return the folder that is named, or those of the studies by that name that were begun on the data set."""
-    from training.studies.papers import check_study, studies_for
-    from training.studies.plan import PLAN
-    from training.studies.study import NAME
+    from training.studies.papers import check_name, find_studies
+    from training.studies.plan import PLAN_FILE
+    from training.studies.study import STUDY_NAME
 
     if dataset is None:
-        if NAME.fullmatch(study) and not Path(study).exists():
-            check_study(study)
+        if STUDY_NAME.fullmatch(study) and not Path(study).exists():
+            check_name(study)
             raise UsageError(
                 f"there is no folder {study}; of a study by its name give --dataset too.", code="no-dataset"
             )
         return [Path(study)]
-    folders = [study_folder(each, dataset) for each in studies_for(study, dataset)]
-    begun = [folder for folder in folders if (folder / PLAN).exists()]
+    folders = [study_folder(each, dataset) for each in find_studies(study, dataset)]
+    begun = [folder for folder in folders if (folder / PLAN_FILE).exists()]
     if not begun:
         raise UsageError(
             f"{study} was not begun on {dataset} in {' or '.join(map(str, folders))}. Name its folder, or begin it: "
@@ -364,17 +364,17 @@ def search(
 
     The best trial of each loss is then trained again and tested. --set changes the recipes of all runs.
     """
-    from training.studies.search import space_of
+    from training.studies.search import find_space
     from zoo import paths
     from zoo.data import check
 
     check(dataset, "test", data)
     for loss in losses:
-        space_of(loss)
+        find_space(loss)
     from training.studies.plan import check_images
-    from training.studies.search import PLAN, Search, begin  # torch, after the arguments are checked
+    from training.studies.search import SEARCH_FILE, SearchPlan, write_search  # torch, after the arguments are checked
 
-    wanted = Search(
+    wanted = SearchPlan(
         tuple(losses),
         dataset,
         trials=trials,
@@ -387,23 +387,23 @@ def search(
     )
     folder = out or paths.home() / "studies" / f"search-{dataset}"
     workplace = search_workplace(wanted, data, device)
-    if not (folder / PLAN).exists():  # missing images leave no folder behind
+    if not (folder / SEARCH_FILE).exists():  # missing images leave no folder behind
         check_images(wanted.first, wanted.data)
         workplace.check([wanted.first])
-    return perform_search(begin(wanted, folder), folder, workplace, Output(as_json, quiet))
+    return perform_search(write_search(wanted, folder), folder, workplace, Output(as_json, quiet))
 
 
-def search_workplace(search: Search, data: str | None, device: str | None) -> Workplace:
+def search_workplace(search: SearchPlan, data: str | None, device: str | None) -> Workplace:
     """Return where a search trains: its device and its images."""
     from training.distributed import keep_freed_memory
-    from training.studies.runner import workplace
+    from training.studies.runner import create_workplace
     from zoo.models.torch_runtime import choose_device
 
     keep_freed_memory()
-    return workplace(choose_device(device), data or search.data)
+    return create_workplace(choose_device(device), data or search.data)
 
 
-def perform_search(search: Search, folder: Path, workplace: Workplace | None, output: Output) -> int:
+def perform_search(search: SearchPlan, folder: Path, workplace: Workplace | None, output: Output) -> int:
     """Perform the remaining trials and reruns, write the report and print it.
 
     Args:
@@ -416,14 +416,14 @@ def perform_search(search: Search, folder: Path, workplace: Workplace | None, ou
         The exit status: 1 if a rerun failed.
     """
     from training.studies import search as searching
-    from training.studies.render_search import as_markdown, report_of, to_json, write_report
+    from training.studies.render_search import as_markdown, build_report, to_json, write_report
 
     failed = 0
     if workplace is not None:
-        if searching.is_left(search, folder):
+        if searching.has_remaining_work(search, folder):
             workplace.check([search.first])
-        failed = searching.run(search, folder, workplace, output.say)
-    report = report_of(search, folder)
+        failed = searching.run_search(search, folder, workplace, output.say)
+    report = build_report(search, folder)
     write_report(search, report, folder)
     if output.as_json:
         print_json({"folder": str(folder), "failed": failed, **to_json(search, report)})

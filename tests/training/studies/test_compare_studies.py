@@ -15,8 +15,8 @@ from tests.training.studies.test_compare import RECIPE, SCORE, Tags, model, tabl
 from training.studies import papers
 from training.studies.compare import compare, find_runs
 from training.studies.compare_page import FORMATS
-from training.studies.plan import RESULTS, RunSchedule, write_plan
-from training.studies.runner import run_all, workplace
+from training.studies.plan import RESULTS_FILE, RunSchedule, write_plan
+from training.studies.runner import create_workplace, perform_runs
 from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -39,8 +39,8 @@ def finished(home: Path, study: str, arm: str, seed: int, value: float, selectio
     result: dict[str, Any] = {"run": f"{arm.replace(' ', '-')}/{name}", "arm": arm, "seed": seed}
     result |= {"selection": selection, "evaluations": evaluations, "training": training}
     result |= {"recipe": "margin-r50-cub", "changed": [], "settings": [], "resolved": [resolved], **facts}
-    append_json_line(home / "studies" / study / RESULTS, result)
-    return home / "studies" / study / RESULTS
+    append_json_line(home / "studies" / study / RESULTS_FILE, result)
+    return home / "studies" / study / RESULTS_FILE
 
 
 def planned(home: Path, folder: str, study: str) -> None:
@@ -215,10 +215,10 @@ def test_what_a_study_writes_is_what_a_comparison_reads(
 ) -> None:
     monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
     plan, folder = toys.plan(toys.images(tmp_path / "images")), own_zoo / "studies" / "toys-two-glyphs"
-    tally = run_all(
+    tally = perform_runs(
         RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
-        workplace(torch.device("cpu"), plan.data),
+        create_workplace(torch.device("cpu"), plan.data),
         [].append,
     )
     measured = [run.result()["evaluations"][0] for run in tally.done if run.arm.label == "margin"]
@@ -245,10 +245,10 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
         dataclasses.replace(toys.plan(toys.images(tmp_path / "images")), study=study),
         own_zoo / "studies" / "x",
     )
-    tally = run_all(
+    tally = perform_runs(
         RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
-        workplace(torch.device("cpu"), plan.data),
+        create_workplace(torch.device("cpu"), plan.data),
         [].append,
     )
     results = {(run.arm.label, run.seed): run.result() for run in tally.done}

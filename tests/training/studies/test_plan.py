@@ -18,11 +18,11 @@ from tests.zoo.report.test_model import Reader
 from training.overrides import resolve
 from training.recipe import Recipe
 from training.studies import papers
-from training.studies.papers import study_of
-from training.studies.plan import RESULTS, Plan, RunSchedule, read_plan, write_plan
+from training.studies.papers import find_study
+from training.studies.plan import RESULTS_FILE, Plan, RunSchedule, read_plan, write_plan
 from training.studies.render import as_html, as_markdown, command_of, command_of_search, to_json
-from training.studies.report import report_of
-from training.studies.search import Search
+from training.studies.report import build_report
+from training.studies.search import SearchPlan
 from training.studies.study import Study
 from zoo.cli.studies import plan_of, wanted_plan
 from zoo.errors import TrainingError, UsageError
@@ -82,26 +82,26 @@ def test_the_remedy_for_a_damaged_plan_helps(tmp_path: Path) -> None:
     assert [run.finished for run in write_plan(plan, tmp_path).runs(tmp_path)] == [True, False]
     with pytest.raises(UsageError, match=r"zoo benchmark run STUDY$"):
         read_plan(tmp_path / "images")
-    (tmp_path / RESULTS).write_text("{\n")
+    (tmp_path / RESULTS_FILE).write_text("{\n")
     with raises(TrainingError, "damaged-results"):
         plan.runs(tmp_path)[0].result()
-    (tmp_path / RESULTS).write_text("")
+    (tmp_path / RESULTS_FILE).write_text("")
     assert not plan.runs(tmp_path)[0].finished
 
 
 def test_a_report_before_the_first_finished_run_says_so(tmp_path: Path) -> None:
     plan = toys.plan(tmp_path / "images", 1)
-    markdown = as_markdown(report_of(plan, tmp_path))
+    markdown = as_markdown(build_report(plan, tmp_path))
     assert markdown.endswith("\nNo run has finished yet.\n")
     assert "Not finished: 2 runs (margin, seed 0; contrastive, seed 0)." in markdown
     for empty in ("Made with", "in all", "## Scores"):
         assert empty not in markdown
-    text = Reader(as_html(report_of(plan, tmp_path))).text
+    text = Reader(as_html(build_report(plan, tmp_path))).text
     assert "No run has finished yet." in text
     assert "hardware" not in text
     finish(plan.runs(tmp_path)[0], 0.6, [1.0])
-    assert "s in all. Made with: " in as_markdown(report_of(plan, tmp_path))
-    many = as_markdown(report_of(toys.plan(tmp_path / "images", 4), tmp_path))
+    assert "s in all. Made with: " in as_markdown(build_report(plan, tmp_path))
+    many = as_markdown(build_report(toys.plan(tmp_path / "images", 4), tmp_path))
     assert "Not finished: 7 runs (contrastive, seed 0; margin, seed 1; contrastive, seed 1; " in many
     assert "contrastive, seed 2, ...)." in many
 
@@ -120,7 +120,7 @@ def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path
     for number, run in enumerate(plan.runs(tmp_path)):
         finish(run, 0.6, [1.0])
         toys.change(run, date=f"2026-11-2{number}T07:08:20+00:00")
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     assert (report.missing, report.claims) == ([], [])
     markdown, written = as_markdown(report), to_json(report)
     assert "Chosen: 1 of the study's 2 arms (margin). 2 claims about others are left out." in markdown
@@ -148,8 +148,8 @@ def plan_by(study: Study, words: list[str]) -> Plan:
         toys.plan(Path("/data with a space")),
         toys.plan(Path("/data"), 3, ("last", "validation")),
         only(toys.plan(Path("/data"), 1, ("validation",)), "margin", "contrastive"),
-        Plan(study_of("group/convergence"), "glyphs", 5, ("validation",)),
-        Plan(study_of("group/convergence"), "glyphs", 5, only=("cross entropy",)),
+        Plan(find_study("group/convergence"), "glyphs", 5, ("validation",)),
+        Plan(find_study("group/convergence"), "glyphs", 5, only=("cross entropy",)),
     ],
 )
 def test_the_command_of_a_study_asks_for_its_plan(plan: Plan) -> None:
@@ -159,22 +159,22 @@ def test_the_command_of_a_study_asks_for_its_plan(plan: Plan) -> None:
 
 
 def test_the_command_of_a_search_asks_for_it() -> None:
-    search = Search(("ntxent", "margin"), "glyphs", 8, 3, 2, 1, 7, settings=toys.SETTINGS, data="/data")
+    search = SearchPlan(("ntxent", "margin"), "glyphs", 8, 3, 2, 1, 7, settings=toys.SETTINGS, data="/data")
     words = shlex.split(command_of_search(search))
     params = parsed("benchmark search", *words[3:])
     given = {name: params[name] for name in ("dataset", "trials", "reruns", "folds", "patience", "seed", "data")}
-    assert Search(tuple(params["losses"]), settings=tuple(params["settings"]), **given) == search
+    assert SearchPlan(tuple(params["losses"]), settings=tuple(params["settings"]), **given) == search
 
 
 def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
-    study = study_of("group/convergence")
+    study = find_study("group/convergence")
     plan = plan_by(study, [study.name, "--dataset", "glyphs", "--seeds", "1"])
     assert plan.selections == ("validation",)
     assert plan_by(study, [study.name, "--dataset", "glyphs", "--select", "last"]).selections == ("last",)
     for run in plan.runs(tmp_path):
         assert run.recipes[0].data.validation > 0
         finish(run, 0.6, [1.0])
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     assert list(report.curves) == [f"{label}: validation recall_at_1 by epoch" for label in study.labels]
     assert "R@1 by epoch" in Reader(as_html(report)).text
 

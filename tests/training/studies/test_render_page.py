@@ -15,7 +15,7 @@ from tests.training.studies.test_report import SCORES, finish
 from tests.zoo.report.test_model import Reader
 from training.studies.plan import Plan
 from training.studies.render import as_html
-from training.studies.report import report_of
+from training.studies.report import build_report
 from training.studies.study import Arm, Claim
 
 EVIL = "<script>alert(1)</script>"
@@ -39,7 +39,7 @@ def plan(folder: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def html(plan: Plan, folder: Path) -> str:
-    return as_html(report_of(plan, folder))
+    return as_html(build_report(plan, folder))
 
 
 def test_the_page_holds_claims_scores_and_pictures(html: str) -> None:
@@ -87,7 +87,7 @@ def test_intervals_lie_on_one_axis(html: str) -> None:
 
 
 def test_an_empty_study_has_a_page(plan: Plan, tmp_path: Path) -> None:
-    text = Reader(as_html(report_of(plan, tmp_path))).text
+    text = Reader(as_html(build_report(plan, tmp_path))).text
     assert "0 of 9 runs are finished, of 0 arms." in text
     assert "Not measured yet: contrastive beats margin" in text
     assert "9 runs are not finished" in text

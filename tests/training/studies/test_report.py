@@ -15,23 +15,23 @@ from scipy import stats
 from tests.training.studies import toys
 from tests.zoo.report.test_model import Reader
 from training.recipes import FEATURES
-from training.studies.papers import study_of
+from training.studies.papers import find_study
 from training.studies.plan import Plan, Run, value_of
 from training.studies.render import as_csv, as_html, as_markdown, to_json, write_report
-from training.studies.report import published_of, report_of
+from training.studies.report import build_report, published_score
 from training.studies.statistics import (
     FAILS,
     HOLDS,
     UNDECIDED,
     Summary,
-    holm,
+    adjust_holm,
+    judge_claim,
     p_value,
-    paired,
+    paired_difference,
     pearson,
-    summary,
-    verdict,
+    summarise,
 )
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, recipes_of
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, resolve_recipes
 from zoo.errors import TrainingError
 from zoo.files import write_json
 from zoo.models.published import tables
@@ -42,21 +42,21 @@ DRAW = np.random.default_rng(0)
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 31])
 def test_intervals_are_student_s(n: int) -> None:
     values = DRAW.normal(0.6, 0.02, n)
-    found = summary(values.tolist())
+    found = summarise(values.tolist())
     assert found.interval == pytest.approx(stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values)), abs=1e-5)
     assert (found.n, found.mean) == (n, pytest.approx(values.mean()))
     assert found.sd == pytest.approx(values.std(ddof=1))
-    assert summary([0.5]) == Summary(1, 0.5, None, None)
+    assert summarise([0.5]) == Summary(1, 0.5, None, None)
 
 
 def test_paired_differences_are_those_of_the_paired_t_test() -> None:
     a, b = DRAW.normal(0.6, 0.1, (2, 6)) + DRAW.normal(0, 0.01, 6)
-    found = paired(dict(enumerate(a)), {**dict(enumerate(b)), 9: 0.1})
+    found = paired_difference(dict(enumerate(a)), {**dict(enumerate(b)), 9: 0.1})
     assert found is not None
     low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert found.interval == pytest.approx((low, high), abs=1e-4)
     assert found.n == 6
-    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
 def difference(low: float, high: float) -> Summary:
@@ -89,27 +89,29 @@ def difference(low: float, high: float) -> Summary:
     ],
 )
 def test_verdicts_by_hand(claim: dict[str, Any], low: float, high: float, expected: str) -> None:
-    assert verdict(Claim("x", "a", **claim), difference(low, high)) == expected
+    assert judge_claim(Claim("x", "a", **claim), difference(low, high)) == expected
 
 
 def test_one_seed_decides_nothing() -> None:
-    assert verdict(Claim("x", "a"), summary([0.5])) == UNDECIDED
-    assert verdict(Claim("x", "a"), None) == UNDECIDED
+    assert judge_claim(Claim("x", "a"), summarise([0.5])) == UNDECIDED
+    assert judge_claim(Claim("x", "a"), None) == UNDECIDED
 
 
 def test_p_values_are_those_of_the_paired_t_test() -> None:
     a, b = DRAW.normal(0.6, 0.1, (2, 6))
-    assert p_value(paired(dict(enumerate(a)), dict(enumerate(b)))) == pytest.approx(stats.ttest_rel(a, b).pvalue)
-    assert p_value(summary([0.1, 0.1])) == 0
-    assert p_value(summary([0.0, 0.0])) == 1
-    assert (p_value(summary([0.1])), p_value(None)) == (None, None)
+    assert p_value(paired_difference(dict(enumerate(a)), dict(enumerate(b)))) == pytest.approx(
+        stats.ttest_rel(a, b).pvalue
+    )
+    assert p_value(summarise([0.1, 0.1])) == 0
+    assert p_value(summarise([0.0, 0.0])) == 1
+    assert (p_value(summarise([0.1])), p_value(None)) == (None, None)
 
 
 def test_holm_s_correction_by_hand() -> None:
     """Smallest first: 4 x 0.01, then 3 x 0.013 which may not be less, then 2 x 0.02 likewise, then 0.9."""
-    assert holm([0.02, None, 0.01, 0.9, 0.013]) == pytest.approx([0.04, None, 0.04, 0.9, 0.04])
-    assert holm([0.3, 0.4]) == pytest.approx([0.6, 0.6])
-    assert holm([None, 0.8, 0.9]) == [None, 1.0, 1.0]
+    assert adjust_holm([0.02, None, 0.01, 0.9, 0.013]) == pytest.approx([0.04, None, 0.04, 0.9, 0.04])
+    assert adjust_holm([0.3, 0.4]) == pytest.approx([0.6, 0.6])
+    assert adjust_holm([None, 0.8, 0.9]) == [None, 1.0, 1.0]
 
 
 def test_correlations_are_pearson_s() -> None:
@@ -146,7 +148,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: Path) -> None:
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     rows = {(row.arm, str(row.measure)): row for row in report.rows}
     row = rows["contrastive", "test recall_at_1"]
     assert row.value.mean == pytest.approx(np.mean(SCORES["contrastive"]))
@@ -172,7 +174,7 @@ def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
     for run in both.runs(tmp_path):
         more = shift[run.arm.label][run.seed] if run.selection == "validation" else 0
         finish(run, SCORES[run.arm.label][run.seed] + more, [0.7, 0.3])
-    report = report_of(both, tmp_path)
+    report = build_report(both, tmp_path)
     found = {(each.arm, str(each.measure)): each for each in report.moved}
     for arm, said in (("margin", "higher"), ("contrastive", "undecided")):
         each, expected = found[arm, "test recall_at_1"], stats.ttest_1samp(shift[arm], 0).confidence_interval(0.95)
@@ -193,9 +195,10 @@ def test_that_selections_were_made_otherwise_is_said(tmp_path: Path) -> None:
         if run.selection == "validation":
             toys.change(run, commit="def")
     assert (
-        report_of(both, tmp_path).unlike == "The two were made with other commits, which may be part of the difference."
+        build_report(both, tmp_path).unlike
+        == "The two were made with other commits, which may be part of the difference."
     )
-    assert "with other commits" in as_markdown(report_of(both, tmp_path))
+    assert "with other commits" in as_markdown(build_report(both, tmp_path))
 
 
 def test_places_on_the_axis_are_compared_within_a_recipe(tmp_path: Path) -> None:
@@ -204,7 +207,7 @@ def test_places_on_the_axis_are_compared_within_a_recipe(tmp_path: Path) -> None
     scores = dict(zip((arm.label for arm in arms), (0.1, 0.2, 0.9, 0.7), strict=True))
     for run in plan.runs(tmp_path):
         finish(run, scores[run.arm.label] + 0.01 * run.seed, [1.0])
-    found = {(a, b): value for _, a, b, value in report_of(plan, tmp_path).correlations}
+    found = {(a, b): value for _, a, b, value in build_report(plan, tmp_path).correlations}
     assert found["place (margin)", "test recall_at_1"] == pytest.approx(
         stats.pearsonr([1, 1, 2, 2], [0.1, 0.11, 0.2, 0.21]).statistic
     )
@@ -214,7 +217,7 @@ def test_places_on_the_axis_are_compared_within_a_recipe(tmp_path: Path) -> None
 
 
 def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> None:
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     write_report(report, tmp_path)
     assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(to_json(report)))
     markdown = (tmp_path / "report.md").read_text()
@@ -234,8 +237,8 @@ def test_the_files_of_a_report_hold_its_numbers(plan: Plan, tmp_path: Path) -> N
 
 def test_differences_are_promised_only_where_the_reference_was_chosen(plan: Plan, tmp_path: Path) -> None:
     plan.runs(tmp_path)
-    assert "differences to margin are paired by seed" in as_markdown(report_of(plan, tmp_path))
-    alone = as_markdown(report_of(dataclasses.replace(plan, only=("contrastive",)), tmp_path))
+    assert "differences to margin are paired by seed" in as_markdown(build_report(plan, tmp_path))
+    alone = as_markdown(build_report(dataclasses.replace(plan, only=("contrastive",)), tmp_path))
     assert "no differences, which would be to margin: that arm was not chosen." in alone
     assert "paired by seed" not in alone
 
@@ -244,7 +247,7 @@ def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: 
     runs = plan.runs(tmp_path)
     toys.forget(runs[-1])
     write_json(runs[-1].folder / "failure.json", {"error": "TrainingError", "message": "nan"})
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     assert report.missing == ["contrastive, seed 2"]
     assert report.failures == {"contrastive, seed 2": "nan"}
     (judged, _) = report.claims
@@ -253,7 +256,7 @@ def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: 
     assert "Failed: contrastive, seed 2: nan" in as_markdown(report)
     for run in runs[:-1]:
         toys.forget(run)
-    empty = report_of(plan, tmp_path)
+    empty = build_report(plan, tmp_path)
     assert empty.rows == []
     assert {judged.verdict for judged in empty.claims} == {UNDECIDED}
     assert (
@@ -263,9 +266,9 @@ def test_a_study_that_is_not_finished_reports_what_it_has(plan: Plan, tmp_path: 
 
 
 def test_the_values_of_the_runs_are_in_the_report(plan: Plan, tmp_path: Path) -> None:
-    values = to_json(report_of(plan, tmp_path))["values"]["last"]["test recall_at_1"]
+    values = to_json(build_report(plan, tmp_path))["values"]["last"]["test recall_at_1"]
     assert {arm: tuple(seeds.values()) for arm, seeds in values.items()} == SCORES
-    (difference, close) = to_json(report_of(plan, tmp_path))["claims"]
+    (difference, close) = to_json(build_report(plan, tmp_path))["claims"]
     assert difference["p_holm"] == pytest.approx(stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).pvalue)
     assert close["p_holm"] is None
 
@@ -278,13 +281,13 @@ def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None
 
 
 def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
-    table_2 = study_of("revisiting/table-2")
+    table_2 = find_study("revisiting/table-2")
     arms = tuple(arm for arm in table_2.arms if arm.label in ("margin", "r-margin"))
     study = dataclasses.replace(table_2, arms=arms, claims=(), measures=(R1, MAP_AT_R, DECAY))
     plan = Plan(study, "cub", 2)
     for run in plan.runs(tmp_path):
         finish(run, 0.6, [1.0])
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     found = {(row.arm, str(row.measure)): row.published for row in report.rows}
     assert found["margin", "test recall_at_1"] == 0.6309
     assert found["r-margin", "train spectral_decay"] == 0.130
@@ -296,12 +299,12 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert {(row["published"], row["published_sd"]) for row in to_json(report)["rows"]} >= {(0.6309, 0.0046)}
     assert "revisiting-2 (arXiv:2002.08473): best epoch on the test set" in markdown
     changed = dataclasses.replace(plan, settings=("schedule.epochs=1",))
-    assert all(published_of(changed, arm, R1) is None for arm in arms)
+    assert all(published_score(changed, arm, R1) is None for arm in arms)
 
 
 def test_an_arm_with_settings_has_the_published_number_of_the_row_that_it_names() -> None:
     """Revisiting, table 1: R@1 of ImageNet's weights with a random layer."""
-    study = study_of("revisiting/table-1-published")
+    study = find_study("revisiting/table-1-published")
     printed = {
         "cub": {"gn": 0.4541, "ibn": 0.4878, "r50": 0.4377},
         "cars": {"gn": 0.3531, "ibn": 0.4336, "r50": 0.3639},
@@ -309,18 +312,18 @@ def test_an_arm_with_settings_has_the_published_number_of_the_row_that_it_names(
     }
     for dataset, expected in printed.items():
         plan = Plan(study, dataset, 1)
-        found = {arm.label: published_of(plan, arm, R1) for arm in study.arms}
+        found = {arm.label: published_score(plan, arm, R1) for arm in study.arms}
         assert {label: each[1].value for label, each in found.items() if each is not None} == expected
-        assert all(published_of(plan, arm, Measure("nmi")) is None for arm in study.arms)
-    assert "not trained: ImageNet weights and a random layer of 128" in as_markdown(report_of(plan, Path("nowhere")))
+        assert all(published_score(plan, arm, Measure("nmi")) is None for arm in study.arms)
+    assert "not trained: ImageNet weights and a random layer of 128" in as_markdown(build_report(plan, Path("nowhere")))
     for other in (Plan(study, "inshop", 1), Plan(study, "cub", 1, settings=("schedule.epochs=1",))):
-        assert all(published_of(other, arm, R1) is None for arm in study.arms)
+        assert all(published_score(other, arm, R1) is None for arm in study.arms)
 
 
 def test_ensembles_heads_and_settings_that_change_nothing_have_their_published_numbers() -> None:
     def printed(study: str, dataset: str, arm: str, measure: Measure = R1) -> float | None:
-        plan = Plan(study_of(study), dataset, 1)
-        found = published_of(plan, next(each for each in plan.study.arms if each.label == arm), measure)
+        plan = Plan(find_study(study), dataset, 1)
+        found = published_score(plan, next(each for each in plan.study.arms if each.label == arm), measure)
         return None if found is None else found[1].value
 
     assert printed("group/ensembles", "cub", "5 models") == 0.669
@@ -350,10 +353,10 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
         "sharing/generalisation-gap",
     }
     for score in named:
-        study = study_of(score.study)
+        study = find_study(score.study)
         (arm,) = [each for each in study.arms if each.label == score.arm]
         assert Measure(score.metric, score.split, score.view) in study.measures
-        recipes = recipes_of(study, arm, score.dataset, 0)
+        recipes = resolve_recipes(study, arm, score.dataset, 0)
         heads = [head.dim for recipe in recipes for head in recipe.heads if score.view in ("embedding", head.name)]
         assert score.dim == (sum(heads) or FEATURES[score.backbone] * len(recipes))
         assert {recipe.backbone.name for recipe in recipes} == {score.backbone}

@@ -13,8 +13,8 @@ from scipy import stats
 from tests.zoo.report.test_model import Reader
 from training.studies.render import command_of_search
 from training.studies.render_search import as_markdown, to_json, write_report
-from training.studies.report import KINDS, by_kind, closeness, differences
-from training.studies.search import METRICS, Search, begin
+from training.studies.report import KINDS, combined_verdict, differences, group_by_score
+from training.studies.search import METRICS, SearchPlan, write_search
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 
 SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "margin": (0.60, 0.61, 0.625)}
@@ -50,15 +50,15 @@ def test_reruns_are_paired_by_seed_and_not_by_place() -> None:
 
 def test_verdicts_by_hand() -> None:
     """Contrastive and NT-Xent .004 to .006 apart, margin .1 and more from both."""
-    group = by_kind(differences(RERUNS))["precision_at_1", "concatenated"]
+    group = group_by_score(differences(RERUNS))["precision_at_1", "concatenated"]
     assert {(each.loss, each.other): each.verdict for each in group} == {
         ("contrastive", "ntxent"): HOLDS,
         ("contrastive", "margin"): FAILS,
         ("ntxent", "margin"): FAILS,
     }
-    assert (closeness(group), closeness(group[:1]), closeness([])) == (FAILS, HOLDS, UNDECIDED)
+    assert (combined_verdict(group), combined_verdict(group[:1]), combined_verdict([])) == (FAILS, HOLDS, UNDECIDED)
     apart = {"a": reruns_of((0.5, 0.6, 0.7)), "b": reruns_of((0.6, 0.5, 0.6))}
-    assert closeness(differences(apart)) == UNDECIDED
+    assert combined_verdict(differences(apart)) == UNDECIDED
 
 
 def row(loss: str, tests: list[dict[str, Any]]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def row(loss: str, tests: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_reports_tell_every_difference(tmp_path: Path) -> None:
-    search = begin(Search(tuple(SCORES), "glyphs", reruns=3), tmp_path)
+    search = write_search(SearchPlan(tuple(SCORES), "glyphs", reruns=3), tmp_path)
     report = [row(loss, tests) for loss, tests in RERUNS.items()]
     write_report(search, report, tmp_path)
     markdown = (tmp_path / "report.md").read_text()
@@ -91,5 +91,5 @@ def test_reports_tell_every_difference(tmp_path: Path) -> None:
 
 
 def test_of_a_single_loss_nothing_is_compared(tmp_path: Path) -> None:
-    search = begin(Search(("ntxent",), "glyphs"), tmp_path)
+    search = write_search(SearchPlan(("ntxent",), "glyphs"), tmp_path)
     assert "close" not in as_markdown(search, [row("ntxent", reruns_of((0.5,), (1,)))], tmp_path)

@@ -17,13 +17,13 @@ from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.report.test_model import Reader
 from training.recipe import Recipe
-from training.studies.papers import study_of
+from training.studies.papers import find_study
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
-from training.studies.report import Report, rank_and_dim, ranks_of, report_of
-from training.studies.runner import _maker
+from training.studies.report import Report, build_report, low_ranks, rank_and_dim
+from training.studies.runner import _view_function
 from training.studies.statistics import HOLDS, UNDECIDED, pearson
-from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, recipes_of
+from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, resolve_recipes
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.network import Network, create_heads, create_trunk, feature_count
 
@@ -42,7 +42,7 @@ def measured_rank(recipes: Sequence[Recipe], view: str) -> tuple[int, int]:
         features = feature_count(trunk)
         network = Network(trunk, create_heads(recipe.heads, features)).double()
         with torch.no_grad():
-            parts.append(_maker(network, view, 0)(torch.randn(200, features, dtype=torch.float64)).numpy())
+            parts.append(_view_function(network, view, 0)(torch.randn(200, features, dtype=torch.float64)).numpy())
     rows = np.concatenate(parts, axis=1)
     return int(np.linalg.matrix_rank(rows)), rows.shape[1]
 
@@ -66,7 +66,7 @@ WIDTHS = ("backbone.args.widths=[8, 8, 12, 16]",)
     ],
 )
 def test_the_rank_is_that_of_rows_under_random_weights(arm: Arm, view: str) -> None:
-    recipes = recipes_of(Study("toys/rank", "", "", (arm,)), arm, "glyphs", 0, "last", WIDTHS)
+    recipes = resolve_recipes(Study("toys/rank", "", "", (arm,)), arm, "glyphs", 0, "last", WIDTHS)
     assert rank_and_dim(recipes, view) == measured_rank(recipes, view)
 
 
@@ -91,7 +91,7 @@ def report(tmp_path: Path) -> Report:
     plan = Plan(study, "glyphs", 2, settings=settings, data=str(tmp_path))
     for run in plan.runs(tmp_path):
         finish(run, SCORES[run.arm.label.replace("again", "low")] + 0.01 * run.seed, [1.0])
-    return report_of(plan, tmp_path)
+    return build_report(plan, tmp_path)
 
 
 def test_such_arms_are_marked_and_their_decay_is_compared_with_nothing(report: Report) -> None:
@@ -134,5 +134,5 @@ def test_a_pair_that_is_not_a_number_is_no_part_of_a_correlation() -> None:
 
 
 def test_the_arms_of_the_claims_that_have_wide_heads() -> None:
-    plan = Plan(study_of("claims/all"), "omniglot", 1, settings=("backbone.args.widths=[16,32,64,128]",))
-    assert ranks_of(plan)[DECAY] == dict.fromkeys(("diva-d", "shared-disc", "shared-joint"), (129, 256))
+    plan = Plan(find_study("claims/all"), "omniglot", 1, settings=("backbone.args.widths=[16,32,64,128]",))
+    assert low_ranks(plan)[DECAY] == dict.fromkeys(("diva-d", "shared-disc", "shared-joint"), (129, 256))

@@ -22,10 +22,10 @@ from training.studies.papers import STUDIES
 from training.studies.papers.years import LOSSES, Loss
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
-from training.studies.report import report_of, slopes_of, spearmans_of
-from training.studies.runner import offered
+from training.studies.report import build_report, slopes_of, spearmans_of
+from training.studies.runner import adoptable_recipes
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
-from training.studies.study import MAP_AT_R, R1, Arm, Measure, Trend, recipes_of
+from training.studies.study import MAP_AT_R, R1, Arm, Measure, Trend, resolve_recipes
 from zoo.errors import RecipeError
 
 SCORES = {"margin": (0.60, 0.62, 0.61), "contrastive": (0.65, 0.66, 0.66), "ms": (0.63, 0.66, 0.65)}
@@ -72,7 +72,7 @@ def test_too_few_arms_or_one_place_make_no_trend() -> None:
 
 def test_the_report_tells_the_slope_its_interval_and_what_hangs_on_one_arm(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, (Trend("newer is better"), Trend("newer is worse", MAP_AT_R, lower=True)))
-    rising, falling = report_of(plan, tmp_path).trends
+    rising, falling = build_report(plan, tmp_path).trends
     lines = np.array(list(SCORES.values())).T
     slopes = [float(stats.linregress(list(YEARS.values()), line).slope) for line in lines]
     assert rising.slope is not None
@@ -94,7 +94,7 @@ def test_a_trend_that_hangs_on_one_arm_is_not_decided(tmp_path: Path) -> None:
     plan = dataclasses.replace(toys.plan(tmp_path), study=study)
     for run in plan.runs(tmp_path):
         finish(run, dict(zip(NAMES, (0.3, 0.2, 0.1, 0.9), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
-    (found,) = report_of(plan, tmp_path).trends
+    (found,) = build_report(plan, tmp_path).trends
     assert found.slope is not None
     assert found.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20)
     assert found.slope.interval is not None
@@ -106,12 +106,12 @@ def test_a_trend_that_hangs_on_one_arm_is_not_decided(tmp_path: Path) -> None:
 
 
 def test_what_is_not_measured_yet_is_undecided(tmp_path: Path) -> None:
-    (found,) = report_of(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
+    (found,) = build_report(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
     assert (found.slope, found.spearman, found.left_out, found.verdict, found.arms) == (None, None, None, UNDECIDED, 2)
 
 
 def test_all_forms_of_the_report_have_it(tmp_path: Path) -> None:
-    report = report_of(plan_with(tmp_path, (Trend("newer is better"),)), tmp_path)
+    report = build_report(plan_with(tmp_path, (Trend("newer is better"),)), tmp_path)
     assert report.correlations == []  # the axis is told of once
     text = as_markdown(report)
     assert "## By year" in text
@@ -134,7 +134,7 @@ def test_one_seed_and_arms_of_one_year_are_drawn_too(tmp_path: Path) -> None:
     plan = dataclasses.replace(toys.plan(tmp_path, seeds=1), study=study)
     for run in plan.runs(tmp_path):
         finish(run, SCORES[run.arm.label][0], [0.7, 0.3])
-    report = report_of(plan, tmp_path)
+    report = build_report(plan, tmp_path)
     (found,) = report.trends
     assert found.slope is not None
     assert (found.slope.mean, found.slope.interval) == (pytest.approx(0.63 - (0.60 + 0.65) / 2), None)
@@ -168,7 +168,7 @@ def test_years_are_in_order_and_the_classics_first() -> None:
 
 def test_finished_runs_of_other_studies_are_taken_over() -> None:
     """Of the claims on Omniglot: one run of each loss that both have, and each of five seeds."""
-    there = offered(
+    there = adoptable_recipes(
         STUDIES["claims/over-the-years"], [Path(__file__).parents[3] / "docs" / "studies" / "claims-omniglot"]
     )
     assert len(there) > 5 * 8
@@ -177,4 +177,4 @@ def test_finished_runs_of_other_studies_are_taken_over() -> None:
     assert set(tuned.measures) <= set(tables.measures)
     for arm in tuned.arms:
         (other,) = [each for each in tables.arms if each.label == arm.label]
-        assert recipes_of(tuned, arm, "cub", 0) == recipes_of(tables, other, "cub", 0)
+        assert resolve_recipes(tuned, arm, "cub", 0) == resolve_recipes(tables, other, "cub", 0)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.raising import raises
 from training.studies import plan
-from training.studies.plan import RESULTS, Results
+from training.studies.plan import RESULTS_FILE, Results
 from zoo.errors import TrainingError
 
 
@@ -44,7 +44,7 @@ def test_a_line_that_a_killed_process_left_unfinished_is_no_result(tmp_path: Pat
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     for damaged in ("{", "[]", "3", '{"score": 1}'):
-        (tmp_path / RESULTS).write_text(f'{{"run": "a/seed-0"}}\n{damaged}\n')
+        (tmp_path / RESULTS_FILE).write_text(f'{{"run": "a/seed-0"}}\n{damaged}\n')
         with raises(TrainingError, "damaged-results") as caught:
             len(Results(tmp_path))
         assert repr(damaged) in str(caught.value)
@@ -65,7 +65,7 @@ def test_each_result_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         others.add(f"a/seed-{number}", {"score": number})
         assert [mine[f"a/seed-{n}"]["score"] for n in range(number + 1)] == list(range(number + 1))
     assert len(read) == 5
-    (tmp_path / RESULTS).unlink()
+    (tmp_path / RESULTS_FILE).unlink()
     assert dict(mine) == {}
 
 

@@ -20,19 +20,27 @@ from training import api, checkpoint
 from training.recipe import Recipe
 from training.studies import papers, runner, study
 from training.studies.plan import (
-    FAILURE,
-    RESULTS,
+    FAILURE_FILE,
+    RESULTS_FILE,
     Plan,
     Result,
     Results,
     RunSchedule,
-    chosen,
     images_of,
     read_plan,
+    select_runs,
     write_plan,
 )
-from training.studies.report import report_of
-from training.studies.runner import Tally, adopt, carry_out, claimed, ready, run_all, workplace
+from training.studies.report import build_report
+from training.studies.runner import (
+    Tally,
+    adopt_results,
+    claim_folder,
+    create_workplace,
+    perform_runs,
+    prepare_workplaces,
+    run_schedule,
+)
 from training.studies.study import R1, Arm, Measure, Study
 from zoo.errors import DatasetError, TrainingError, UsageError
 from zoo.files import complete_lines
@@ -49,9 +57,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
-    work = workplace(torch.device("cpu"), plan.data)
+    work = create_workplace(torch.device("cpu"), plan.data)
     schedule = RunSchedule(plan, folder)
-    return run_all(schedule, schedule.runs, work, [].append if lines is None else lines.append)
+    return perform_runs(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
 
 def test_every_run_is_measured_and_says_how_it_was_made(tmp_path: Path, data: Path) -> None:
@@ -107,13 +115,13 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
         go(plan, folder)
     monkeypatch.undo()
     monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
-    (first,) = complete_lines(folder / RESULTS)
+    (first,) = complete_lines(folder / RESULTS_FILE)
     epochs = []
     epoch = training.trainer._epoch
     monkeypatch.setattr(training.loop, "_epoch", lambda run, *rest: epochs.append(run.recipe.seed) or epoch(run, *rest))
     tally = go(read_plan(folder), folder)
     assert (len(tally.before), len(tally.done)) == (1, 3)
-    assert complete_lines(folder / RESULTS)[0] == first
+    assert complete_lines(folder / RESULTS_FILE)[0] == first
     assert len(epochs) == 1 + 2 + 2  # the second run goes on from its checkpoint
     assert len(go(read_plan(folder), folder).before) == 4
     whole = tmp_path / "whole"
@@ -126,7 +134,7 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
 def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data)
     held = plan.runs(tmp_path)[1]
-    with claimed(held.folder) as ours:
+    with claim_folder(held.folder) as ours:
         assert ours
         tally = go(plan, tmp_path)
     assert [run.title for run in tally.elsewhere] == [held.title]
@@ -140,12 +148,12 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
     other = children.start(toys.run_study, data, folder)
     try:
         deadline = time.monotonic() + 120
-        while not complete_lines(folder / RESULTS):
+        while not complete_lines(folder / RESULTS_FILE):
             assert other.is_alive()
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        work = workplace(torch.device("cpu"), plan.data)
-        tally = run_all(RunSchedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
+        work = create_workplace(torch.device("cpu"), plan.data)
+        tally = perform_runs(RunSchedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
     finally:
         other.kill()
         other.join()
@@ -172,7 +180,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(
     assert len(tally.done) == 3
     assert tally.to_json()["failed"] == [{"run": "contrastive, seed 0", "message": "the loss became nan"}]
     assert "contrastive, seed 0: failed: the loss became nan" in lines
-    failure = tally.failed[0][0].folder / FAILURE
+    failure = tally.failed[0][0].folder / FAILURE_FILE
     assert json.loads(failure.read_text())["error"] == "TrainingError"
     monkeypatch.setattr(runner, "train_network", train)
     assert len(go(plan, tmp_path).done) == 1
@@ -198,7 +206,12 @@ def test_test_images_are_not_read_before_training_has_ended(
     plan = toys.plan(data, seeds=1, selections=("validation",), settings=("data.validation=0.25",))
     first = plan.runs(tmp_path)[:1]
     assert (
-        len(run_all(RunSchedule(plan, tmp_path), first, workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+        len(
+            perform_runs(
+                RunSchedule(plan, tmp_path), first, create_workplace(torch.device("cpu"), plan.data), [].append
+            ).done
+        )
+        == 1
     )
     assert opened == ["train", "test", "train"]
 
@@ -245,15 +258,15 @@ def test_what_is_no_study_is_refused(tmp_path: Path, data: Path) -> None:
     with pytest.raises(TrainingError, match="is no plan of a study"):
         read_plan(tmp_path)
     with pytest.raises(UsageError, match="has no arm 'x'; it has margin, contrastive"):
-        chosen([], ["x"], toys.STUDY)
+        select_runs([], ["x"], toys.STUDY)
     runs = toys.plan(data).runs(tmp_path)
-    assert [run.arm.label for run in chosen(runs, ["margin"], toys.STUDY)] == ["margin", "margin"]
+    assert [run.arm.label for run in select_runs(runs, ["margin"], toys.STUDY)] == ["margin", "margin"]
 
 
 def test_data_that_are_not_there_fail_every_run(tmp_path: Path) -> None:
     tally = go(toys.plan(tmp_path / "absent"), tmp_path)
     assert len(tally.failed) == 4
-    assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE).read_text()
+    assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE_FILE).read_text()
 
 
 def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp_path: Path, data: Path) -> None:
@@ -263,10 +276,10 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     other = dataclasses.replace(plan, study=Study("toys/other", "", "", arms, toys.STUDY.measures[:2]))
     runs = other.runs(tmp_path / "two")
     runs[0].folder.mkdir(parents=True)
-    (runs[0].folder / FAILURE).write_text("{}")
-    assert adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 2
-    assert not (runs[0].folder / FAILURE).exists()
-    assert adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 0
+    (runs[0].folder / FAILURE_FILE).write_text("{}")
+    assert adopt_results(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 2
+    assert not (runs[0].folder / FAILURE_FILE).exists()
+    assert adopt_results(RunSchedule(other, tmp_path / "two"), runs, tmp_path / "one") == 0
     tally = go(other, tmp_path / "two")
     assert [run.title for run in tally.before] == ["pairs, seed 0", "pairs, seed 1"]
     assert [run.title for run in tally.done] == ["ms, seed 0", "ms, seed 1"]
@@ -274,9 +287,9 @@ def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp
     assert result["arm"] == "pairs"
     assert result["from"] == f"{tmp_path / 'one'}: contrastive/seed-0"
     more = dataclasses.replace(other, study=dataclasses.replace(other.study, measures=(R1, Measure("nmi"))))
-    assert adopt(RunSchedule(more, tmp_path / "three"), more.runs(tmp_path / "three"), tmp_path / "one") == 0
+    assert adopt_results(RunSchedule(more, tmp_path / "three"), more.runs(tmp_path / "three"), tmp_path / "one") == 0
     with raises(UsageError, "no-finished-runs"):
-        adopt(RunSchedule(other, tmp_path / "two"), runs, tmp_path)
+        adopt_results(RunSchedule(other, tmp_path / "two"), runs, tmp_path)
 
 
 def test_recipes_are_resolved_and_results_are_read_once(
@@ -285,7 +298,7 @@ def test_recipes_are_resolved_and_results_are_read_once(
     resolved: list[tuple[str, int, str]] = []
     read: list[str] = []
     digests: list[str] = []
-    build, parse, digest = study._select, Results._parse, Recipe.digest.func
+    build, parse, digest = study._with_validation, Results._parse, Recipe.digest.func
 
     def built(recipe: Recipe, selection: str) -> Recipe:
         resolved.append((recipe.name, len(resolved), selection))
@@ -303,19 +316,19 @@ def test_recipes_are_resolved_and_results_are_read_once(
     counted = cached_property(digested)
     counted.__set_name__(Recipe, "digest")
     monkeypatch.setattr(Recipe, "digest", counted)
-    monkeypatch.setattr(study, "_select", built)
+    monkeypatch.setattr(study, "_with_validation", built)
     monkeypatch.setattr(Results, "_parse", parsed)
-    study._seeded.cache_clear()
+    study._seeded_recipes.cache_clear()
     asked = RunSchedule(toys.plan(data, seeds=3), tmp_path)
-    (work,) = ready([asked])
+    (work,) = prepare_workplaces([asked])
     schedule = asked.begin()
-    assert len(carry_out(schedule, work, say=[].append).done) == 6
+    assert len(run_schedule(schedule, work, say=[].append).done) == 6
     schedule.check_finished()
-    assert len(report_of(schedule.plan, tmp_path, schedule.runs).rows) > 0
+    assert len(build_report(schedule.plan, tmp_path, schedule.runs).rows) > 0
     assert len(resolved) == 6
     assert len(digests) == 6
     assert read == [run.name for run in schedule.runs]
-    study._seeded.cache_clear()
+    study._seeded_recipes.cache_clear()
 
 
 def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:
@@ -323,7 +336,9 @@ def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, 
     here, there = RunSchedule(plan, tmp_path), RunSchedule(plan, tmp_path)
     first, second = here.runs
     here.check_images(first, {("glyphs",): "11111111"})
-    assert len(run_all(there, there.runs[:1], workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    assert (
+        len(perform_runs(there, there.runs[:1], create_workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+    )
     images = images_of(first, first.result())
     here.check_images(second, images)
     with raises(TrainingError, "other-images"):
@@ -343,8 +358,10 @@ def other_data(tmp_path: Path) -> Path:
 def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_data: Path, selection: str) -> None:
     folder, settings = tmp_path / "study", ("data.validation=0.25",)
     plan = write_plan(toys.plan(data, 2, (selection,), settings), folder)
-    work = workplace(torch.device("cpu"), plan.data)
-    run_all(RunSchedule(plan, folder), plan.runs(folder)[:2], work, [].append)  # seed 0; then the process was killed
+    work = create_workplace(torch.device("cpu"), plan.data)
+    perform_runs(
+        RunSchedule(plan, folder), plan.runs(folder)[:2], work, [].append
+    )  # seed 0; then the process was killed
     changed = write_plan(toys.plan(other_data, 2, (selection,), settings), folder)
     tally = go(changed, folder)
     assert (len(tally.before), len(tally.done), len(tally.failed)) == (2, 0, 2)
@@ -357,9 +374,11 @@ def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, o
     here, there = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
     go(there, tmp_path / "there")
     first = here.runs(tmp_path / "here")
-    run_all(RunSchedule(here, tmp_path / "here"), first[:1], workplace(torch.device("cpu"), here.data), [].append)
+    perform_runs(
+        RunSchedule(here, tmp_path / "here"), first[:1], create_workplace(torch.device("cpu"), here.data), [].append
+    )
     with raises(TrainingError, "other-images"):
-        adopt(RunSchedule(here, tmp_path / "here"), first, tmp_path / "there")
+        adopt_results(RunSchedule(here, tmp_path / "here"), first, tmp_path / "there")
     assert not first[1].finished
 
 

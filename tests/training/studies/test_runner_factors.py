@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from training.studies.runner import factor_metrics
-from training.studies.study import CATEGORIES, MEASURED, Measure
+from training.studies.study import CATEGORICAL_FACTORS, NUMERIC_FACTORS, Measure
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError
 
@@ -28,9 +28,9 @@ def test_each_factor_is_found_where_it_lies() -> None:
     ink = np.tile(np.arange(EACH), CLASSES)
     # The rows are points of an arc at the angle: it orders them, and the same angle is the same ink.
     rows = np.stack([np.cos(angle), np.sin(angle)], 1).astype(np.float32)
-    noise = {name: draw.integers(0, 1000, len(LABELS)) for name in (*CATEGORIES, *MEASURED)}
+    noise = {name: draw.integers(0, 1000, len(LABELS)) for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS)}
     found = factor_metrics(rows, dataset(**{**noise, "ink": ink, "angle": angle}))
-    assert set(found) == {f"factor_{name}" for name in (*CATEGORIES, *MEASURED)}
+    assert set(found) == {f"factor_{name}" for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS)}
     assert found["factor_ink"] == 1
     assert found["factor_angle"] == pytest.approx(1)
     assert found["factor_face"] < 0.2

@@ -20,9 +20,19 @@ from training.checkpoint import check_directions
 from training.recipe import Schedule
 from training.studies import render_search, runner, search
 from training.studies.plan import Results
-from training.studies.render_search import as_markdown, report_of, write_report
-from training.studies.runner import claimed, workplace
-from training.studies.search import SPACES, Search, begin, best_of, folds, open_trials, read_search, space_of, without
+from training.studies.render_search import as_markdown, build_report, write_report
+from training.studies.runner import claim_folder, create_workplace
+from training.studies.search import (
+    SPACES,
+    SearchPlan,
+    best_trial,
+    find_space,
+    folds,
+    hold_out,
+    load_trials,
+    read_search,
+    write_search,
+)
 from training.trainer import create_parts, fit
 from zoo import data as datasets
 from zoo.cli.studies import Output, perform_search, search_workplace
@@ -49,7 +59,7 @@ def test_a_model_never_sees_the_classes_of_its_fold() -> None:
     labels = np.arange(60) % 15
     squares = whole.squares.numpy()
     for held_out in folds(15):
-        data = without(whole, held_out, labels, squares)
+        data = hold_out(whole, held_out, labels, squares)
         assert data.validation is not None
         pixels, validated = data.validation
         assert set(validated) == set(held_out)
@@ -66,7 +76,7 @@ def test_a_model_never_sees_the_classes_of_its_fold() -> None:
 
 
 def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
-    data = without(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
+    data = hold_out(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
     long = recipe(schedule=Schedule(40, 1))
     trained = fit(long, data, tmp_path, CPU, progress=False, patience=2)
     scores = [record["validation_map_at_r"] for record in trained.log]
@@ -79,18 +89,18 @@ def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["margin", "margin-class"])
 @pytest.mark.parametrize("dataset", ["omniglot", "cub"])
 def test_margin_counts_triplets_as_in_reality_on_every_data_set(name: str, dataset: str) -> None:
-    space = space_of(name)
-    made = Search((name,), dataset).recipe(space, search._lowest(space), 0)
+    space = find_space(name)
+    made = SearchPlan((name,), dataset).recipe(space, search._lower_bounds(space), 0)
     assert made.objective.loss_args["by_triplets"] is True
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
-    space = space_of(name)
+    space = find_space(name)
     for dataset in ("glyphs", "cifar100", "cub"):
         for end in ("low", "high"):
             values = {parameter.key: getattr(parameter, end) for parameter in space.parameters}
-            made = Search((name,), dataset).recipe(space, values)
+            made = SearchPlan((name,), dataset).recipe(space, values)
             assert made.data.validation == 0
             if dataset != "cub":
                 data = data_of(made, dataset)
@@ -101,30 +111,30 @@ def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
 
 
 def test_bounds_are_translated_into_our_conventions() -> None:
-    assert space_of("arcface").parameters[0].setting(90) == f"objective.loss_args.margin={np.pi / 2!r}"
-    assert space_of("proxynca").parameters[0].setting(9) == "objective.loss_args.scale=3.0"
-    assert space_of("softtriple").parameters[-1].setting(0.25) == "objective.loss_args.tau=0.5"
-    assert space_of("fastap").parameters[0].setting(7) == "objective.loss_args.bins=7"
+    assert find_space("arcface").parameters[0].setting(90) == f"objective.loss_args.margin={np.pi / 2!r}"
+    assert find_space("proxynca").parameters[0].setting(9) == "objective.loss_args.scale=3.0"
+    assert find_space("softtriple").parameters[-1].setting(0.25) == "objective.loss_args.tau=0.5"
+    assert find_space("fastap").parameters[0].setting(7) == "objective.loss_args.bins=7"
     with pytest.raises(UsageError, match="Did you mean 'contrastive'"):
-        Search(("contrastiv",), "glyphs")
+        SearchPlan(("contrastiv",), "glyphs")
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Search:
+def small(tmp_path: Path) -> SearchPlan:
     data = toys.images(tmp_path / "images", classes=9)
     settings = (*toys.SETTINGS, "schedule.epochs=1")
-    return Search(("contrastive", "ntxent"), "glyphs", 2, 2, 2, 1, settings=settings, data=str(data))
+    return SearchPlan(("contrastive", "ntxent"), "glyphs", 2, 2, 2, 1, settings=settings, data=str(data))
 
 
-def go(plan: Search, folder: Path, lines: list[str]) -> None:
-    search.run(plan, folder, workplace(torch.device("cpu"), plan.data), lines.append)
+def go(plan: SearchPlan, folder: Path, lines: list[str]) -> None:
+    search.run_search(plan, folder, create_workplace(torch.device("cpu"), plan.data), lines.append)
 
 
 def test_a_killed_search_goes_on_and_is_reported(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, trained = tmp_path / "search", []
-    begin(small, folder)
+    write_search(small, folder)
     train = search.fit
 
     def killed(*args: object, **kwargs: object) -> object:
@@ -143,13 +153,13 @@ def test_a_killed_search_goes_on_and_is_reported(
     assert len(trained) == 2 * (2 + 2) * 2 + 1
     go(small, folder, lines)
     assert len(trained) == 17
-    trials = open_trials(small, folder)
+    trials = load_trials(small, folder)
     assert {len(study.trials) for study in trials.values()} == {2}
     for study in trials.values():
-        best = best_of(study)
+        best = best_trial(study)
         assert best is not None
         assert best.value == max(trial.value for trial in study.trials)
-    report = report_of(small, folder)
+    report = build_report(small, folder)
     write_report(small, report, folder)
     assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())["losses"]] == [2, 2]
     told = as_markdown(small, report, folder)
@@ -163,14 +173,14 @@ def test_a_killed_search_goes_on_and_is_reported(
 
 
 def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
     embed = search.embed
     monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     go(one, tmp_path, [])
-    (scores,) = (row["scores"] for row in report_of(one, tmp_path))
+    (scores,) = (row["scores"] for row in build_report(one, tmp_path))
     labels = datasets.load("folder", "test", small.data).labels
     apart = [retrieval_metrics(each, labels, k=(1,))["map_at_r"] for each in rows]
     assert scores["separated"]["map_at_r"]["mean"] == pytest.approx(np.mean(apart))
@@ -193,7 +203,7 @@ def precision_and_map(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarra
 
 
 def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As In-Shop does: a gallery image searches nothing and no query is found, by models apart and together."""
     load, rows, embed = runner.datasets.load, [], search.embed
@@ -206,9 +216,9 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
     monkeypatch.setattr(runner.datasets, "load", parted)
     monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    begin(one, tmp_path)
+    write_search(one, tmp_path)
     go(one, tmp_path, [])
-    report = report_of(one, tmp_path)
+    report = build_report(one, tmp_path)
     labels, asks = load("folder", "test", small.data).labels, np.arange(36) % 4 == 1
     expected = [
         precision_and_map(each[asks], labels[asks], each[~asks], labels[~asks]) for each in (*rows, np.hstack(rows))
@@ -226,29 +236,29 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
     # As an older version left it, which let all images search all others.
     left = {name: {k: v for k, v in result.items() if k != "protocol"} for name, result in Results(tmp_path).items()}
     toys.rewrite(tmp_path, left)
-    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, report_of(one, tmp_path), tmp_path)
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, build_report(one, tmp_path), tmp_path)
     before = len(rows)
     with pytest.raises(UsageError, match=r"tested by another protocol: leave-one-out.*begin anew in another folder"):
         go(dataclasses.replace(one, reruns=2), tmp_path, [])
     assert len(rows) == before, "refused before anything is trained"
 
 
-def test_a_search_says_whose_recipes_it_has_and_how_it_was_tested(tmp_path: Path, small: Search) -> None:
-    assert "The recipes are those of sop." in render_search.protocol(Search(("margin",), "inshop"))
-    assert "The recipes are" not in render_search.protocol(Search(("margin",), "sop"))
+def test_a_search_says_whose_recipes_it_has_and_how_it_was_tested(tmp_path: Path, small: SearchPlan) -> None:
+    assert "The recipes are those of sop." in render_search.protocol(SearchPlan(("margin",), "inshop"))
+    assert "The recipes are" not in render_search.protocol(SearchPlan(("margin",), "sop"))
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    begin(one, tmp_path)
-    assert "Tested by" not in as_markdown(one, report_of(one, tmp_path), tmp_path)
+    write_search(one, tmp_path)
+    assert "Tested by" not in as_markdown(one, build_report(one, tmp_path), tmp_path)
     go(one, tmp_path, [])
-    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, report_of(one, tmp_path), tmp_path)
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, build_report(one, tmp_path), tmp_path)
 
 
-def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, small: Search) -> None:
+def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, small: SearchPlan) -> None:
     one = dataclasses.replace(small, losses=("ntxent",))
-    (study,) = open_trials(one, tmp_path).values()
-    study.ask({p.key: search._distribution(p) for p in space_of("ntxent").parameters})
+    (study,) = load_trials(one, tmp_path).values()
+    study.ask({p.key: search._distribution(p) for p in find_space("ntxent").parameters})
     lines: list[str] = []
-    with claimed(tmp_path / "ntxent" / "trial-000"):
+    with claim_folder(tmp_path / "ntxent" / "trial-000"):
         go(one, tmp_path, lines)
         assert ["trial 2" in lines[0], "with other processes" in lines[1]] == [True, True]
     go(one, tmp_path, lines)
@@ -256,7 +266,7 @@ def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, sma
     assert len(lines) == 5
 
 
-def test_no_trial_reads_test_data(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_trial_reads_test_data(tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     load = runner.datasets.load
 
     def training_alone(name: str, split: str, root: object) -> object:
@@ -265,14 +275,14 @@ def test_no_trial_reads_test_data(tmp_path: Path, small: Search, monkeypatch: py
 
     monkeypatch.setattr(runner.datasets, "load", training_alone)
     lines: list[str] = []
-    work, space = workplace(torch.device("cpu"), small.data), space_of("ntxent")
-    trials = open_trials(small, tmp_path)["ntxent"]
-    assert search._one_trial(small, space, trials, tmp_path / "ntxent", work, lines.append)
+    work, space = create_workplace(torch.device("cpu"), small.data), find_space("ntxent")
+    trials = load_trials(small, tmp_path)["ntxent"]
+    assert search._perform_trial(small, space, trials, tmp_path / "ntxent", work, lines.append)
     assert lines[0].startswith("ntxent, trial 1 of 2: validation MAP@R")
 
 
 def test_values_that_break_the_loss_fail_their_trial_alone(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = dataclasses.replace(small, losses=("ntxent",), reruns=1)
     train = search.fit
@@ -288,23 +298,23 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
     lines: list[str] = []
     go(one, tmp_path, lines)
     assert "trial 1 of 2: failed: the loss became nan" in lines[0]
-    assert report_of(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
+    assert build_report(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
 
 
-def test_heads_that_overflow_fail_their_trial_too(tmp_path: Path, small: Search) -> None:
+def test_heads_that_overflow_fail_their_trial_too(tmp_path: Path, small: SearchPlan) -> None:
     """They give rows of length 0, which are finite."""
     one = dataclasses.replace(
         small, losses=("ntxent",), trials=1, settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e3")
     )
     lines: list[str] = []
     go(one, tmp_path, lines)
-    assert report_of(one, tmp_path)[0]["trials"] != {"running": 1}
+    assert build_report(one, tmp_path)[0]["trials"] != {"running": 1}
     with pytest.raises(DivergedError, match="or of length 0"):
         check_directions(np.array([[1.0, 0.0], [0.0, 0.0]]), "the weights")
 
 
 def test_what_is_not_the_fault_of_the_values_ends_no_trial(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full: the command fails, and goes on with the same trial once there is room."""
     one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), search.fit
@@ -315,23 +325,23 @@ def test_what_is_not_the_fault_of_the_values_ends_no_trial(
     monkeypatch.setattr(search, "fit", full)
     with pytest.raises(TrainingError, match="cannot be written"):
         go(one, tmp_path, [])
-    assert report_of(one, tmp_path)[0]["trials"] == {"running": 1}
+    assert build_report(one, tmp_path)[0]["trials"] == {"running": 1}
     monkeypatch.setattr(search, "fit", train)
     lines: list[str] = []
     go(one, tmp_path, lines)
-    assert report_of(one, tmp_path)[0]["trials"] == {"complete": 1}
+    assert build_report(one, tmp_path)[0]["trials"] == {"complete": 1}
     assert [line.partition(":")[0] for line in lines] == ["ntxent, trial 1 of 1", "ntxent, rerun 1 of 1"]
 
 
 def test_a_rerun_that_diverges_fails_the_command(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def diverges(*args: object) -> object:
         raise DivergedError("the loss became inf")
 
     one, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
     monkeypatch.setattr(search, "rerun", diverges)
-    begin(one, tmp_path)
+    write_search(one, tmp_path)
     workplace, output = search_workplace(one, None, "cpu"), Output(as_json=True)
     assert perform_search(one, tmp_path, workplace, output) == 1
     out, err = capsys.readouterr()
@@ -342,7 +352,7 @@ def test_a_rerun_that_diverges_fails_the_command(
     assert perform_search(one, tmp_path, workplace, output) == 0
 
 
-def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: Search) -> None:
+def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: SearchPlan) -> None:
     # One step an epoch: the first loss is finite, and validation is the first to meet the weights.
     one = dataclasses.replace(
         small, losses=("ntxent",), settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e30")
@@ -354,15 +364,15 @@ def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_
     assert "every trial failed" in lines[2]
     go(one, tmp_path, lines)
     assert len(lines) == 4, "both trials are over"
-    assert report_of(one, tmp_path)[0]["trials"] == {"fail": 2}
+    assert build_report(one, tmp_path)[0]["trials"] == {"fail": 2}
 
 
-def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: Search) -> None:
-    begin(small, tmp_path)
-    assert begin(dataclasses.replace(small, trials=5), tmp_path).trials == 5
-    assert begin(small, tmp_path).trials == 5
+def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: SearchPlan) -> None:
+    write_search(small, tmp_path)
+    assert write_search(dataclasses.replace(small, trials=5), tmp_path).trials == 5
+    assert write_search(small, tmp_path).trials == 5
     with pytest.raises(TrainingError, match="holds another search"):
-        begin(dataclasses.replace(small, folds=3), tmp_path)
+        write_search(dataclasses.replace(small, folds=3), tmp_path)
     with pytest.raises(UsageError, match="1 or more"):
         dataclasses.replace(small, trials=0)
     (tmp_path / "search.json").write_text("{}")
@@ -371,44 +381,44 @@ def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: 
 
 
 def test_what_a_search_was_begun_with_stays_and_each_fold_has_its_own(
-    tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "provenance", lambda: {"commit": "first"})
-    begin(small, tmp_path)
+    write_search(small, tmp_path)
     monkeypatch.setattr(search, "provenance", lambda: {"commit": "second"})
-    begin(dataclasses.replace(small, trials=5), tmp_path)
+    write_search(dataclasses.replace(small, trials=5), tmp_path)
     kept = json.loads((tmp_path / "search.json").read_text())
     assert (kept["commit"], kept["search"]["trials"]) == ("first", 5)
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    work = workplace(torch.device("cpu"), one.data)
+    work = create_workplace(torch.device("cpu"), one.data)
     work.made_with = {"commit": "third"}
-    search.run(one, tmp_path, work, [].append)
+    search.run_search(one, tmp_path, work, [].append)
     folds_written = [result for name, result in Results(tmp_path).items() if "/fold-" in name]
     assert [each["commit"] for each in folds_written] == ["third"] * 4
 
 
-def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: Search) -> None:
-    begin(small, tmp_path)
+def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: SearchPlan) -> None:
+    write_search(small, tmp_path)
     kept = json.loads((tmp_path / "search.json").read_text())
     kept["recipes"]["ntxent"]["batch"]["per_class"] = 3
     (tmp_path / "search.json").write_text(json.dumps(kept))
     with pytest.raises(TrainingError, match="the recipe of ntxent has changed since"):
-        begin(small, tmp_path)
+        write_search(small, tmp_path)
     with pytest.raises(TrainingError, match="the recipe of ntxent has changed since"):
         read_search(tmp_path)
     del kept["recipes"]  # as a version that kept none wrote it
     (tmp_path / "search.json").write_text(json.dumps(kept))
-    assert begin(small, tmp_path) == small
+    assert write_search(small, tmp_path) == small
 
 
-def test_trials_from_other_images_are_refused(tmp_path: Path, small: Search) -> None:
+def test_trials_from_other_images_are_refused(tmp_path: Path, small: SearchPlan) -> None:
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    begin(one, tmp_path)
+    write_search(one, tmp_path)
     go(one, tmp_path, [])
     others = toys.images(tmp_path / "others", classes=9)
     for path in others.rglob("0.png"):
         path.write_bytes(path.with_name("1.png").read_bytes())
-    more = begin(dataclasses.replace(one, trials=2, data=str(others)), tmp_path)
+    more = write_search(dataclasses.replace(one, trials=2, data=str(others)), tmp_path)
     with pytest.raises(UsageError, match=r"the images are others than those that .*ntxent was searched with"):
         go(more, tmp_path, [])
     lines: list[str] = []
@@ -416,7 +426,7 @@ def test_trials_from_other_images_are_refused(tmp_path: Path, small: Search) -> 
     assert "ntxent, trial 2 of 2: validation MAP@R" in lines[0]
 
 
-def test_without_optuna_the_extra_is_named(tmp_path: Path, small: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_extra_is_named(tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingDependencyError, match=r"optuna is needed .* pip install 'dml-zoo\[train\]'"):
         go(small, tmp_path, [])

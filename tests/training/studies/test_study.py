@@ -13,11 +13,11 @@ from sklearn.decomposition import PCA
 from training.build import create_sampler
 from training.data import TrainingData
 from training.recipe import Recipe
-from training.studies.papers import STUDIES, study_of
-from training.studies.plan import Plan, on_data
-from training.studies.runner import Splits, embed_views, measure
-from training.studies.search import Search, space_of
-from training.studies.study import R1, SMALL_BACKBONES, Arm, Measure, Study, recipes_of, takes
+from training.studies.papers import STUDIES, find_study
+from training.studies.plan import Plan, adapt_to_dataset
+from training.studies.runner import Splits, embed_views, measure_views
+from training.studies.search import SearchPlan, find_space
+from training.studies.study import R1, SMALL_BACKBONES, Arm, Measure, Study, resolve_recipes, supports
 from training.trainer import create_parts
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
@@ -48,7 +48,7 @@ def data_of(recipe: Recipe, dataset: str) -> TrainingData:
 def test_every_arm_can_be_drawn_for(dataset: str) -> None:
     drawn = set()
     for arm, study in arms(dataset).items():
-        recipe = recipes_of(study, arm, dataset, seed=0)[0]
+        recipe = resolve_recipes(study, arm, dataset, seed=0)[0]
         assert recipe.data.validation == 0
         assert recipe.data.dataset == dataset
         key = str((recipe.batch, recipe.dim))
@@ -59,7 +59,7 @@ def test_every_arm_can_be_drawn_for(dataset: str) -> None:
 
 def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
     for arm, study in arms("glyphs").items():
-        recipe = recipes_of(study, arm, "glyphs", seed=0)[0]
+        recipe = resolve_recipes(study, arm, "glyphs", seed=0)[0]
         network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
         pixels = np.random.default_rng(0).integers(0, 256, (2, *recipe.preprocessing.shape), np.uint8)
         for view in {view for _, view in study.views}:
@@ -72,7 +72,7 @@ def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
 def test_every_small_backbone_can_be_built_for_every_small_data_set(dataset: str, backbone: str) -> None:
     for method in ("group", "diva"):
         arm = Arm("-", f"{method}-$backbone-$dataset", SMALL_BACKBONES[backbone])
-        recipe = recipes_of(study_of("diva/backbones-small"), arm, dataset, seed=0)[0]
+        recipe = resolve_recipes(find_study("diva/backbones-small"), arm, dataset, seed=0)[0]
         network, _ = create_parts(recipe, data_of(recipe, dataset))
         pixels = np.random.default_rng(0).integers(0, 256, (2, *recipe.preprocessing.shape), np.uint8)
         (rows,) = embed_views(network, recipe, pixels, ["embedding"], torch.device("cpu")).values()
@@ -81,10 +81,10 @@ def test_every_small_backbone_can_be_built_for_every_small_data_set(dataset: str
 
 @pytest.mark.parametrize("name", ["group/convergence-published", "sharing/table-6-published"])
 def test_twins_of_small_studies_can_be_built_and_drawn_for_with_the_papers_recipes(name: str) -> None:
-    study, classes = study_of(name), 100
+    study, classes = find_study(name), 100
     for arm in study.arms:
         # Random weights: those of ImageNet are not at hand here.
-        (recipe,) = recipes_of(study, arm, "cub", 0, study.selections[0], ("backbone.pretrained=false",))
+        (recipe,) = resolve_recipes(study, arm, "cub", 0, study.selections[0], ("backbone.pretrained=false",))
         squares = torch.zeros(1, 224, 224, 3, dtype=torch.uint8)
         data = TrainingData(squares, np.repeat(np.arange(classes), 58), classes, 1, None, [])
         create_parts(recipe, data)
@@ -92,8 +92,8 @@ def test_twins_of_small_studies_can_be_built_and_drawn_for_with_the_papers_recip
 
 
 def test_plain_regularisers_differ_from_margin_in_nothing_else() -> None:
-    study = study_of("sharing/table-6-published")
-    margin, *others = (recipes_of(study, arm, "cars", 0)[0] for arm in study.arms[:4])
+    study = find_study("sharing/table-6-published")
+    margin, *others = (resolve_recipes(study, arm, "cars", 0)[0] for arm in study.arms[:4])
     assert (margin.dim, margin.objective.method_args) == (256, {"arm": "discriminative"})
     given = ({"dropout": 0.2}, {"input_noise": 0.1}, {"output_noise": 0.05})
     for other, args in zip(others, given, strict=True):
@@ -103,71 +103,71 @@ def test_plain_regularisers_differ_from_margin_in_nothing_else() -> None:
 
 def test_studies_without_data_sets_of_their_own_have_the_recipes_of_papers_too() -> None:
     for arm, study in arms("cub").items():
-        recipe = recipes_of(study, arm, "cub", seed=0)[0]
+        recipe = resolve_recipes(study, arm, "cub", seed=0)[0]
         assert recipe.backbone.name != "conv4"
-    (recipe,) = recipes_of(study_of("claims/sharing"), study_of("claims/sharing").arms[1], "cub", seed=3)
+    (recipe,) = resolve_recipes(find_study("claims/sharing"), find_study("claims/sharing").arms[1], "cub", seed=3)
     assert [(head.name, head.dim) for head in recipe.heads] == [("joint", 256)]
     assert recipe.seed == 3
 
 
 def test_words_in_settings_stand_for_the_recipe_s_own_numbers() -> None:
-    study = study_of("revisiting/figure-3")
+    study = find_study("revisiting/figure-3")
     arm = Arm("x", "margin-$backbone-$dataset", ("batch.size=$batch", 'heads=[{"name": "e", "dim": $half}]'))
-    (recipe,) = recipes_of(study, arm, "glyphs", 0)
+    (recipe,) = resolve_recipes(study, arm, "glyphs", 0)
     assert (recipe.batch.size, recipe.dim) == (96, 32)
     with pytest.raises(RecipeError, match=r"'\$speed=1' holds 'speed'; known are"):
-        recipes_of(study, Arm("x", "margin-$backbone-$dataset", ("$speed=1",)), "glyphs", 0)
+        resolve_recipes(study, Arm("x", "margin-$backbone-$dataset", ("$speed=1",)), "glyphs", 0)
 
 
 def test_ensembles_train_members_with_seeds_that_follow_one_another() -> None:
-    study = study_of("claims/rho")
+    study = find_study("claims/rho")
     for arm in (Arm("two", "margin2-$backbone-$dataset"), Arm("two", "margin-$backbone-$dataset", copies=2)):
-        assert [recipe.seed for recipe in recipes_of(study, arm, "glyphs", 2)] == [4, 5]
+        assert [recipe.seed for recipe in resolve_recipes(study, arm, "glyphs", 2)] == [4, 5]
 
 
 def test_selection_by_validation_holds_training_classes_out() -> None:
-    study = study_of("claims/rho")
+    study = find_study("claims/rho")
     for selection, share in (("last", 0), ("validation", 0.1)):
-        assert recipes_of(study, study.arms[0], "glyphs", 0, selection)[0].data.validation == share
+        assert resolve_recipes(study, study.arms[0], "glyphs", 0, selection)[0].data.validation == share
 
 
 def test_a_data_set_that_is_not_the_study_s_is_refused() -> None:
     with pytest.raises(UsageError, match="can be run on glyphs, omniglot, cifar100, not on cub"):
-        recipes_of(study_of("claims/close"), study_of("claims/close").arms[0], "cub", 0)
+        resolve_recipes(find_study("claims/close"), find_study("claims/close").arms[0], "cub", 0)
 
 
 def test_a_refusal_says_why_and_what_to_run_instead() -> None:
     for study in STUDIES.values():
         if study.datasets:
-            other = next(each for each in ("cub", "omniglot") if not takes(study, each))
+            other = next(each for each in ("cub", "omniglot") if not supports(study, each))
             with pytest.raises(UsageError) as error:
-                recipes_of(study, study.arms[0], other, 0)
+                resolve_recipes(study, study.arms[0], other, 0)
             assert f"not on {other}. {study.elsewhere}" in str(error.value)
             (instead,) = re.findall(r"[a-z]+/[a-z0-9-]+", study.elsewhere)
-            assert takes(study_of(instead), other)
+            assert supports(find_study(instead), other)
 
 
 @pytest.mark.parametrize(("dataset", "owner", "backbone"), [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50")])
 def test_data_sets_without_recipes_have_those_of_another(dataset: str, owner: str, backbone: str) -> None:
     for study in STUDIES.values():
-        if takes(study, dataset):
+        if supports(study, dataset):
             for arm in study.arms:
-                found, twin = (recipes_of(study, arm, name, 0)[0] for name in (dataset, owner))
+                found, twin = (resolve_recipes(study, arm, name, 0)[0] for name in (dataset, owner))
                 assert found.data.dataset == dataset
                 assert dataclasses.replace(found, data=dataclasses.replace(found.data, dataset=owner)) == twin
-    (recipe,) = recipes_of(study_of("claims/rho"), study_of("claims/rho").arms[0], dataset, 0)
+    (recipe,) = resolve_recipes(find_study("claims/rho"), find_study("claims/rho").arms[0], dataset, 0)
     assert recipe.backbone.name == backbone
-    assert takes(study_of("claims/close"), "folder")
-    assert not takes(study_of("claims/close"), "inshop")
-    assert Search(("margin",), dataset).recipe(space_of("margin"), MARGIN).data.dataset == dataset
+    assert supports(find_study("claims/close"), "folder")
+    assert not supports(find_study("claims/close"), "inshop")
+    assert SearchPlan(("margin",), dataset).recipe(find_space("margin"), MARGIN).data.dataset == dataset
 
 
-MARGIN = {parameter.key: parameter.low for parameter in space_of("margin").parameters}
+MARGIN = {parameter.key: parameter.low for parameter in find_space("margin").parameters}
 
 
 def test_the_recalls_are_those_at_which_a_data_set_is_reported() -> None:
     def recalls(dataset: str, *settings: str) -> list[str]:
-        plan = on_data(Plan(study_of("diva/table-3"), dataset, 1, settings=settings))
+        plan = adapt_to_dataset(Plan(find_study("diva/table-3"), dataset, 1, settings=settings))
         return [measure.metric for measure in plan.study.measures if measure.recall_at]
 
     assert recalls("cub") == recalls("glyphs") == ["recall_at_1", "recall_at_2"]
@@ -182,8 +182,8 @@ def test_any_recall_may_be_tabulated_and_is_measured() -> None:
     data = Dataset(
         "inshop", "test", [np.zeros((2, 2), np.uint8)] * 40, labels, tuple("abcdefgh"), [str(i) for i in range(40)]
     )
-    study = dataclasses.replace(study_of("diva/table-3"), measures=(R1, Measure("recall_at_17")), claims=())
-    (found,) = measure({("test", "embedding"): rows}, study, Splits(None, {("inshop", "test"): data}), "inshop")
+    study = dataclasses.replace(find_study("diva/table-3"), measures=(R1, Measure("recall_at_17")), claims=())
+    (found,) = measure_views({("test", "embedding"): rows}, study, Splits(None, {("inshop", "test"): data}), "inshop")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     near = np.argsort(-(unit @ unit.T - 9 * np.eye(40)), axis=1)[:, :17]
     assert found["metrics"]["recall_at_17"] == np.mean((labels[near] == labels[:, None]).any(axis=1))
@@ -201,19 +201,19 @@ def test_a_study_must_make_sense() -> None:
     with pytest.raises(RecipeError, match="no arm 'c'"):
         Study("a/b", "", "", two, baseline="c")
     with pytest.raises(UsageError, match="Did you mean 'claims/rho'"):
-        study_of("claims/rh")
+        find_study("claims/rh")
 
 
 @pytest.mark.parametrize("dataset", ["cars", "sop"])
 def test_studies_of_the_papers_data_sets_have_their_recipes(dataset: str) -> None:
     for study in STUDIES.values():
         if dataset in study.datasets:
-            assert all(recipes_of(study, arm, dataset, 0) for arm in study.arms)
+            assert all(resolve_recipes(study, arm, dataset, 0) for arm in study.arms)
 
 
 def test_reduced_features_are_scikit_learns() -> None:
-    study = study_of("reality/pretrained")
-    recipe = recipes_of(study, study.arms[0], "glyphs", seed=0)[0]
+    study = find_study("reality/pretrained")
+    recipe = resolve_recipes(study, study.arms[0], "glyphs", seed=0)[0]
     network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
     pixels = np.random.default_rng(0).integers(0, 256, (30, *recipe.preprocessing.shape), np.uint8)
     found = embed_views(

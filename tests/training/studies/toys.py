@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from training.studies.plan import RESULTS, Plan, Results, Run, RunSchedule
-from training.studies.runner import run_all, workplace
+from training.studies.plan import RESULTS_FILE, Plan, Results, Run, RunSchedule
+from training.studies.runner import create_workplace, perform_runs
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes
 
@@ -60,13 +60,13 @@ def run_study(data: Path, folder: Path) -> None:
     """Run six seeds of the study, in a process of its own."""
     torch.set_num_threads(1)
     schedule = RunSchedule(plan(data, seeds=6), folder)
-    run_all(schedule, schedule.runs, workplace(torch.device("cpu"), str(data)), lambda line: None)
+    perform_runs(schedule, schedule.runs, create_workplace(torch.device("cpu"), str(data)), lambda line: None)
 
 
 def rewrite(folder: Path, results: dict[str, dict[str, Any]]) -> None:
     """Replace the results in a folder, as somebody who edits results.jsonl does."""
     lines = "".join(json.dumps({"run": run, **result}) + "\n" for run, result in results.items())
-    write_bytes(folder / RESULTS, lines.encode())
+    write_bytes(folder / RESULTS_FILE, lines.encode())
 
 
 def change(run: Run, **facts: Any) -> None:

@@ -8,7 +8,7 @@ The papers' names of their tables and figures, and the studies that stand for th
 from __future__ import annotations
 
 from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
-from training.studies.study import Study, takes
+from training.studies.study import Study, supports
 from zoo.errors import UsageError, nearest
 
 STUDIES: dict[str, Study] = {
@@ -16,7 +16,7 @@ STUDIES: dict[str, Study] = {
 }
 
 
-def study_of(name: str) -> Study:
+def find_study(name: str) -> Study:
     """The study of that name. Raises `UsageError` with the nearest names."""
     if name not in STUDIES:
         raise UsageError(f"there is no study {name!r}.{nearest(name, STUDIES)} All studies: zoo benchmark studies")
@@ -69,7 +69,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 it is the first, and the others are run where it is not. What has no line here goes by its study's own name, or is in
 `NOT_RUN`."""
 
-IN_PART = frozenset(
+PARTIAL = frozenset(
     {
         *("revisiting/table-3", "revisiting/figure-9", "sharing/table-5", "sharing/table-9", "sharing/figure-4"),
         *("group/figure-3", "group/figure-5", "diva/table-4", "diva/figure-1", "diva/figure-4", "diva/figure-5"),
@@ -88,15 +88,17 @@ NOT_RUN = frozenset(
 )
 """Names that no study stands for; docs/papers.md says why."""
 
-WHY = "docs/papers.md, section 'Not run, and why'"
+REASONS = "docs/papers.md, section 'Not run, and why'"
 
 
-def check_study(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise `UsageError` for a name that no study stands for, with the place that says why, or the nearest name."""
     if name in STUDIES or name in ALIASES:
         return
     if name in NOT_RUN:
-        raise UsageError(f"there is no study of {name}: {WHY}, gives the reason and what is nearest.", code="not-run")
+        raise UsageError(
+            f"there is no study of {name}: {REASONS}, gives the reason and what is nearest.", code="not-run"
+        )
     paper = name.partition("/")[0]
     known = dict.fromkeys([*STUDIES, *ALIASES])
     # Another paper's figure of that number is not near.
@@ -107,22 +109,22 @@ def check_study(name: str) -> None:
     )
 
 
-def in_part(name: str) -> str | None:
+def partial_note(name: str) -> str | None:
     """Return the note that a name's studies are not all that the paper shows; None for other names."""
-    if name not in IN_PART:
+    if name not in PARTIAL:
         return None
-    return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {WHY}, says what is not known."
+    return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {REASONS}, says what is not known."
 
 
-def studies_for(name: str, dataset: str) -> list[Study]:
+def find_studies(name: str, dataset: str) -> list[Study]:
     """The studies that a name stands for on a data set, mostly one.
 
     Raises `UsageError` as `check_study` does, and where none of several takes the data set.
     """
-    check_study(name)
+    check_name(name)
     known = [STUDIES[each] for each in ALIASES.get(name, (name,))]
     # What a study by its own name cannot be run on, it says itself.
-    found = [study for study in known if len(known) == 1 or takes(study, dataset)]
+    found = [study for study in known if len(known) == 1 or supports(study, dataset)]
     if not found:
         each = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in known)
         raise UsageError(f"no study of {name} can be run on {dataset}. There are: {each}.", code="not-on-this-data-set")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from training.recipes.common import SMALL_DATASETS
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combined
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combine_studies
 
 MEASURES = (R1, MAP_AT_R, DECAY)
 CLOSE = 0.03
@@ -170,7 +170,7 @@ def _random_beaten() -> Study:
 
 _SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _random_beaten())
 
-ALL = combined("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
+ALL = combine_studies("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
 
 STUDIES = (*_SINGLE, ALL)
 

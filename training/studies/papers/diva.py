@@ -5,10 +5,10 @@ from __future__ import annotations
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import TABLE_MEASURES, arm
 from training.studies.study import (
-    CATEGORIES,
+    CATEGORICAL_FACTORS,
     DECAY,
     MAP_AT_R,
-    MEASURED,
+    NUMERIC_FACTORS,
     R1,
     SMALL_BACKBONES,
     SMALL_TWINS,
@@ -74,7 +74,9 @@ def _heads() -> Study:
 
 def _factors() -> Study:
     heads = ("discriminative", "shared", "intra", "dance")
-    measures = [Measure(f"factor_{name}", "test", head) for name in (*CATEGORIES, *MEASURED) for head in heads]
+    measures = [
+        Measure(f"factor_{name}", "test", head) for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS) for head in heads
+    ]
     return Study(
         "diva/factors",
         "What each head knows of ink, background, pattern, face, angle and scale",

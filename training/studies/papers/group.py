@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import TABLE_MEASURES, arm, group_arm
-from training.studies.study import MAP_AT_R, R1, SMALL_BACKBONES, SMALL_TWINS, Arm, Claim, Study, on
+from training.studies.study import MAP_AT_R, R1, SMALL_BACKBONES, SMALL_TWINS, Arm, Claim, Study, backbone_settings
 
 RECIPE = "group-$backbone-$dataset"
 MEASURES = (R1, MAP_AT_R)
@@ -77,7 +77,7 @@ def _convergence(name: str, triplets: Arm, datasets: tuple[str, ...], elsewhere:
 def _published_convergence() -> Study:
     return _convergence(
         "convergence-published",
-        arm("triplet-s", *on("ibn", 512), label="triplet-s"),
+        arm("triplet-s", *backbone_settings("ibn", 512), label="triplet-s"),
         PAPER_DATASETS,
         "On small data sets: group/convergence.",
         f"{CURVES} Triplets have the group loss's backbone, Inception with batch norm, and the protocol of Revisiting: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import NMI, TABLE_MEASURES, arm
-from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, embedding, on
+from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, backbone_settings, embedding_head
 
 OBJECTIVES = (
     *("angular", "arcface", "contrastive", "lifted", "histogram", "margin06", "margin", "ms", "npair", "proxynca"),
@@ -69,7 +69,7 @@ def _weight_decay() -> Study:
 
 def _dimension() -> Study:
     arms = [
-        Arm(f"{method} {dim}", f"{method}-$backbone-$dataset", (embedding(dim),), dim)
+        Arm(f"{method} {dim}", f"{method}-$backbone-$dataset", (embedding_head(dim),), dim)
         for method in ("margin", "ms")
         for dim in (16, 32, 64, 128, 256, 512)
     ]
@@ -109,7 +109,9 @@ def _published_backbones() -> Study:
         "revisiting/figure-2-published",
         "R@1 by backbone: ResNet-50, GoogLeNet and Inception with batch norm",
         "Revisiting, figure 2",
-        tuple(arm(m, *on(short, dim), label=f"{m} {short}") for m in methods for short, dim in dims.items()),
+        tuple(
+            arm(m, *backbone_settings(short, dim), label=f"{m} {short}") for m in methods for short, dim in dims.items()
+        ),
         (R1, DECAY),
         datasets=PAPER_DATASETS,
         elsewhere="Recipes of small data sets have small backbones: revisiting/figure-2-backbone.",
@@ -122,7 +124,7 @@ def _untrained_backbones() -> Study:
         Arm(
             short,
             "margin-$backbone-$dataset",
-            ("schedule.epochs=0", *on(short, 128)),
+            ("schedule.epochs=0", *backbone_settings(short, 128)),
         )
         for short in ("gn", "ibn", "r50")
     ]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
-from training.studies.study import DECAY, FEATURES, MAP_AT_R, R1, RANDOM_HEAD, Arm, Claim, Measure, Study, embedding
+from training.studies.study import (
+    DECAY,
+    FEATURES,
+    MAP_AT_R,
+    R1,
+    RANDOM_HEAD,
+    Arm,
+    Claim,
+    Measure,
+    Study,
+    embedding_head,
+)
 
 LOSSES = {
     "margin": (),
@@ -42,7 +53,7 @@ def _ablation() -> Study:
 
 
 def _regularisers() -> Study:
-    plain = [arm("margin", embedding(256)), *(arm(f"margin-{name}", embedding(256)) for name in REGULARISERS)]
+    plain = [arm("margin", embedding_head(256)), *(arm(f"margin-{name}", embedding_head(256)) for name in REGULARISERS)]
     return Study(
         "sharing/table-6",
         "Plain regularisers of margin beside the method",

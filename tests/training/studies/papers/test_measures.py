@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from training.studies.papers import STUDIES, study_of
+from training.studies.papers import STUDIES, find_study
 from training.studies.plan import Plan
 from training.studies.render import measure_title
-from training.studies.report import correlations_of
+from training.studies.report import correlate_measures
 from training.studies.study import R1, Measure
 
 
@@ -21,9 +21,9 @@ def test_nmi_stands_beside_that_of_random_embeddings(name: str) -> None:
 
 
 def test_nmi_of_random_embeddings_correlates_with_nothing() -> None:
-    study = study_of("revisiting/figure-4")
+    study = find_study("revisiting/figure-4")
     values = {arm.label: {0: 0.1 * number} for number, arm in enumerate(study.arms)}
     tables = dict.fromkeys((R1, Measure("nmi"), Measure("nmi_random")), values)
-    found = correlations_of(Plan(study, "glyphs", 1), "last", tables, {})
+    found = correlate_measures(Plan(study, "glyphs", 1), "last", tables, {})
     assert [(a, b) for _, a, b, _ in found] == [("test recall_at_1", "test nmi")]
     assert measure_title(Measure("nmi_random")) == "NMI of random embeddings on test"

@@ -10,8 +10,8 @@ import pytest
 from tests.commandline import run_here
 from tests.raising import raises
 from training.studies import papers as names_module
-from training.studies.papers import ALIASES, STUDIES, check_study, in_part, studies_for
-from training.studies.study import recipes_of, takes
+from training.studies.papers import ALIASES, STUDIES, check_name, find_studies, partial_note
+from training.studies.study import resolve_recipes, supports
 from zoo.errors import UsageError
 
 RUNS = {
@@ -38,20 +38,20 @@ def names(table: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("name", names(RUNS))
 def test_a_table_or_figure_is_a_study(name: str) -> None:
-    check_study(name)
+    check_name(name)
     for dataset in ("omniglot", "cub"):
         known = [STUDIES[each] for each in ALIASES.get(name, (name,))]
-        if any(takes(study, dataset) for study in known):
-            found = studies_for(name, dataset)
+        if any(supports(study, dataset) for study in known):
+            found = find_studies(name, dataset)
             assert found
-            assert all(takes(study, dataset) for study in found)
-    assert any(takes(study, dataset) for study in known for dataset in ("omniglot", "cub"))
+            assert all(supports(study, dataset) for study in found)
+    assert any(supports(study, dataset) for study in known for dataset in ("omniglot", "cub"))
 
 
 @pytest.mark.parametrize("name", names(REFUSED))
 def test_or_it_is_refused_with_the_page_that_says_why(name: str) -> None:
     with raises(UsageError, "not-run") as caught:
-        check_study(name)
+        check_name(name)
     assert name in str(caught.value)
     assert "docs/papers.md" in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_the_page_says_of_every_such_name_why_and_what_is_nearest() -> None:
     table = text.partition("## Not run, and why")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line][2:]
     named = [name for _, _, cell, _, _ in rows for name in re.findall(r"`([a-z]+/[a-z0-9-]+)`", cell)]
-    assert sorted(named) == sorted(names_module.NOT_RUN | names_module.IN_PART)
+    assert sorted(named) == sorted(names_module.NOT_RUN | names_module.PARTIAL)
     for _, _, cell, reason, nearest in rows:
         assert reason
         studies = set(re.findall(r"`([a-z]+/[a-z0-9-]+)`", nearest))
@@ -97,13 +97,13 @@ IN_PART = {
 def test_what_stands_for_a_part_is_run_and_says_so(name: str) -> None:
     study, metric = IN_PART[name]
     for dataset in ("omniglot", "cub"):
-        assert study in [each.name for each in studies_for(name, dataset)]
+        assert study in [each.name for each in find_studies(name, dataset)]
     assert metric in {measure.metric for measure in STUDIES[study].measures}
-    told = in_part(name)
+    told = partial_note(name)
     assert told is not None
     assert name in told
     assert study in told
-    assert in_part(study) is None
+    assert partial_note(study) is None
 
 
 @pytest.mark.parametrize("name", ["reality/figure-3", "reality/figure-4"])
@@ -113,41 +113,41 @@ def test_figures_3_and_4_of_reality_are_its_methods_by_both_measures(name: str) 
         "sop": "reality/tables-3-to-5",
         "glyphs": "reality/losses",
     }.items():
-        assert [each.name for each in studies_for(name, dataset)] == [study]
+        assert [each.name for each in find_studies(name, dataset)] == [study]
         assert {"precision_at_1", "map_at_r"} <= {measure.metric for measure in STUDIES[study].measures}
-    assert in_part(name) is not None
+    assert partial_note(name) is not None
 
 
 def test_the_robustness_figures_of_group_are_its_three_sweeps() -> None:
     for name in ("group/figure-3", "group/figure-5"):
-        axes = {study.x for study in studies_for(name, "omniglot")}
+        axes = {study.x for study in find_studies(name, "omniglot")}
         assert axes == {"anchors", "samples a class", "classes a batch"}
 
 
 def test_a_name_that_is_not_known_is_not_taken_for_another_papers() -> None:
     with pytest.raises(UsageError, match=r"no study 'group/figure-2'\. Did you mean 'group/") as error:
-        check_study("group/figure-2")
+        check_name("group/figure-2")
     assert "revisiting/" not in str(error.value)
     with pytest.raises(UsageError, match="Did you mean 'claims/rho'"):
-        check_study("claim/rho")
+        check_name("claim/rho")
 
 
 def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
     parts = ["revisiting/figure-2-weight-decay", "revisiting/figure-2-dimension"]
-    assert [study.name for study in studies_for("revisiting/figure-2", "glyphs")] == [
+    assert [study.name for study in find_studies("revisiting/figure-2", "glyphs")] == [
         *parts,
         "revisiting/figure-2-backbone",
     ]
-    assert [study.name for study in studies_for("revisiting/figure-2", "cub")] == [
+    assert [study.name for study in find_studies("revisiting/figure-2", "cub")] == [
         *parts,
         "revisiting/figure-2-published",
     ]
-    assert [study.name for study in studies_for("sharing/table-3", "sop")] == ["sharing/tables-1-to-3"]
-    assert [study.name for study in studies_for("sharing/table-3", "folder")] == ["sharing/losses"]
+    assert [study.name for study in find_studies("sharing/table-3", "sop")] == ["sharing/tables-1-to-3"]
+    assert [study.name for study in find_studies("sharing/table-3", "folder")] == ["sharing/losses"]
     with pytest.raises(
         UsageError, match=r"no study of sharing/table-1 can be run on nothing\. There are: sharing/tables"
     ):
-        studies_for("sharing/table-1", "nothing")
+        find_studies("sharing/table-1", "nothing")
 
 
 TWO = {
@@ -165,15 +165,15 @@ TWO = {
 def test_a_study_with_a_twin_can_be_run_on_any_data_set(name: str) -> None:
     small, papers = TWO[name]
     for dataset in ("glyphs", "omniglot", "cifar100", "folder"):
-        assert [study.name for study in studies_for(name, dataset)] == [small]
+        assert [study.name for study in find_studies(name, dataset)] == [small]
     for dataset in ("cub", "cars", "sop", "inshop"):
-        assert [study.name for study in studies_for(name, dataset)] == [papers]
+        assert [study.name for study in find_studies(name, dataset)] == [papers]
 
 
 def test_table_1_on_the_papers_data_sets_is_the_papers() -> None:
     """ImageNet's weights, nothing trained, a layer of 128 numbers: GoogLeNet, Inception with batch norm, ResNet-50."""
-    (study,) = studies_for("revisiting/table-1", "cub")
-    recipes = [recipes_of(study, arm, "cub", 0)[0] for arm in study.arms]
+    (study,) = find_studies("revisiting/table-1", "cub")
+    recipes = [resolve_recipes(study, arm, "cub", 0)[0] for arm in study.arms]
     assert [recipe.backbone.architecture for recipe in recipes] == ["googlenet", "bn_inception", "resnet50.tv_in1k"]
     assert all(recipe.backbone.pretrained is True and recipe.schedule.epochs == 0 for recipe in recipes)
     assert [recipe.dim for recipe in recipes] == [128, 128, 128]
@@ -183,7 +183,7 @@ def test_names_lead_to_studies_and_to_one_alone() -> None:
     refused = names_module.NOT_RUN
     assert all(ALIASES[name][0] == name for name in set(ALIASES) & set(STUDIES))
     assert not refused & (set(STUDIES) | set(ALIASES))
-    assert set(ALIASES) > names_module.IN_PART
+    assert set(ALIASES) > names_module.PARTIAL
     assert {each for found in ALIASES.values() for each in found} <= set(STUDIES)
     with pytest.raises(UsageError, match="Did you mean 'revisiting/figure-7'"):
-        check_study("revisiting/figur-7")
+        check_name("revisiting/figur-7")
