@@ -23,8 +23,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from training.api import provenance
-from training.data import image_key
 from training.recipe import Recipe, agree
 from training.studies.papers import find_study
 from training.studies.study import (
@@ -214,6 +212,8 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since; as
     `check_images` does.
     """
+    from training.api import provenance  # torch, which reading a study does not need
+
     check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
@@ -472,6 +472,8 @@ class RunSchedule:
 
 def images_of(run: Run, result: Mapping[str, Any]) -> Images:
     """Return the images that a run trained on and was measured on, by its result; older results have fewer."""
+    from training.data import image_key  # torch, as above
+
     trained = zip(run.recipes, result.get("data", ()), strict=False)
     measured = result.get("measured", {}).items()
     first = run.recipes[0]

@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def load(entry: Entry) -> TyperCommand | TyperGroup:
     """Return the command of an entry, or the group, whose commands are loaded when they are needed."""
     if not entry.module:
-        return Group(name=entry.name, help=entry.summary, rich_markup_mode=None)
+        return CommandGroup(name=entry.name, help=entry.summary, rich_markup_mode=None)
     group = typer.main.get_group(import_module(entry.module).app)
     command = group.commands[entry.word]
     if not isinstance(command, TyperCommand):
@@ -181,7 +181,7 @@ def load(entry: Entry) -> TyperCommand | TyperGroup:
     return command
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands of the table; each command's module is imported when the command is used."""
 
     @property
@@ -212,7 +212,7 @@ class Group(TyperGroup):
         formatter.write(_overview(self, ctx.command_path))
 
 
-def _overview(group: Group, path: str) -> str:
+def _overview(group: CommandGroup, path: str) -> str:
     entries, top = group.entries.values(), not group.name
     width = max(len(entry.word) for entry in entries)
     lines = [f"usage: {path} COMMAND [arguments]", "", HEAD if top else f"{(group.help or '').capitalize()}."]
@@ -229,7 +229,7 @@ def _overview(group: Group, path: str) -> str:
 
 
 _app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
