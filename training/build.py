@@ -19,7 +19,7 @@ from torch import nn
 from training.functional import check_labels
 from training.losses import LOSSES
 from training.methods import METHODS
-from training.methods.base import Method, gives, kinds_taken
+from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
 from training.recipe import Objective, Recipe
 from training.registry import make
@@ -90,7 +90,7 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
     """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
-    given, taken = gives(miner), kinds_taken(loss)
+    given, taken = mined_tuples(miner), accepted_tuples(loss)
     if given not in taken:
         named = " or ".join(kind.__name__.lower() for kind in taken)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"

@@ -528,7 +528,7 @@ def consistency(assignments: Tensor, similarities: Tensor) -> Tensor:
 
 def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:
     """Mean of [d_ij - near]+ over positive pairs plus mean of [far - d_ij]+ over negative pairs plus nu times
-    `training.losses.snr.off_centre`, a scalar.
+    `training.losses.snr.mean_penalty`, a scalar.
 
     Embeddings [b, d], labels int64 [b]. d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, 0 where c_i is. With
     active_only both means are over the terms above zero. A mean over nothing is 0. As `training.functional.contrast` of

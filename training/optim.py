@@ -61,7 +61,7 @@ def _train_but_for_itself(norm: nn.Module, mode: bool = True) -> nn.Module:
 def create_optimizer(how: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
     """Network at the recipe's rate, what the method learns besides at `loss_lr`, or at rates of its own."""
     check(OPTIMIZERS, "optimizer", how.name, {})
-    own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.rates()]
+    own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.parameter_groups()]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]
     taken |= {id(parameter) for parameter in trunk}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import check_batch, mean_norm
-from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair
+from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair_loss
 
 
 class Angular(nn.Module):
@@ -39,7 +39,7 @@ class Angular(nn.Module):
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
-        both = n_pair(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
+        both = n_pair_loss(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
         return both + self.nu * mean_norm(embeddings, self.squared_norm)
 
     def _angular(self, phi: Tensor, pairs: NPairs) -> Tensor:

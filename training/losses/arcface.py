@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, own_cosines, shifted_cross_entropy
+from training.losses.proxies import class_vectors, margin_cross_entropy, target_cosines
 
 
 class ArcFace(nn.Module):
@@ -30,10 +30,10 @@ class ArcFace(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         check_batch(embeddings, labels, len(self.centres))
         centres = normalize(self.centres, dim=1)
-        logits, own = self.scale * embeddings @ centres.T, own_cosines(embeddings, centres, labels)
+        logits, own = self.scale * embeddings @ centres.T, target_cosines(embeddings, centres, labels)
         if self.clamped:
             logits, own = logits.clamp(min=0), own.clamp(min=0)
-        return shifted_cross_entropy(logits, labels, self.scale * (add_angle(own, self.margin) - own))
+        return margin_cross_entropy(logits, labels, self.scale * (add_angle(own, self.margin) - own))
 
 
 def add_angle(cosine: Tensor, margin: float) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, shifted_cross_entropy
+from training.losses.proxies import class_vectors, margin_cross_entropy
 
 
 class CosFace(nn.Module):
@@ -24,4 +24,4 @@ class CosFace(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         check_batch(embeddings, labels, len(self.centres))
         logits = self.scale * embeddings @ normalize(self.centres, dim=1).T
-        return shifted_cross_entropy(logits, labels, -self.scale * self.margin)
+        return margin_cross_entropy(logits, labels, -self.scale * self.margin)

@@ -83,13 +83,13 @@ class DaNCE(nn.Module):
         near = negative & (squared <= self.farthest**2)
         logs = -log_density(squared.clamp(self.nearest**2, self.farthest**2), dim)
         if self.published:
-            return _shares(logs, near, negative)
+            return _published_weights(logs, near, negative)
         kept = prefer(near, negative)
         largest = logs.masked_fill(~kept, -torch.inf).amax(1, keepdim=True)
         return torch.exp(logs - largest).clamp(max=self.cap).masked_fill(~kept, 0)
 
 
-def _shares(logs: Tensor, near: Tensor, negative: Tensor) -> Tensor:
+def _published_weights(logs: Tensor, near: Tensor, negative: Tensor) -> Tensor:
     """The published code's weights: a pair's share of what the negative weighs to all anchors, from 10^-45 up."""
     logs = logs - logs.masked_fill(~near, -torch.inf).max().clamp(min=torch.finfo(logs.dtype).min)
     floored = logs.masked_fill(~near, -torch.inf).clamp(min=-45 * math.log(10))

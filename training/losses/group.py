@@ -75,7 +75,7 @@ class GroupLoss(nn.Module):
         rows = torch.where(fixed[:, None], known, priors)
         refined = refine_logs(rows, similarities(embeddings, self.similarity, self.zero_diagonal), self.steps)
         if self.criterion == "kl":
-            terms = divergence(refined[~fixed].detach(), priors[~fixed])
+            terms = row_divergence(refined[~fixed].detach(), priors[~fixed])
         else:
             terms = -refined.gather(1, own[:, None])[~fixed, 0]
         if self.published:
@@ -102,6 +102,6 @@ def choose_anchors(labels: Tensor, number: int) -> Tensor:
     return place < same.sum(1).clamp(max=number)
 
 
-def divergence(targets: Tensor, others: Tensor) -> Tensor:
+def row_divergence(targets: Tensor, others: Tensor) -> Tensor:
     """[t]: KL(targets || others) of rows of logarithms of probabilities [t, c]."""
     return kl_div(others, targets, reduction="none", log_target=True).sum(1)

@@ -31,7 +31,7 @@ class NPair(nn.Module):
         """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
-        return n_pair(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
+        return n_pair_loss(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
 
 
 class NPairs(NamedTuple):
@@ -53,12 +53,12 @@ def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
         positives = torch.multinomial(weights, 1).squeeze(1)[:-1]
         candidates = torch.arange(len(labels), device=labels.device)
     else:
-        anchors, positives = first_two(labels)
+        anchors, positives = first_pairs(labels)
         candidates = positives
     return NPairs(anchors, positives, candidates, labels[anchors][:, None] != labels[candidates])
 
 
-def first_two(labels: Tensor) -> tuple[Tensor, Tensor]:
+def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Indices of the first and of the second sample of every class that has two."""
     ordered, rows = labels.sort(stable=True)
     follows = ordered[1:] == ordered[:-1]
@@ -67,7 +67,7 @@ def first_two(labels: Tensor) -> tuple[Tensor, Tensor]:
     return rows[first], rows[first + 1]
 
 
-def n_pair(embeddings: Tensor, pairs: NPairs) -> Tensor:
+def n_pair_loss(embeddings: Tensor, pairs: NPairs) -> Tensor:
     """Mean over the pairs of log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)); 0 without pairs."""
     anchors, positives = embeddings[pairs.anchors], embeddings[pairs.positives]
     logits = anchors @ embeddings[pairs.candidates].T - (anchors * positives).sum(1, keepdim=True)

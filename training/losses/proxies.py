@@ -13,12 +13,12 @@ def class_vectors(*shape: int) -> Tensor:
     return torch.empty(shape).uniform_(-bound, bound)
 
 
-def own_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
+def target_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tensor:
     """[b]: cosine of each unit embedding [b, d] with its own class's unit vector, of [classes, d]."""
     return (embeddings * vectors.index_select(0, labels)).sum(1)
 
 
-def shift_own(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
+def shift_target_logits(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
     """logits [b, classes] with `shift`, [b] or one number, added to that of each sample's own class; IN PLACE.
 
     In place, because no matrix of b x classes then has to be copied, neither here nor for the gradient.
@@ -27,6 +27,6 @@ def shift_own(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
     return logits.scatter_add_(1, labels[:, None], column[:, None])
 
 
-def shifted_cross_entropy(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
+def margin_cross_entropy(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
     """Mean cross entropy of logits [b, classes] after `shift_own`."""
-    return cross_entropy(shift_own(logits, labels, shift), labels)
+    return cross_entropy(shift_target_logits(logits, labels, shift), labels)

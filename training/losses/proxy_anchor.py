@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from training.functional import check_batch
-from training.losses.proxies import own_cosines, shift_own
+from training.losses.proxies import shift_target_logits, target_cosines
 
 
 class ProxyAnchor(nn.Module):
@@ -26,9 +26,11 @@ class ProxyAnchor(nn.Module):
         """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
         check_batch(embeddings, labels, len(self.proxies))
         scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
-        own = self.alpha * self.delta - own_cosines(scaled, proxies, labels)
+        own = self.alpha * self.delta - target_cosines(scaled, proxies, labels)
         # Own samples fall out; not by -inf, whose column of a class that has the whole batch has no gradient.
-        others = shift_own(scaled @ proxies.T, labels, torch.finfo(own.dtype).min / 2) + self.alpha * self.delta
+        others = (
+            shift_target_logits(scaled @ proxies.T, labels, torch.finfo(own.dtype).min / 2) + self.alpha * self.delta
+        )
         return softplus(logsumexp_by_class(own, labels)).mean() + softplus(others.logsumexp(0)).mean()
 
 

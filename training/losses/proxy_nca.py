@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import check_batch
-from training.losses.proxies import own_cosines, shift_own
+from training.losses.proxies import shift_target_logits, target_cosines
 from zoo.errors import RecipeError
 
 
@@ -34,5 +34,5 @@ class ProxyNCA(nn.Module):
         logits = scaled @ proxies.T
         if self.positive_in_denominator:
             return cross_entropy(logits, labels)
-        others = shift_own(logits, labels, -torch.inf).logsumexp(1)
-        return (others - own_cosines(scaled, proxies, labels)).mean()
+        others = shift_target_logits(logits, labels, -torch.inf).logsumexp(1)
+        return (others - target_cosines(scaled, proxies, labels)).mean()

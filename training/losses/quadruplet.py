@@ -28,7 +28,7 @@ class Quadruplet(nn.Module):
         pair. Tuples for which the batch has no n' count in the first mean only.
         """
         check_batch(embeddings, labels)
-        a, p, n, other = tuples if isinstance(tuples, Quadruplets) else complete(labels, tuples)
+        a, p, n, other = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)
         positive = self._distances(embeddings, a, p)
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
         known = other >= 0
@@ -40,18 +40,18 @@ class Quadruplet(nn.Module):
         return distances.square() if self.squared else distances
 
 
-def complete(labels: Tensor, tuples: Triplets | None) -> Quadruplets:
+def add_second_negatives(labels: Tensor, tuples: Triplets | None) -> Quadruplets:
     """Triplets with a random n'; -1 where there is none. Without triplets, a random n for every positive pair."""
     if tuples is None:
         a, p = positive_mask(labels).nonzero(as_tuple=True)
-        n = draw_outside(labels, labels[a], labels[a])
+        n = draw_other_class(labels, labels[a], labels[a])
         a, p, n = a[n >= 0], p[n >= 0], n[n >= 0]
     else:
         a, p, n = tuples
-    return Quadruplets(a, p, n, draw_outside(labels, labels[a], labels[n]))
+    return Quadruplets(a, p, n, draw_other_class(labels, labels[a], labels[n]))
 
 
-def draw_outside(labels: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def draw_other_class(labels: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """int64 [t]: random samples that are neither of class first[i] nor of class second[i]; -1 where there are none."""
     by_class = labels.argsort()
     ordered = labels[by_class]

@@ -45,7 +45,7 @@ class SNRTriplet(nn.Module):
             positive = snr_pair_distances(embeddings, anchors, positives)
             negative = snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)
-        return terms.mean(self.active_only) + self.nu * off_centre(embeddings)
+        return terms.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
 class SNRContrastive(nn.Module):
@@ -77,7 +77,7 @@ class SNRContrastive(nn.Module):
         pairs = to_pairs(tuples)
         near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
-        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * off_centre(embeddings)
+        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
@@ -120,6 +120,6 @@ def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return noise * inverse_power(centred.square().sum(1)).index_select(0, i)
 
 
-def off_centre(embeddings: Tensor) -> Tensor:
+def mean_penalty(embeddings: Tensor) -> Tensor:
     """mean_i |sum_k e_ik|, a scalar: what keeps the mean over dimensions at zero, where the distance is blind to it."""
     return embeddings.sum(1).abs().mean()

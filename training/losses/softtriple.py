@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, shifted_cross_entropy
+from training.losses.proxies import class_vectors, margin_cross_entropy
 
 
 class SoftTriple(nn.Module):
@@ -40,11 +40,11 @@ class SoftTriple(nn.Module):
         centres = normalize(self.centres, dim=2)
         single = embeddings / self.gamma @ centres.transpose(1, 2)
         logits = self.scale * self.gamma * (single.softmax(0) * single).sum(0)
-        loss = shifted_cross_entropy(logits, labels, -self.scale * self.delta)
-        return loss + self.tau * spread(centres) if self.tau else loss
+        loss = margin_cross_entropy(logits, labels, -self.scale * self.delta)
+        return loss + self.tau * centre_spread(centres) if self.tau else loss
 
 
-def spread(centres: Tensor) -> Tensor:
+def centre_spread(centres: Tensor) -> Tensor:
     """Sum of the distances between the centres of a class, each pair once, over classes k (k - 1), [k, classes, d]."""
     k, classes, _ = centres.shape
     s, t = torch.triu_indices(k, k, 1, device=centres.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from training.methods.base import Method, Plain
 from training.methods.diva import DiVA
-from training.methods.group import Group
+from training.methods.group import GroupMethod
 from training.methods.memory import CrossBatchMemory
 from training.methods.mic import MIC
 from training.methods.mixup import Mixup
@@ -15,7 +15,7 @@ METHODS: dict[str, type[Method]] = {
     "cross-batch-memory": CrossBatchMemory,
     "distillation": Distillation,
     "diva": DiVA,
-    "group": Group,
+    "group": GroupMethod,
     "mic": MIC,
     "mixup": Mixup,
     "plain": Plain,

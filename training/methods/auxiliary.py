@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, normalize
 from training.clustering import Momentum, k_means
 from training.functional import Triplets
 from training.losses.dance import DaNCE
-from training.methods.base import Miner, Minibatch, Observe, objective, takes
+from training.methods.base import ExtractFeatures, Miner, Minibatch, objective_loss, takes_tuples
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass
@@ -47,7 +47,7 @@ class Auxiliary(nn.Module, ABC):
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         """Scalar loss of the head's embeddings [b, dim] of the batch, not normalised."""
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         """Called before each epoch's first step."""
 
     def end_step(self, batch: Minibatch) -> None:
@@ -77,13 +77,13 @@ class DeepCluster(Auxiliary):
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         return cross_entropy(self.classifier(raw), self.pseudo_labels[batch.samples])
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         if epoch % self.every == 0:
             self.pseudo_labels.copy_(k_means(observe(), self.clusters, self.seed + epoch))
             self.classifier.reset_parameters()
 
 
-class Instance(Auxiliary):
+class InstanceDiscrimination(Auxiliary):
     """-log(exp(v_i . f_i / T) / sum_j exp(v_j . f_i / T)) over all training samples j, eq. 2.
 
     f: the head's unit embedding; v: a bank of one unit vector a sample, random at first, that after each step moves to
@@ -110,13 +110,13 @@ class Instance(Auxiliary):
     def end_step(self, batch: Minibatch) -> None:
         if self._embedded is None:
             return
-        rows, first = _first_places(batch.samples)
+        rows, first = _first_occurrences(batch.samples)
         moved = self.bank[rows].lerp(self._embedded[first], 1 - self.momentum)
         self.bank[rows] = normalize(moved, dim=1)
         self._embedded = None
 
 
-def _first_places(values: Tensor) -> tuple[Tensor, Tensor]:
+def _first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:
     """The different values of int64 [b], and where each occurs first."""
     different, inverse = values.unique(return_inverse=True)
     places = torch.arange(len(values), device=values.device)
@@ -163,7 +163,7 @@ class MomentumContrast(Auxiliary):
             self._keys = self._embed(batch.features_of(batch.another_view(), self.trunk.average))
         return self.contrast.of_keys(normalize(raw, dim=1), self._keys, self.queue)
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         self.trunk.copy_buffers()  # of which several processes agree once an epoch
         if epoch == 0:
             features = observe()
@@ -195,7 +195,7 @@ def _permutations(n: int, count: int, seed: int) -> Tensor:
     return torch.cat([torch.randperm(n, generator=generator) for _ in range(-(-count // n))])[:count]
 
 
-class Rotation(Auxiliary):
+class RotationPrediction(Auxiliary):
     """Cross entropy of a linear classifier on the head that tells by how many quarters an image was turned.
 
     Every image is seen in all four turns, so that a step takes four passes through the trunk. Images are square.
@@ -216,7 +216,7 @@ class Rotation(Auxiliary):
 CreateLoss = Callable[[int], nn.Module]
 
 
-class Shared(Auxiliary):
+class SharedFeatures(Auxiliary):
     """What classes have in common: anchor, positive and negative of three different classes.
 
     permuted_labels: the published code's triplets, mined by distance as if each batch's labels were permuted.
@@ -225,13 +225,13 @@ class Shared(Auxiliary):
     def __init__(self, create_loss: CreateLoss, dim: int, permuted_labels: bool = False) -> None:
         super().__init__()
         self.objective = _triplet_loss(create_loss, dim, "shared")
-        self.miner: Miner = _as_if_permuted if permuted_labels else InterClass()
+        self.miner: Miner = _permuted_label_triplets if permuted_labels else InterClass()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
-        return objective(self.objective, self.miner, raw, batch.labels)
+        return objective_loss(self.objective, self.miner, raw, batch.labels)
 
 
-class Intra(Auxiliary):
+class IntraClassFeatures(Auxiliary):
     """What varies within a class: anchor, positive and negative are three different samples of one class.
 
     A sample that comes again in the batch, as of classes with too few of them, takes part once. Raises `RecipeError`
@@ -244,13 +244,13 @@ class Intra(Auxiliary):
         self.miner: Miner = IntraClass()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
-        labels = _once(batch.labels, batch.samples)
-        return objective(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)
+        labels = _mark_repeats(batch.labels, batch.samples)
+        return objective_loss(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)
 
 
 def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
     loss = create_loss(dim)
-    if not takes(loss, Triplets):
+    if not takes_tuples(loss, Triplets):
         raise RecipeError(
             f"the task {task!r} trains the recipe's loss on triplets, and {type(loss).__name__} takes none; set "
             "objective.loss to one that does, as margin or triplet, or leave that head out."
@@ -258,11 +258,11 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
     return loss
 
 
-def _as_if_permuted(embeddings: Tensor, labels: Tensor) -> Triplets:
+def _permuted_label_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
     return DistanceWeighted()(embeddings, labels[torch.randperm(len(labels), device=labels.device)])
 
 
-def _once(labels: Tensor, samples: Tensor) -> Tensor:
+def _mark_repeats(labels: Tensor, samples: Tensor) -> Tensor:
     """labels int64 [b]; where a sample comes again, a label below 0 that nothing else has."""
     ordered, order = samples.sort(stable=True)
     again = torch.zeros_like(labels, dtype=torch.bool)
@@ -271,11 +271,11 @@ def _once(labels: Tensor, samples: Tensor) -> Tensor:
 
 
 AUXILIARY: dict[str, Callable[..., Auxiliary]] = {
-    "shared": Shared,
-    "intra": Intra,
+    "shared": SharedFeatures,
+    "intra": IntraClassFeatures,
     "dance": MomentumContrast,
     "nce": partial(MomentumContrast, weighted=False),
     "deepcluster": DeepCluster,
-    "rotation": Rotation,
-    "instance": Instance,
+    "rotation": RotationPrediction,
+    "instance": InstanceDiscrimination,
 }

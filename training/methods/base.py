@@ -71,19 +71,19 @@ class Minibatch:
         """The same samples as `images`, by another random augmentation."""
         return self._another_view()
 
-    def seen_by(self, how: Preprocessing) -> Tensor:
+    def render_for(self, preprocessing: Preprocessing) -> Tensor:
         """The same views as `images`, float [b / processes, c, how.crop, how.crop], as another model takes them."""
         if self._render is None:
             raise RecipeError("cached features hold no images that another model could see; train without --features.")
-        return self._render(how)
+        return self._render(preprocessing)
 
 
-Observe = Callable[[], Tensor]
+ExtractFeatures = Callable[[], Tensor]
 """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is; without gradient."""
 
 
 @dataclass(frozen=True)
-class Rates:
+class ParameterGroup:
     """Parameters that learn at a rate and with a weight decay of their own."""
 
     parameters: list[nn.Parameter]
@@ -115,13 +115,13 @@ class Method(nn.Module, ABC):
         """The labels int64 [n] by which the batches of a task are drawn; `Minibatch.labels` are always the classes."""
         return labels
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         """Called before each epoch's first step."""
 
     def end_step(self, batch: Minibatch) -> None:
         """Called after each step, when the weights were updated (with accumulated gradients: at every batch)."""
 
-    def rates(self) -> list[Rates]:
+    def parameter_groups(self) -> list[ParameterGroup]:
         """Parameters that do not learn at the recipe's `optimizer.loss_lr`, as a method's own do by default."""
         return []
 
@@ -162,7 +162,7 @@ class Plain(Method):
         raw = next(iter(self.heads.values()))(features) if self.heads else features
         if self.output_noise:
             raw = raw + self.output_noise * torch.randn_like(raw)
-        return {"loss": objective(self.objective, self.miner, raw, batch.labels)}
+        return {"loss": objective_loss(self.objective, self.miner, raw, batch.labels)}
 
     def _noisy_images(self, batch: Minibatch) -> Tensor:
         """The noise is drawn for the whole batch, so that it is the same however the batch is spread."""
@@ -171,7 +171,7 @@ class Plain(Method):
         return images + self.input_noise * noise[batch.part]
 
 
-def objective(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor) -> Tensor:
+def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor) -> Tensor:
     """The loss of raw embeddings [b, d] over what the miner finds, on unit embeddings unless defined on raw ones."""
     unit = normalize(raw, dim=1)
     tuples = miner(unit.detach(), labels) if miner else None
@@ -186,12 +186,12 @@ def require_heads(heads: nn.ModuleDict, names: Iterable[str], whose: str) -> Non
         raise RecipeError(f"{whose} trains heads named {_listed(expected)}, not {_listed(heads)}; set heads to these.")
 
 
-def takes(loss: nn.Module, tuples: type) -> bool:
+def takes_tuples(loss: nn.Module, tuples: type) -> bool:
     """Whether the loss takes mined tuples of this kind; the annotation of its argument `tuples` says so."""
-    return tuples in kinds_taken(type(loss))
+    return tuples in accepted_tuples(type(loss))
 
 
-def kinds_taken(loss: type[nn.Module]) -> list[type]:
+def accepted_tuples(loss: type[nn.Module]) -> list[type]:
     """The kinds of tuples that losses of this class take. Raises `RecipeError` where the class does not say."""
     hints = get_type_hints(loss.forward)
     if "tuples" not in hints:
@@ -202,10 +202,10 @@ def kinds_taken(loss: type[nn.Module]) -> list[type]:
     return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
 
 
-def gives(miner: Any) -> type:
+def mined_tuples(miner: Any) -> type:
     """The kind of tuples that a miner finds; the annotation of what it returns says so. Rho's is its own miner's."""
     if isinstance(miner, Rho):
-        return gives(miner.miner)
+        return mined_tuples(miner.miner)
     kind: type = get_type_hints(type(miner).__call__)["return"]
     return kind
 

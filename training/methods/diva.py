@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from training.functional import Decorrelation
 from training.methods.auxiliary import AUXILIARY, Auxiliary
-from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective
+from training.methods.base import ExtractFeatures, Method, Miner, Minibatch, ParameterGroup, objective_loss
 from training.registry import make
 from zoo.errors import RecipeError, nearest
 
@@ -78,14 +78,15 @@ class DiVA(Method):
         """A term a head, by its name, weighted; and "decorrelation" where there are pairs."""
         raw = {name: head(batch.features) for name, head in self.heads.items()}
         terms = {
-            name: objective(loss, self.miner, raw[name], batch.labels) for name, loss in self.discriminative.items()
+            name: objective_loss(loss, self.miner, raw[name], batch.labels)
+            for name, loss in self.discriminative.items()
         }
         terms |= {name: self.alpha * task.loss(raw[name], batch) for name, task in self._tasks()}
         if self.pairs:
             terms["decorrelation"] = self._decorrelation({name: normalize(rows, dim=1) for name, rows in raw.items()})
         return terms
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         once = cache(observe)
         for _, task in self._tasks():
             task.start_epoch(epoch, once)
@@ -94,8 +95,8 @@ class DiVA(Method):
         for _, task in self._tasks():
             task.end_step(batch)
 
-    def rates(self) -> list[Rates]:
-        return [Rates(list(self.decorrelations.parameters()), self.adversary_lr, self.adversary_weight_decay)]
+    def parameter_groups(self) -> list[ParameterGroup]:
+        return [ParameterGroup(list(self.decorrelations.parameters()), self.adversary_lr, self.adversary_weight_decay)]
 
     def _tasks(self) -> list[tuple[str, Auxiliary]]:
         return cast(list[tuple[str, Auxiliary]], list(self.auxiliary.items()))

@@ -9,7 +9,7 @@ from training.methods.base import Method, Minibatch
 from zoo.errors import RecipeError
 
 
-class Group(Method):
+class GroupMethod(Method):
     """Plain cross entropy of the group loss's classifier for `pretraining` epochs, then the group loss.
 
     The paper has no head: the pooled features are the embedding. Where the recipe has one, the loss is defined on what

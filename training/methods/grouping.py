@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training.clustering import k_means, standardise
-from training.methods.base import Miner, Minibatch, Observe
+from training.methods.base import ExtractFeatures, Miner, Minibatch
 from training.miners import create_miner
 from zoo.errors import RecipeError
 
@@ -38,7 +38,7 @@ class Grouping(nn.Module):
         self.register_buffer("groups", torch.arange(len(labels)) % number)
         self.register_buffer("classes", torch.tensor(labels), persistent=False)
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         if epoch % self.every:
             return
         features = observe()
@@ -94,7 +94,7 @@ class SharedTriplets(nn.Module):
         """The labels int64 [n] by which batches are drawn: the classes `labels`, or the groups."""
         return labels if self.grouping is None else self.grouping.targets()
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         if self.grouping is not None:
             self.grouping.start_epoch(epoch, observe)
 

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from training.functional import Pairs, Quadruplets, Triplets
 from training.losses.multi_similarity import MultiSimilarity
-from training.methods.base import Method, Miner, Minibatch, objective, takes
+from training.methods.base import Method, Miner, Minibatch, objective_loss, takes_tuples
 from zoo.errors import RecipeError
 
 
@@ -60,7 +60,7 @@ class CrossBatchMemory(Method):
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         raw = self._raw(batch.features)
-        terms = {"loss": objective(self.objective, self.miner, raw, batch.labels)}
+        terms = {"loss": objective_loss(self.objective, self.miner, raw, batch.labels)}
         if batch.epoch >= self.warmup:
             terms["memory"] = self.weight * self._against_memory(raw, batch.labels)
         return terms
@@ -77,7 +77,7 @@ class CrossBatchMemory(Method):
         if self.miner is None:
             tuples: Triplets | Pairs = all_pairs(classes, len(labels))
         else:
-            tuples = of_anchors(self.miner(normalize(rows.detach(), dim=1), classes), len(labels))
+            tuples = restrict_anchors(self.miner(normalize(rows.detach(), dim=1), classes), len(labels))
         value: Tensor = self.objective(rows, classes, tuples)
         return value
 
@@ -106,7 +106,7 @@ def all_pairs(labels: Tensor, anchors: int) -> Pairs:
     return Pairs(*positive.nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True))
 
 
-def of_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs:
+def restrict_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs:
     """Those of the tuples whose anchor is one of the first `anchors` samples."""
     if isinstance(tuples, Triplets):
         kept = tuples.anchors < anchors
@@ -120,9 +120,9 @@ def of_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs:
 def _check_tuples(loss: nn.Module, miner: Miner | None) -> None:
     """Raise `RecipeError` for a loss whose anchors cannot be held to the batch."""
     name = type(loss).__name__
-    if miner is None and not takes(loss, Pairs):
+    if miner is None and not takes_tuples(loss, Pairs):
         needs = "takes no tuples: choose one that does, as contrastive or margin"
-        if takes(loss, Triplets) or takes(loss, Quadruplets):
+        if takes_tuples(loss, Triplets) or takes_tuples(loss, Quadruplets):
             needs = "takes no pairs, and there are too many triplets to take all: set objective.miner"
         raise RecipeError(f"a cross-batch memory compares the batch with the past by tuples, but {name} {needs}.")
     if isinstance(loss, MultiSimilarity) and not loss.kept_only:

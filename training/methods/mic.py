@@ -11,7 +11,17 @@ from torch.nn.functional import normalize
 
 from training.functional import Decorrelation
 from training.losses import LOSSES
-from training.methods.base import Method, Miner, Minibatch, Observe, Rates, gives, objective, require_heads, takes
+from training.methods.base import (
+    ExtractFeatures,
+    Method,
+    Miner,
+    Minibatch,
+    ParameterGroup,
+    mined_tuples,
+    objective_loss,
+    require_heads,
+    takes_tuples,
+)
 from training.methods.grouping import Grouping
 from training.registry import make
 from zoo.errors import RecipeError
@@ -63,7 +73,7 @@ class MIC(Method):
         self.auxiliary = nn.Linear(features, dim)
         sizes = {"classes": groups, "dim": dim}
         own: nn.Module = make(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
-        if miner is not None and not takes(own, gives(miner)):
+        if miner is not None and not takes_tuples(own, mined_tuples(miner)):
             raise RecipeError(f"auxiliary_loss {auxiliary_loss!r} does not take what the recipe's miner finds.")
         self.losses = nn.ModuleDict({"class": loss, "auxiliary": own})
         self.grouping = Grouping(labels, groups, cluster_every, seed)
@@ -76,7 +86,7 @@ class MIC(Method):
         labels = batch.labels if batch.task == "class" else self.grouping.groups[batch.samples]
         classes, groups = (normalize(embeddings, dim=1) for embeddings in raw.values())
         return {
-            batch.task: objective(self.losses[batch.task], self.miner, raw[batch.task], labels),
+            batch.task: objective_loss(self.losses[batch.task], self.miner, raw[batch.task], labels),
             "decorrelation": self.weight * self.decorrelation(classes, groups),
         }
 
@@ -90,11 +100,11 @@ class MIC(Method):
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
         return self.grouping.targets() if task == "auxiliary" else labels
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         self.grouping.start_epoch(epoch, observe)
 
-    def rates(self) -> list[Rates]:
+    def parameter_groups(self) -> list[ParameterGroup]:
         return [
-            Rates(list(self.auxiliary.parameters()), *self.auxiliary_rate),
-            Rates(list(self.decorrelation.parameters()), *self.adversary_rate),
+            ParameterGroup(list(self.auxiliary.parameters()), *self.auxiliary_rate),
+            ParameterGroup(list(self.decorrelation.parameters()), *self.adversary_rate),
         ]

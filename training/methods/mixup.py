@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 
-from training.methods.base import Method, Miner, Minibatch, objective
+from training.methods.base import Method, Miner, Minibatch, objective_loss
 from zoo.errors import RecipeError, nearest
 
 
@@ -50,12 +50,12 @@ class Mixup(Method):
         share = Beta(self.alpha, self.alpha).sample().item()
         order = torch.randperm(len(batch.images)).to(batch.images.device)
         stage = self._stages[int(torch.randint(len(self._stages), ()))]
-        features = batch.features_of(batch.images, Mixed(self._trunk[0], stage, order, share))
+        features = batch.features_of(batch.images, MixedTrunk(self._trunk[0], stage, order, share))
         raw = next(iter(self.heads.values()))(features) if self.heads else features
         partners = batch.labels.reshape(-1, len(order))[:, order].flatten()
         return {
-            "own": share * objective(self.objective, self.miner, raw, batch.labels),
-            "partner": (1 - share) * objective(self.objective, self.miner, raw, partners),
+            "own": share * objective_loss(self.objective, self.miner, raw, batch.labels),
+            "partner": (1 - share) * objective_loss(self.objective, self.miner, raw, partners),
         }
 
 
@@ -71,7 +71,7 @@ def find_stages(trunk: nn.Module, layers: Sequence[str] | None = None) -> list[n
     return [modules[name] for name in names]
 
 
-class Mixed(nn.Module):
+class MixedTrunk(nn.Module):
     """The trunk with the output of one of its stages mixed, for images [n, ...] and order int64 [n].
 
     A module of its own, so that a forward pass that is made again for its gradients is mixed again.
@@ -84,13 +84,13 @@ class Mixed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if len(images) != len(self.order):
             raise RecipeError("mixup needs all images of a process in one forward pass; set batch.chunk to 0.")
-        with mixing(self.stage, self.order, self.share):
+        with mix_activations(self.stage, self.order, self.share):
             features: Tensor = self.trunk(images)
         return features
 
 
 @contextmanager
-def mixing(stage: nn.Module, order: Tensor, share: float) -> Iterator[None]:
+def mix_activations(stage: nn.Module, order: Tensor, share: float) -> Iterator[None]:
     """While it lasts, the stage's output h [n, ...] is share * h + (1 - share) * h[order]; order int64 [n]."""
 
     def mix(module: nn.Module, inputs: Any, output: Any) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import divergence
-from training.methods.base import Method, Miner, Minibatch, objective
+from training.methods.base import Method, Miner, Minibatch, objective_loss
 from training.methods.transfers import TRANSFERS, check_same_dim
 from training.registry import check, make
 from zoo.errors import RecipeError
@@ -65,7 +65,7 @@ class Distillation(Method):
         """The teacher's unit embeddings float32 [b, e] of the batch's views."""
         teacher = self._teacher[0].to(batch.images.device)
         # Rounding in bfloat16 leaves the length of 1 too.
-        return normalize(batch.features_of(batch.seen_by(self.card.preprocessing), teacher), dim=1)
+        return normalize(batch.features_of(batch.render_for(self.card.preprocessing), teacher), dim=1)
 
 
 def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
@@ -139,11 +139,11 @@ class S2SD(Method):
         raw = next(iter(self.heads.values()))(batch.features)
         wide = [head(batch.features) for head in self.auxiliary]
         losses = [
-            objective(loss, self.miner, rows, batch.labels)
+            objective_loss(loss, self.miner, rows, batch.labels)
             for loss, rows in zip(self.auxiliary_objectives, wide, strict=True)
         ]
         terms = {
-            "loss": objective(self.objective, self.miner, raw, batch.labels) / 2,
+            "loss": objective_loss(self.objective, self.miner, raw, batch.labels) / 2,
             "auxiliary": torch.stack(losses).mean() / 2,
         }
         if self.gamma and batch.epoch >= self.warmup:

@@ -11,7 +11,16 @@ from torch.nn.functional import normalize
 
 from training.functional import Decorrelation, Triplets
 from training.losses import LOSSES
-from training.methods.base import Method, Miner, Minibatch, Observe, Rates, objective, require_heads, takes
+from training.methods.base import (
+    ExtractFeatures,
+    Method,
+    Miner,
+    Minibatch,
+    ParameterGroup,
+    objective_loss,
+    require_heads,
+    takes_tuples,
+)
 from training.methods.grouping import SharedTriplets
 from training.registry import make
 from zoo.errors import RecipeError
@@ -89,7 +98,7 @@ class Sharing(Method):
         task = batch.task
         raw = {name: head(batch.features) for name, head in self.heads.items()}
         miner = self.miner if task == "discriminative" else self.triplets.miner(batch)
-        terms = {task: objective(self.losses[task], miner, raw[self.head[task]], batch.labels)}
+        terms = {task: objective_loss(self.losses[task], miner, raw[self.head[task]], batch.labels)}
         if self.decorrelation is not None:
             phi, shared = (normalize(raw[name], dim=1) for name in BOTH)
             terms["decorrelation"] = self.gamma * self.decorrelation(phi, shared)
@@ -102,12 +111,16 @@ class Sharing(Method):
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
         return self.triplets.targets(labels) if task == "shared" else labels
 
-    def start_epoch(self, epoch: int, observe: Observe) -> None:
+    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
         if "shared" in self.tasks:
             self.triplets.start_epoch(epoch, observe)
 
-    def rates(self) -> list[Rates]:
-        return [] if self.decorrelation is None else [Rates(list(self.decorrelation.parameters()), *self.adversary)]
+    def parameter_groups(self) -> list[ParameterGroup]:
+        return (
+            []
+            if self.decorrelation is None
+            else [ParameterGroup(list(self.decorrelation.parameters()), *self.adversary)]
+        )
 
 
 def _shared_loss(
@@ -118,10 +131,10 @@ def _shared_loss(
         if args is not None:
             raise RecipeError("shared_loss_args are given without a shared_loss; name it.")
         loss = create_loss(sizes["dim"])
-        if takes(loss, Triplets):
+        if takes_tuples(loss, Triplets):
             return loss, "distance-weighted"
         return make(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
     loss = make(LOSSES, "loss", name, args or {}, sizes)
-    if not takes(loss, Triplets):
+    if not takes_tuples(loss, Triplets):
         raise RecipeError(f"shared_loss {name!r} takes no triplets; choose one that does, such as margin or triplet.")
     return loss, "distance-weighted"

@@ -44,10 +44,10 @@ class EmbeddingRegression(nn.Module):
         return (student - teacher.detach()).square().sum(1).mean() / 2
 
 
-LEAST = 1e-6
+SMALLEST_DISTANCE = 1e-6
 """Distances of unit rows below this are rounding: they give no direction, and no unit to measure others in."""
 
-ENTRIES = 2**24
+MAX_ENTRIES = 2**24
 """How many numbers the differences or angles of a part of the batch may be, so that memory stays bounded."""
 
 
@@ -87,13 +87,13 @@ class RelationalDistillation(nn.Module):
         return loss
 
     def _distances(self, student: Tensor, teacher: Tensor) -> Tensor:
-        ours, theirs = (relative(distances(rows), self.published) for rows in (student, teacher))
+        ours, theirs = (relative_distances(distances(rows), self.published) for rows in (student, teacher))
         b = len(student)
         return smooth_l1_loss(ours, theirs, reduction="sum") / (b * (b if self.published else b - 1))
 
     def _angles(self, student: Tensor, teacher: Tensor) -> Tensor:
         b = len(student)
-        each = max(1, ENTRIES // (b * max(b, student.shape[1], teacher.shape[1])))
+        each = max(1, MAX_ENTRIES // (b * max(b, student.shape[1], teacher.shape[1])))
         parts = [slice(start, start + each) for start in range(0, b, each)]
         # With several parts their activations are computed again, else memory would grow with b^3 after all.
         again = len(parts) > 1 and student.requires_grad
@@ -108,7 +108,7 @@ class RelationalDistillation(nn.Module):
 
     def _angles_at(self, student: Tensor, teacher: Tensor, vertices: slice) -> Tensor:
         """The sum over the angles at some of the samples."""
-        ours, theirs = (cosines(rows, vertices) for rows in (student, teacher))
+        ours, theirs = (angle_cosines(rows, vertices) for rows in (student, teacher))
         total = smooth_l1_loss(ours, theirs, reduction="sum")
         if self.published:
             return total
@@ -116,19 +116,19 @@ class RelationalDistillation(nn.Module):
         return total - smooth_l1_loss(*pairs, reduction="sum")
 
 
-def relative(matrix: Tensor, above_zero: bool = False) -> Tensor:
+def relative_distances(matrix: Tensor, above_zero: bool = False) -> Tensor:
     """Distances [b, b] in units of their mean over pairs of two samples; above_zero: over those that are not 0."""
     b = len(matrix)
     count = (matrix > 0).sum().clamp(min=1) if above_zero else b * (b - 1)
-    return matrix / (matrix.sum() / count).clamp(min=LEAST)
+    return matrix / (matrix.sum() / count).clamp(min=SMALLEST_DISTANCE)
 
 
-def cosines(rows: Tensor, vertices: slice) -> Tensor:
+def angle_cosines(rows: Tensor, vertices: slice) -> Tensor:
     """[v, b, b]: at each of v vertices among rows [b, d], the cosine of the angle between any two rows."""
     differences = rows - rows[vertices, None]
     squared = differences.square().sum(2, keepdim=True)
     # Infinite in the place of a length that is 0: its inverse is 0, and so is its gradient.
-    unit = differences * squared.masked_fill(squared <= LEAST**2, torch.inf).rsqrt()
+    unit = differences * squared.masked_fill(squared <= SMALLEST_DISTANCE**2, torch.inf).rsqrt()
     return unit @ unit.transpose(1, 2)
 
 

@@ -13,7 +13,7 @@ from training.miners.distance_weighted import DistanceWeighted
 from training.miners.hard import Hard
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass
-from training.miners.multi_similarity import MultiSimilarity
+from training.miners.multi_similarity import MultiSimilarityMiner
 from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
@@ -26,7 +26,7 @@ MINERS: dict[str, type] = {
     "softhard": Softhard,
     "hard": Hard,
     "distance-weighted": DistanceWeighted,
-    "multi-similarity": MultiSimilarity,
+    "multi-similarity": MultiSimilarityMiner,
     "inter-class": InterClass,
     "intra-class": IntraClass,
     "rho": Rho,

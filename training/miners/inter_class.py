@@ -7,7 +7,7 @@ from torch import Tensor
 
 from training.functional import Triplets, check_batch, draw, negative_mask, prefer, unit_distances
 from training.miners.distance_weighted import DistanceWeighted
-from training.miners.semihard import within
+from training.miners.semihard import semihard_mask
 from zoo.errors import RecipeError
 
 POSITIVES, NEGATIVES = ("random", "nearest"), ("distance-weighted", "semihard", "random")
@@ -53,7 +53,7 @@ class InterClass:
         if self.negative == "distance-weighted":
             weights = self.distance_weighted.weights(embeddings, remaining)
         elif self.negative == "semihard":
-            semihard = within(distances, distances.gather(1, positives[:, None]), self.margin)
+            semihard = semihard_mask(distances, distances.gather(1, positives[:, None]), self.margin)
             weights = prefer(remaining & semihard, remaining)
         else:
             weights = remaining

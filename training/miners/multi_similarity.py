@@ -8,7 +8,7 @@ from torch import Tensor
 from training.functional import Pairs, check_batch, negative_mask, positive_mask
 
 
-class MultiSimilarity:
+class MultiSimilarityMiner:
     """The pairs that are hard by `epsilon`: s_an > min_p s_ap - epsilon, and s_ap < max_n s_an + epsilon."""
 
     def __init__(self, epsilon: float = 0.1) -> None:

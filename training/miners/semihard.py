@@ -30,11 +30,11 @@ class Semihard:
         anchors = rows_of(positives, negatives)
         chosen = draw(positives, anchors)
         distances, negatives = unit_distances(embeddings.detach().float())[anchors], negatives[anchors]
-        semihard = negatives & within(distances, distances.gather(1, chosen[:, None]), self.margin)
+        semihard = negatives & semihard_mask(distances, distances.gather(1, chosen[:, None]), self.margin)
         rows = torch.arange(len(anchors), device=labels.device)
         return Triplets(anchors, chosen, draw(prefer(semihard, negatives), rows))
 
 
-def within(distances: Tensor, positive: Tensor, margin: float) -> Tensor:
+def semihard_mask(distances: Tensor, positive: Tensor, margin: float) -> Tensor:
     """bool [t, b]: where distances [t, b] lie above that of the row's positive, [t, 1], by less than the margin."""
     return (distances > positive) & (distances < positive + margin)

@@ -106,14 +106,14 @@ def catalogue() -> dict[str, dict[str, object]]:
     """What `zoo list` shows of each recipe: the content of `zoo/models/recipes.json`."""
     recipes = {name: make() for name, make in sorted(RECIPES.items())}
     names = {
-        name: {"dim": dim_of(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
+        name: {"dim": embedding_dim(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
         for name, r in recipes.items()
     }
     return {name: {**names[name], **summary(recipe)} for name, recipe in recipes.items()}
 
 
-def dim_of(recipe: Recipe | Ensemble) -> int:
+def embedding_dim(recipe: Recipe | Ensemble) -> int:
     """The dimension of the embedding."""
     if isinstance(recipe, Ensemble):
-        return sum(dim_of(member) for member in recipe.members)
+        return sum(embedding_dim(member) for member in recipe.members)
     return recipe.dim or FEATURES.get(recipe.backbone.name) or int(recipe.backbone.args["widths"][-1])

@@ -26,7 +26,7 @@ TASKS = {
 }
 """By method name: d discriminative, s shared, i intra, n DaNCE; then the arms of comparison."""
 
-ALL = ("discriminative", "shared", "intra", "dance")
+DIVA_TASKS = ("discriminative", "shared", "intra", "dance")
 CONSTANTS = {
     "r50": {"cub": (1500.0, 0.3, 60, 0.3), "cars": (100.0, 0.1, 70, 0.3), "sop": (300.0, 0.2, 70, 0.3)},
     "ibn": {"cub": (300.0, 0.1, 70, 0.3), "cars": (100.0, 0.1, 160, 0.3), "sop": (50.0, 0.1, 100, 0.3)},
@@ -37,7 +37,7 @@ CONSTANTS = {
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
     for dataset in PAPER_DATASETS:
         for short in CONSTANTS:
-            yield f"diva-{short}-{dataset}", partial(diva, "diva", ALL, short, dataset)
+            yield f"diva-{short}-{dataset}", partial(diva, "diva", DIVA_TASKS, short, dataset)
         for method, tasks in TASKS.items():
             yield f"{method}-r50-{dataset}", partial(diva, method, tasks, "r50", dataset)
         yield f"diva-separate-r50-{dataset}", partial(separate, dataset)
@@ -74,10 +74,10 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
 
 def separate(dataset: str) -> Ensemble:
     """zoo train diva-separate-r50-cub: a model for each task, with 128 numbers each, joined."""
-    return joined([diva("diva-separate", (task,), "r50", dataset) for task in ALL])
+    return join([diva("diva-separate", (task,), "r50", dataset) for task in DIVA_TASKS])
 
 
-def joined(recipes: Sequence[Recipe]) -> Ensemble:
+def join(recipes: Sequence[Recipe]) -> Ensemble:
     """Recipes of one name and one task each, as an ensemble whose members share the dimension that each had alone."""
     name, method = recipes[0].name, recipes[0].method
     members = []

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
-from training.recipes.common import PAPER_DATASETS, REALITY, Row, backbone, preprocessing, resized_crop
+from training.recipes.common import PAPER_DATASETS, REALITY, ObjectiveSettings, backbone, preprocessing, resized_crop
 from zoo.models.card import Head
 
 Three = tuple[float, float, float]
@@ -54,16 +54,16 @@ def reality(method: str, dataset: str) -> Recipe:
     )
 
 
-def rows(i: int) -> dict[str, Row]:
+def rows(i: int) -> dict[str, ObjectiveSettings]:
     """The fourteen objectives with the values of the i-th data set: CUB, CARS, SOP."""
 
-    def row(loss: str, **values: Three) -> Row:
-        return Row(Objective(loss, loss_args={name: value[i] for name, value in values.items()}))
+    def row(loss: str, **values: Three) -> ObjectiveSettings:
+        return ObjectiveSettings(Objective(loss, loss_args={name: value[i] for name, value in values.items()}))
 
-    def proxies(loss: str, lr: Three, **values: Three) -> Row:
+    def proxies(loss: str, lr: Three, **values: Three) -> ObjectiveSettings:
         return replace(row(loss, **values), loss_lr=lr[i], proxies=True)
 
-    def betas(lr: Three, per_class: bool, **values: Three) -> Row:
+    def betas(lr: Three, per_class: bool, **values: Three) -> ObjectiveSettings:
         return replace(row("margin", per_class=(per_class,) * 3, by_triplets=(True,) * 3, **values), loss_lr=lr[i])
 
     mined = row("multi-similarity", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
@@ -117,7 +117,7 @@ def rows(i: int) -> dict[str, Row]:
     }
 
 
-def _active(row: Row) -> Row:
+def _active(row: ObjectiveSettings) -> ObjectiveSettings:
     """The mean over the terms above zero, as that library takes it."""
     args = {**row.objective.loss_args, "active_only": True}
     return replace(row, objective=replace(row.objective, loss_args=args))

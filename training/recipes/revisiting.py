@@ -11,7 +11,7 @@ from training.recipes.common import (
     PAPER_DATASETS,
     REVISITING,
     TABLE_2,
-    Row,
+    ObjectiveSettings,
     backbone,
     by_dataset,
     preprocessing,
@@ -56,7 +56,7 @@ def with_rho(method: str, dataset: str) -> Recipe:
     return _recipe(f"r-{method}", dataset, regularised(method, probability))
 
 
-def _recipe(method: str, dataset: str, row: Row) -> Recipe:
+def _recipe(method: str, dataset: str, row: ObjectiveSettings) -> Recipe:
     """Images are kept at 384 x 384: small random crops are sharper than of 256 x 256, if less than of the file."""
     return Recipe(
         name=f"{method}-r50-{dataset}",
@@ -82,5 +82,5 @@ def _on(dataset: str, objective: Objective) -> Objective:
     return objective
 
 
-def _loss_lr(dataset: str, row: Row) -> float:
+def _loss_lr(dataset: str, row: ObjectiveSettings) -> float:
     return 2e-3 if dataset == "sop" and row.objective.loss == "norm-softmax" else row.loss_lr

@@ -20,7 +20,7 @@ from training.recipes.common import (
 )
 from zoo.models.card import Head
 
-LOSSES: dict[str, tuple[Objective, int]] = {
+SHARING_LOSSES: dict[str, tuple[Objective, int]] = {
     "": (Objective("margin", DISTANCE, {"beta": 1.2}), 4),
     "triplet-s-": (Objective("triplet", "semihard", {"squared": True}), 4),
     "npair-": (Objective("n-pair"), 2),
@@ -37,7 +37,7 @@ HEADS = {"discriminative": ("discriminative",), "shared": ("shared",), "joint": 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
     for dataset in PAPER_DATASETS:
         for short in ("r50", "gn"):
-            for loss in LOSSES:
+            for loss in SHARING_LOSSES:
                 yield f"shared-{loss}{short}-{dataset}", partial(shared, loss, short, dataset)
                 yield f"shared-{loss}disc-{short}-{dataset}", partial(ablation, "disc", dataset, loss, short)
         for arm in ("only", "joint", "separate"):
@@ -51,7 +51,7 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
     R@1 of the paper with the margin loss, ResNet-50, on CUB / CARS / SOP: 68.6 / 87.0 / 78.2. gamma was chosen by cross
     validation from 500 to 2000, and only that of CARS, 500, is known. Epochs are not given: those of Revisiting.
     """
-    objective, per_class = LOSSES[loss]
+    objective, per_class = SHARING_LOSSES[loss]
     dim = 128 if short == "r50" else 512
     # One sample a class: a batch cannot be larger than there are training classes.
     size = by_dataset(dataset, 100, 98, 112) if per_class == 1 else 112

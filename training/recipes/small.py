@@ -12,16 +12,16 @@ from training.recipes.common import (
     DISTANCE,
     DIVA,
     GROUP,
-    LATER,
+    LATER_LOSSES,
     MIC,
     REVISITING,
     SHARING,
     SMALL_DATASETS,
     TABLE_2,
-    Row,
+    ObjectiveSettings,
     regularised,
 )
-from training.recipes.diva import ALL, TASKS, joined
+from training.recipes.diva import DIVA_TASKS, TASKS, join
 from training.recipes.sharing import ARMS
 from training.recipes.sharing import HEADS as ARM_HEADS
 from zoo.data.preprocessing import Preprocessing
@@ -40,12 +40,12 @@ LR = 3e-3
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
     for dataset in SMALL_DATASETS:
-        for method in (*TABLE_2, *LATER):
+        for method in (*TABLE_2, *LATER_LOSSES):
             yield f"{method}-conv4-{dataset}", partial(plain, method, dataset)
         for method in RHO:
             yield f"r-{method}-conv4-{dataset}", partial(with_rho, method, dataset)
-        for method in METHODS:
-            yield f"{method}-conv4-{dataset}", partial(METHODS[method], method, dataset)
+        for method in SMALL_METHODS:
+            yield f"{method}-conv4-{dataset}", partial(SMALL_METHODS[method], method, dataset)
 
 
 def plain(method: str, dataset: str) -> Recipe:
@@ -56,7 +56,7 @@ def plain(method: str, dataset: str) -> Recipe:
     selected on held-out training classes; image side and augmentation of Omniglot, however, were chosen by hand among
     six configurations by the test R@1 of seed 0, so that these figures lean upwards. Both with zoo evaluate.
     """
-    return _twin(method, dataset, (TABLE_2 | LATER)[method], (WU_2017,) if method == "margin" else (REVISITING,))
+    return _twin(method, dataset, (TABLE_2 | LATER_LOSSES)[method], (WU_2017,) if method == "margin" else (REVISITING,))
 
 
 def with_rho(method: str, dataset: str) -> Recipe:
@@ -87,7 +87,7 @@ def diva(tasks: tuple[str, ...], method: str, dataset: str) -> Recipe:
 
 def group(method: str, dataset: str) -> Recipe:
     """zoo train group-conv4-glyphs"""
-    recipe = _twin(method, dataset, Row(Objective("group", method="group"), LR), (GROUP,))
+    recipe = _twin(method, dataset, ObjectiveSettings(Objective("group", method="group"), LR), (GROUP,))
     args = {"pretraining": max(1, recipe.schedule.epochs // 5)}
     return replace(recipe, heads=(), objective=replace(recipe.objective, method_args=args), batch=Batch(126, "spc", 6))
 
@@ -99,11 +99,11 @@ def mixup(method: str, dataset: str) -> Recipe:
 
 def memory(method: str, dataset: str) -> Recipe:
     """zoo train xbm-conv4-glyphs: cross-batch memory of the contrastive loss"""
-    row = Row(Objective("contrastive", method="cross-batch-memory", loss_args={"negative_margin": 0.5}))
+    row = ObjectiveSettings(Objective("contrastive", method="cross-batch-memory", loss_args={"negative_margin": 0.5}))
     return _twin(method, dataset, row, (WANG_2020,))
 
 
-def distillation(method: str, dataset: str) -> Recipe:
+def s2sd(method: str, dataset: str) -> Recipe:
     """zoo train s2sd-conv4-glyphs"""
     return _method(method, dataset, "s2sd", {"dims": [256, 512]}, ("embedding",), (ROTH_2021,))
 
@@ -121,7 +121,7 @@ def ensemble(method: str, dataset: str) -> Ensemble:
     return Ensemble(name, method, tuple(replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(2)))
 
 
-def sharing_arm(method: str, dataset: str) -> Recipe:
+def sharing_ablation(method: str, dataset: str) -> Recipe:
     """zoo train shared-separate-conv4-glyphs: the ablation of Sharing Matters"""
     arm = ARMS[method.removeprefix("shared-")]
     heads = ARM_HEADS.get(arm, ("discriminative", "shared"))
@@ -130,20 +130,20 @@ def sharing_arm(method: str, dataset: str) -> Recipe:
 
 def separate(method: str, dataset: str) -> Ensemble:
     """zoo train diva-separate-conv4-glyphs: a model for each task of DiVA, joined"""
-    return joined([diva((task,), method, dataset) for task in ALL])
+    return join([diva((task,), method, dataset) for task in DIVA_TASKS])
 
 
-METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {
+SMALL_METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {
     "shared": shared,
-    **{f"shared-{arm}": sharing_arm for arm in ARMS},
+    **{f"shared-{arm}": sharing_ablation for arm in ARMS},
     "mic": mic,
-    "diva": partial(diva, ALL),
+    "diva": partial(diva, DIVA_TASKS),
     **{method: partial(diva, tasks) for method, tasks in TASKS.items()},
     "diva-separate": separate,
     "group": group,
     "mixup": mixup,
     "xbm": memory,
-    "s2sd": distillation,
+    "s2sd": s2sd,
     "margin-dropout": regularisers,
     "margin-noise-in": regularisers,
     "margin-noise-out": regularisers,
@@ -162,7 +162,7 @@ def _method(
     return replace(recipe, heads=tuple(Head(name, dim // len(heads)) for name in heads))
 
 
-def _twin(method: str, dataset: str, row: Row, sources: tuple[str, ...]) -> Recipe:
+def _twin(method: str, dataset: str, row: ObjectiveSettings, sources: tuple[str, ...]) -> Recipe:
     recipe = BASES[dataset]()
     return replace(
         recipe,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 
 
 class ClassWeighted:
@@ -16,8 +16,8 @@ class ClassWeighted:
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, power: float = 1.0) -> None:
-        self.classes = Classes(labels)
-        self.in_batch = self.classes.in_batch(size, per_class)
+        self.classes = ClassIndex(labels)
+        self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         self.per_class, self.seed = per_class, seed
         weights = self.classes.sizes.astype(np.float64) ** power
         self.weights = weights / weights.sum()
@@ -26,5 +26,5 @@ class ClassWeighted:
         """`batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
-            chosen = draw.choice(len(self.classes), self.in_batch, replace=False, p=self.weights)
+            chosen = draw.choice(len(self.classes), self.classes_per_batch, replace=False, p=self.weights)
             yield self.classes.samples(chosen, self.per_class, draw).ravel()

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
 
 Mismatch = Callable[[Tensor, Tensor], Tensor]
 
 
-class Matching:
+class DistributionMatching:
     """Of `candidates` batches drawn as SPC draws them, the one whose embeddings lie most like those of a random pool.
 
     mismatch: (embeddings of the pool [p, d], of the candidates [c, b, d]) -> [c], the lower the more alike.
@@ -40,8 +40,8 @@ class Matching:
         pool: int = 512,
         candidates: int = 10,
     ) -> None:
-        self.mismatch, self.classes = mismatch, Classes(labels)
-        self.in_batch = self.classes.in_batch(size, per_class)
+        self.mismatch, self.classes = mismatch, ClassIndex(labels)
+        self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         if pool < 2 or candidates < 1:
             raise RecipeError(
                 f"matching needs a pool of 2 or more and 1 or more candidates, not {pool} and {candidates}."
@@ -53,14 +53,16 @@ class Matching:
         """`batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
-            pool = draw.choice(len(self.classes.of), self.pool, replace=False)
+            pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
             candidates = self._candidates(draw)
             mismatch = self.mismatch(torch.from_numpy(self.memory[pool]), torch.from_numpy(self.memory[candidates]))
             yield candidates[int(mismatch.argmin())]
 
     def _candidates(self, draw: np.random.Generator) -> np.ndarray:
         """int64 [candidates, size]"""
-        classes = [draw.choice(len(self.classes), self.in_batch, replace=False) for _ in range(self.candidates)]
+        classes = [
+            draw.choice(len(self.classes), self.classes_per_batch, replace=False) for _ in range(self.candidates)
+        ]
         return self.classes.samples(np.stack(classes), self.per_class, draw).reshape(self.candidates, -1)
 
 
@@ -85,7 +87,7 @@ def _cumulative(batches: Tensor) -> Tensor:
     return counts.cumsum(1) / (b * (b - 1))
 
 
-DDM = partial(Matching, wasserstein)
+DDM = partial(DistributionMatching, wasserstein)
 
 
 def frechet(pool: Tensor, batches: Tensor) -> Tensor:
@@ -111,4 +113,4 @@ def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (rows - mean[..., None, :]) / max(1, rows.shape[-2] - 1) ** 0.5
 
 
-FRD = partial(Matching, frechet)
+FRD = partial(DistributionMatching, frechet)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
 
 
@@ -19,8 +19,8 @@ class GreedyCoreset:
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, dim: int, pool: int = 512) -> None:
-        self.classes = Classes(labels)
-        self.in_batch = self.classes.in_batch(size, per_class)
+        self.classes = ClassIndex(labels)
+        self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         if pool < 1:
             raise RecipeError(f"the pool has at least 1 sample, not {pool}.")
         self.per_class, self.seed, self.pool = per_class, seed, min(pool, len(labels))
@@ -31,14 +31,14 @@ class GreedyCoreset:
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             pool = self._pool(draw)
-            chosen = pool[farthest_first(self.memory[pool], self.classes.of[pool], self.in_batch)]
+            chosen = pool[farthest_first(self.memory[pool], self.classes.class_of[pool], self.classes_per_batch)]
             yield np.column_stack([chosen, self.classes.classmates(chosen, self.per_class - 1, draw)]).ravel()
 
     def _pool(self, draw: np.random.Generator) -> np.ndarray:
         """Random samples; where they are of too few classes, one of each further class joins them."""
-        pool = draw.choice(len(self.classes.of), self.pool, replace=False)
-        present = np.bincount(self.classes.of[pool], minlength=len(self.classes)) > 0
-        if present.sum() >= self.in_batch:
+        pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
+        present = np.bincount(self.classes.class_of[pool], minlength=len(self.classes)) > 0
+        if present.sum() >= self.classes_per_batch:
             return pool
         return np.concatenate([pool, self.classes.samples(np.flatnonzero(~present), 1, draw).ravel()])
 

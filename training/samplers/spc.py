@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
 
 
@@ -20,17 +20,17 @@ class SPC:
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:
-        classes = Classes(labels)
+        classes = ClassIndex(labels)
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
                 f"batch.size ({size}) must be a multiple of batch.per_class x together ({per_class} x {together})."
             )
         if len(classes) % together:
             raise RecipeError(f"together ({together}) must divide the number of training classes ({len(classes)}).")
-        in_batch = classes.in_batch(size, per_class)
+        classes_per_batch = classes.classes_per_batch(size, per_class)
         self.members = np.split(classes.members, classes.starts[1:])
         self.groups = np.arange(len(classes)).reshape(-1, together)
-        self.groups_per_batch, self.per_class, self.seed = in_batch // together, per_class, seed
+        self.groups_per_batch, self.per_class, self.seed = classes_per_batch // together, per_class, seed
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
         """`batches` index arrays, int64 [size], of epoch `number`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
 
 
@@ -14,8 +14,8 @@ class SPCR:
     """Batches of `size` different samples drawn evenly from all, the last of which shares its label with another."""
 
     def __init__(self, labels: np.ndarray, size: int, seed: int) -> None:
-        self.classes, self.size, self.seed = Classes(labels), size, seed
-        self.paired = np.flatnonzero(self.classes.sizes[self.classes.of] > 1)
+        self.classes, self.size, self.seed = ClassIndex(labels), size, seed
+        self.paired = np.flatnonzero(self.classes.sizes[self.classes.class_of] > 1)
         if not 2 <= size <= len(labels) or len(self.paired) == 0:
             raise RecipeError(
                 f"spc-r draws between 2 and all {len(labels)} training samples, not {size}, and needs a class with two "
@@ -28,6 +28,6 @@ class SPCR:
         for _ in range(batches):
             first = draw.choice(self.paired, 1)
             last = self.classes.classmates(first, 1, draw)[0]
-            others = draw.choice(len(self.classes.of), self.size, replace=False)
+            others = draw.choice(len(self.classes.class_of), self.size, replace=False)
             others = others[(others != first) & (others != last)]
             yield np.concatenate([first, others[: self.size - 2], last])

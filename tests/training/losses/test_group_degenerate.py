@@ -32,7 +32,7 @@ from training.losses.group import GroupLoss, choose_anchors
 from training.losses.margin import Margin
 from training.losses.n_pair import choose_pairs
 from training.losses.proxy_nca import ProxyNCA
-from training.losses.quadruplet import Quadruplet, complete
+from training.losses.quadruplet import Quadruplet, add_second_negatives
 from training.losses.snr import SNRContrastive, SNRTriplet
 from training.losses.triplet import Triplet
 
@@ -341,7 +341,7 @@ def quadruplet_of(given: bool) -> tuple[nn.Module, Oracle]:
     def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
         triplets = all_triplets(y)
         torch.manual_seed(0)
-        drawn = complete(torch.tensor(y), indices(triplets) if given else None)
+        drawn = add_second_negatives(torch.tensor(y), indices(triplets) if given else None)
         tuples = [[int(x) for x in row] for row in zip(*drawn, strict=True)]
         check_drawn(tuples, y)
         pairs = [(a, p) for a, p, _ in triplets]

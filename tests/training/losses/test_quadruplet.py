@@ -7,7 +7,7 @@ import torch
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, distance, indices, mean, negatives
 from training.functional import Quadruplets
-from training.losses.quadruplet import Quadruplet, complete, draw_outside
+from training.losses.quadruplet import Quadruplet, add_second_negatives, draw_other_class
 
 QUADRUPLETS = [
     (a, p, n, other) for a, p, n in all_triplets(LABELS) for other in negatives(LABELS, a) if LABELS[other] != LABELS[n]
@@ -31,7 +31,7 @@ def test_equals_the_loop(seed: int, squared: bool) -> None:
 def test_the_second_negative_is_any_sample_of_a_third_class() -> None:
     y, triplets = torch.tensor(LABELS), indices(all_triplets(LABELS))
     torch.manual_seed(0)
-    drawn = {tuple(row) for _ in range(100) for row in torch.stack(complete(y, triplets), 1).tolist()}
+    drawn = {tuple(row) for _ in range(100) for row in torch.stack(add_second_negatives(y, triplets), 1).tolist()}
     # The published rule, which only avoids the index n, would also give samples of the anchor's and of n's class.
     assert drawn == set(QUADRUPLETS)
 
@@ -39,7 +39,7 @@ def test_the_second_negative_is_any_sample_of_a_third_class() -> None:
 def test_draws_are_even() -> None:
     labels = torch.tensor(LABELS)
     torch.manual_seed(0)
-    drawn = draw_outside(labels, torch.zeros(6000, dtype=torch.int64), torch.full((6000,), 2))
+    drawn = draw_other_class(labels, torch.zeros(6000, dtype=torch.int64), torch.full((6000,), 2))
     counts = torch.bincount(drawn, minlength=9)
     assert counts.nonzero().squeeze(1).tolist() == [1, 4, 5, 6, 8]
     assert (counts[counts > 0] - 1200).abs().max() < 150
@@ -49,7 +49,7 @@ def test_without_a_third_class_the_first_term_is_left() -> None:
     labels = [0, 0, 1, 1]
     embeddings, y = batch(0, labels)
     triplets = indices(all_triplets(labels))
-    assert complete(y, triplets).others.tolist() == [-1] * len(triplets.anchors)
+    assert add_second_negatives(y, triplets).others.tolist() == [-1] * len(triplets.anchors)
     e = embeddings.numpy()
     first = [distance(e[a], e[p]) ** 2 - distance(e[a], e[n]) ** 2 + 0.2 for a, p, n in all_triplets(labels)]
     got = Quadruplet(2)(embeddings, y, triplets)
@@ -58,7 +58,7 @@ def test_without_a_third_class_the_first_term_is_left() -> None:
 
 def test_without_tuples_every_positive_pair_gets_negatives() -> None:
     y = torch.tensor(LABELS)
-    a, p, n, other = complete(y, None)
+    a, p, n, other = add_second_negatives(y, None)
     assert len(a) == 2 + 4 * 3 + 2
     assert (y[a] == y[p]).all()
     assert (a != p).all()

@@ -11,7 +11,7 @@ from tests.training.methods.heads import DIM, Toy
 from training.functional import Triplets
 from training.losses.arcface import ArcFace
 from training.losses.triplet import Triplet
-from training.methods.auxiliary import Intra, Shared
+from training.methods.auxiliary import IntraClassFeatures, SharedFeatures
 from zoo.errors import RecipeError
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 3]
@@ -68,8 +68,8 @@ def test_a_sample_that_comes_again_is_no_other_sample_for_intra() -> None:
     assert seen[0].anchors.tolist() == [4, 5, 7]
 
 
-@pytest.mark.parametrize("task", [Shared, Intra])
-def test_a_loss_without_triplets_is_refused(task: type[Shared] | type[Intra]) -> None:
+@pytest.mark.parametrize("task", [SharedFeatures, IntraClassFeatures])
+def test_a_loss_without_triplets_is_refused(task: type[SharedFeatures] | type[IntraClassFeatures]) -> None:
     with pytest.raises(RecipeError, match="trains the recipe's loss on triplets, and ArcFace takes none"):
         task(lambda dim: ArcFace(4, dim), FEATURES)
     task(lambda dim: Triplet(4), FEATURES)

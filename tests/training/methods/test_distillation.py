@@ -67,7 +67,7 @@ def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Pat
     how = dataclasses.replace(teacher[1].preprocessing, resize=32, crop=32, mean=(0.1, 0.2, 0.3))
     run = Trainer(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
     batch = batch_of(run)
-    seen = batch.seen_by(teacher[1].preprocessing)
+    seen = batch.render_for(teacher[1].preprocessing)
     assert batch.images.shape == (8, 3, 32, 32)
     assert seen.shape == (8, 3, 16, 16)
     offset = torch.tensor([0.1, 0.2, 0.3]).reshape(1, 3, 1, 1)
@@ -75,7 +75,7 @@ def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Pat
     coarse = torch.nn.functional.avg_pool2d(seen * 0.25 + 0.5, 2)
     similar = torch.corrcoef(torch.stack([fine.flatten(), coarse.flatten()]))[0, 1]
     assert similar > 0.9  # of unlike views of noise it is near 0
-    torch.testing.assert_close(batch.seen_by(how), batch.images)
+    torch.testing.assert_close(batch.render_for(how), batch.images)
 
 
 @pytest.mark.parametrize("transfer", ["embedding", "rkd", "similarity"])
@@ -124,4 +124,4 @@ def test_a_teacher_that_is_not_there_or_takes_other_images_is_refused(
     grey = dataclasses.replace(teacher[1].preprocessing, mode="L", mean=(0.5,), std=(0.25,))
     run = Trainer(student(teacher), toys.noise(), 1, CPU)
     with pytest.raises(RecipeError, match=r"the images have 3 channel\(s\), and 1 are wanted"):
-        batch_of(run).seen_by(grey)
+        batch_of(run).render_for(grey)

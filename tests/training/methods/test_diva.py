@@ -16,7 +16,7 @@ from tests.training.methods.batches import method, minibatch, trunk
 from tests.training.toys import CPU, noise, recipe
 from training import checkpoint
 from training.functional import Triplets
-from training.methods.base import Rates
+from training.methods.base import ParameterGroup
 from training.methods.diva import DiVA
 from training.recipe import Batch, Objective, Schedule
 from training.trainer import fit
@@ -239,8 +239,8 @@ def test_the_paper_s_sum_is_dim_times_the_mean() -> None:
 
 def test_the_adversary_learns_at_its_own_rate() -> None:
     made = diva()
-    (rates,) = made.rates()
-    assert isinstance(rates, Rates)
+    (rates,) = made.parameter_groups()
+    assert isinstance(rates, ParameterGroup)
     assert (rates.lr, rates.weight_decay) == (1e-5, 1e-6)
     assert {id(p) for p in rates.parameters} == {id(p) for p in made.decorrelations.parameters()}
     assert len(made.decorrelations) == 3

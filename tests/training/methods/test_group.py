@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
 from training.losses.group import GroupLoss
-from training.methods.group import Group
+from training.methods.group import GroupMethod
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
@@ -20,7 +20,7 @@ OBJECTIVE = Objective("group", method="group", method_args={"pretraining": 2})
 def test_classifies_first_then_groups(dims: dict[str, int]) -> None:
     net = trunk()
     group = method(OBJECTIVE, LABELS, dims, net)
-    assert isinstance(group, Group)
+    assert isinstance(group, GroupMethod)
     assert group.objective.classifier.in_features == (5 if dims else FEATURES)
     batch = minibatch(net, LABELS, epoch=1)
     raw = group.heads["embedding"](batch.features) if dims else batch.features

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from tests.training.methods.batches import method, minibatch, trunk
 from training.functional import Pairs, Triplets
-from training.methods.memory import CrossBatchMemory, all_pairs, of_anchors
+from training.methods.memory import CrossBatchMemory, all_pairs, restrict_anchors
 from training.miners.hard import Hard
 from training.recipe import Objective
 from zoo.errors import RecipeError
@@ -141,9 +141,9 @@ def test_pairs_of_anchors() -> None:
     assert set(zip(pairs.anchors_p.tolist(), pairs.positives.tolist(), strict=True)) == {(0, 2), (1, 3)}
     assert set(zip(pairs.anchors_n.tolist(), pairs.negatives.tolist(), strict=True)) == {(0, 1), (0, 3), (1, 0), (1, 2)}
     everything = all_pairs(torch.tensor([0, 1, 0, 1]), 4)
-    for kept, expected in zip(of_anchors(everything, 2), pairs, strict=True):
+    for kept, expected in zip(restrict_anchors(everything, 2), pairs, strict=True):
         assert torch.equal(kept, expected)
-    triplets = of_anchors(Triplets(*torch.tensor([[0, 2, 1], [2, 0, 3]]).T), 2)
+    triplets = restrict_anchors(Triplets(*torch.tensor([[0, 2, 1], [2, 0, 3]]).T), 2)
     assert [field.tolist() for field in triplets] == [[0], [2], [1]]
     assert isinstance(pairs, Pairs)
 

@@ -125,7 +125,7 @@ def test_the_groups_may_have_another_loss() -> None:
 
 def test_rates_and_what_is_published() -> None:
     trained = mic()
-    auxiliary, adversary = trained.rates()
+    auxiliary, adversary = trained.parameter_groups()
     assert [(rate.lr, rate.weight_decay) for rate in (auxiliary, adversary)] == [(1e-5, 4e-4), (1e-5, 1e-6)]
     assert [tuple(p.shape) for p in auxiliary.parameters] == [(6, FEATURES), (6,)]
     assert [tuple(p.shape) for p in adversary.parameters] == [(512, 6), (512,), (6, 512), (6,)]

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.training.methods.batches import method, minibatch, trunk
 from training.losses.triplet import Triplet
 from training.methods.base import Minibatch
-from training.methods.mixup import Mixed, find_stages, mixing
+from training.methods.mixup import MixedTrunk, find_stages, mix_activations
 from training.miners.hard import Hard
 from training.recipe import Objective
 from zoo.errors import RecipeError
@@ -102,7 +102,7 @@ def test_stages_are_those_that_timm_names_and_drawn_at_random() -> None:
     ran: list[nn.Module] = []
 
     def forward(images: Tensor, other: nn.Module | None) -> Tensor:
-        assert isinstance(other, Mixed)
+        assert isinstance(other, MixedTrunk)
         ran.append(other.stage)
         features: Tensor = other(images)
         return features
@@ -119,14 +119,14 @@ def test_the_trunk_is_not_registered_and_a_whole_share_changes_nothing() -> None
     mixup = method(mixed_objective(), LABELS, {"embedding": 5}, net)
     assert {name for name, _ in mixup.named_parameters()} == {"heads.embedding.weight", "heads.embedding.bias"}
     images = torch.randn(4, 3, 4, 4)
-    with mixing(net[1], torch.tensor([1, 2, 3, 0]), 1.0):  # type: ignore[index]
+    with mix_activations(net[1], torch.tensor([1, 2, 3, 0]), 1.0):  # type: ignore[index]
         assert torch.equal(net(images), net(images))
 
 
 def test_a_forward_pass_made_again_is_mixed_again_and_a_part_of_it_refused() -> None:
     net = trunk()
     images, order = torch.randn(4, 3, 4, 4), torch.tensor([1, 2, 3, 0])
-    mixed = Mixed(net, net[1], order, 0.3)  # type: ignore[index]
+    mixed = MixedTrunk(net, net[1], order, 0.3)  # type: ignore[index]
     rows = (checkpoint(mixed, images, use_reentrant=False), by_hand(net, images, order, 0.3))
     gradients = [torch.autograd.grad(features.square().sum(), list(net.parameters())) for features in rows]
     for got, expected in zip(*gradients, strict=True):
@@ -162,5 +162,8 @@ def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int]
 
 def test_a_layer_without_one_activation_an_image_is_refused() -> None:
     rnn = nn.Sequential(nn.Flatten(), nn.RNN(48, 3))
-    with mixing(rnn[1], torch.tensor([1, 0]), 0.5), pytest.raises(RecipeError, match="one activation an image; RNN"):
+    with (
+        mix_activations(rnn[1], torch.tensor([1, 0]), 0.5),
+        pytest.raises(RecipeError, match="one activation an image; RNN"),
+    ):
         rnn(torch.randn(2, 3, 4, 4))

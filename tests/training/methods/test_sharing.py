@@ -180,12 +180,12 @@ def test_the_shared_task_may_have_a_loss_and_negatives_of_its_own() -> None:
 
 def test_the_adversary_learns_at_its_own_rate() -> None:
     trained = sharing()
-    (rate,) = trained.rates()
+    (rate,) = trained.parameter_groups()
     assert (rate.lr, rate.weight_decay) == (1e-5, 1e-6)
     assert {id(p) for p in rate.parameters} == {id(p) for p in cast(nn.Module, trained.decorrelation).parameters()}
     assert trained.decorrelation is not None
     assert trained.decorrelation.regressor[0].out_features == 512
-    assert sharing("separate").rates() == []
+    assert sharing("separate").parameter_groups() == []
 
 
 def test_a_checkpoint_continues_identically() -> None:

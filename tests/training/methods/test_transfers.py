@@ -114,7 +114,7 @@ def test_parts_of_a_batch_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     loss = RelationalDistillation()
     whole = torch.autograd.grad(loss(student, teacher), student)[0]
     value = loss(student, teacher).item()
-    monkeypatch.setattr(transfers, "ENTRIES", 3 * 11 * 11)
+    monkeypatch.setattr(transfers, "MAX_ENTRIES", 3 * 11 * 11)
     assert loss(student, teacher).item() == pytest.approx(value, rel=1e-12)
     torch.testing.assert_close(torch.autograd.grad(loss(student, teacher), student)[0], whole)
 

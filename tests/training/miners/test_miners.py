@@ -17,7 +17,7 @@ from training.miners.distance_weighted import DistanceWeighted
 from training.miners.hard import Hard
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass
-from training.miners.multi_similarity import MultiSimilarity
+from training.miners.multi_similarity import MultiSimilarityMiner
 from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
@@ -46,7 +46,7 @@ def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_pairs_are_valid(labels: list[int], kind: str) -> None:
     y = torch.tensor(labels)
-    anchors_p, positives, anchors_n, negatives = MultiSimilarity()(rows(len(labels), kind=kind), y)
+    anchors_p, positives, anchors_n, negatives = MultiSimilarityMiner()(rows(len(labels), kind=kind), y)
     assert (y[anchors_p] == y[positives]).all()
     assert (anchors_p != positives).all()
     assert (y[anchors_n] != y[negatives]).all()

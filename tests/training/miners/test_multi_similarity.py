@@ -6,7 +6,7 @@ from pytorch_metric_learning import miners as pml_miners
 from torch import Tensor
 
 from tests.training.miners.batches import LABELS, negatives_of, positives_of, rows
-from training.miners.multi_similarity import MultiSimilarity
+from training.miners.multi_similarity import MultiSimilarityMiner
 
 
 def pairs(first: Tensor, second: Tensor) -> set[tuple[int, int]]:
@@ -26,7 +26,7 @@ def test_equals_the_naive_loop_and_pytorch_metric_learning(seed: int, epsilon: f
         if positives and negatives:
             kept_positives |= {(a, p) for p, s in positives.items() if s < max(negatives.values()) + epsilon}
             kept_negatives |= {(a, n) for n, s in negatives.items() if s > min(positives.values()) - epsilon}
-    mined = MultiSimilarity(epsilon)(embeddings, y)
+    mined = MultiSimilarityMiner(epsilon)(embeddings, y)
     assert (pairs(*mined[:2]), pairs(*mined[2:])) == (kept_positives, kept_negatives)
     assert len(mined[0]) + len(mined[2]) == len(kept_positives) + len(kept_negatives)
     theirs = pml_miners.MultiSimilarityMiner(epsilon=epsilon)(embeddings, y)

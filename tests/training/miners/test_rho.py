@@ -7,7 +7,7 @@ from tests.training.miners.batches import LABELS, rows
 from training.functional import Pairs
 from training.miners import MINERS, create_miner
 from training.miners.hard import Hard
-from training.miners.multi_similarity import MultiSimilarity
+from training.miners.multi_similarity import MultiSimilarityMiner
 from training.miners.rho import Rho
 
 EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
@@ -41,8 +41,8 @@ def test_never_and_always(probability: float, rate: float) -> None:
 @pytest.mark.parametrize("published", [False, True])
 def test_pairs_are_exchanged_one_by_one(published: bool) -> None:
     torch.manual_seed(0)
-    pairs = MultiSimilarity(2.0)(EMBEDDINGS, Y)  # so wide that every pair is kept
-    miner, exchanged, kept, times = Rho(0.35, MultiSimilarity(2.0), published), 0, 0, 400
+    pairs = MultiSimilarityMiner(2.0)(EMBEDDINGS, Y)  # so wide that every pair is kept
+    miner, exchanged, kept, times = Rho(0.35, MultiSimilarityMiner(2.0), published), 0, 0, 400
     drawn: set[tuple[int, int]] = set()
     for _ in range(times):
         found = miner(EMBEDDINGS, Y)

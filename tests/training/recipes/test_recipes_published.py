@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.recipes import RECIPES, dim_of
+from training.recipes import RECIPES, embedding_dim
 from zoo.models.published import tables
 
 NAMED = [(table, score) for table in tables() for score in table.scores if score.recipe]
@@ -15,7 +15,7 @@ def test_every_recipe_that_a_published_score_names_exists_and_fits_it(name):
     recipe = RECIPES[name]()
     for table, score in NAMED:
         if score.recipe == name:
-            assert (recipe.data.dataset, recipe.backbone.name, dim_of(recipe)) == (
+            assert (recipe.data.dataset, recipe.backbone.name, embedding_dim(recipe)) == (
                 score.dataset,
                 score.backbone,
                 score.dim,

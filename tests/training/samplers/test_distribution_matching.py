@@ -13,7 +13,7 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from tests.training.samplers.drawn import sampler, unit_rows
-from training.samplers.distribution_matching import Matching, frechet, wasserstein
+from training.samplers.distribution_matching import DistributionMatching, frechet, wasserstein
 
 
 def batches(seed: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ def test_the_best_candidate_is_taken() -> None:
         seen.append(candidates)
         return frechet(pool, candidates)
 
-    made = Matching(spy, labels, 12, 3, 0, 8, pool=64, candidates=7)
+    made = DistributionMatching(spy, labels, 12, 3, 0, 8, pool=64, candidates=7)
     made.memory[:] = unit_rows(100, 8)
     for batch in made.epoch(0, 4):
         assert seen[-1].shape == (7, 12, 8)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.training.samplers.drawn import sampler, unit_rows
 from training.samplers import SAMPLERS
-from training.samplers.classes import Classes
+from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
 
 BY_CLASS = [name for name in SAMPLERS if name != "spc-r"]
@@ -109,7 +109,7 @@ def test_impossible_arguments_are_refused(name: str, args: dict[str, Any], match
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 99))
 def test_samples_and_classmates_are_of_the_class_and_different(labels: list[int], count: int, seed: int) -> None:
     y, draw = np.array(labels), np.random.default_rng(seed)
-    classes = Classes(y)
+    classes = ClassIndex(y)
     values = np.unique(y)
     for value, row in zip(values, classes.samples(np.arange(len(classes)), count, draw), strict=True):
         assert (y[row] == value).all()
@@ -122,7 +122,7 @@ def test_samples_and_classmates_are_of_the_class_and_different(labels: list[int]
 
 
 def test_each_sample_comes_equally_often_to_each_place() -> None:
-    classes, draw = Classes(np.zeros(5)), np.random.default_rng(0)
+    classes, draw = ClassIndex(np.zeros(5)), np.random.default_rng(0)
     rows = classes.samples(np.zeros(20_000, np.int64), 3, draw)
     mates = classes.classmates(np.full(20_000, 2), 2, draw)
     for place in range(3):
