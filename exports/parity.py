@@ -29,9 +29,9 @@ from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
-from zoo.evaluation.remeasure import precision_cost, retrieval
+from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
-from zoo.evaluation.split import read_record, split_for
+from zoo.evaluation.split import find_split, read_split_record
 from zoo.models.card import Card
 from zoo.models.golden import read_golden
 from zoo.models.load import Embedder
@@ -139,7 +139,7 @@ def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Ba
         return "the model was trained on a folder of images; name one with a subfolder a class: --data DIR"
     unreadable: dict[str, ImageError] = {}
     try:
-        found = split_for(folder, card, card.dataset, "test", data)
+        found = find_split(folder, card, card.dataset, "test", data)
         if found.dataset.split == WHOLE:
             return "; ".join((*found.notes, UNPARTED))
         measured = _retrieval(found.dataset, _embedder(folder, card, run, "fp32"), unreadable)
@@ -154,7 +154,7 @@ def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Ba
 def _retrieval(
     dataset: Dataset, model: Embedder, unreadable: MutableMapping[str, ImageError] | None = None
 ) -> PerQuery:
-    return retrieval(dataset, model, sys.stderr.isatty(), unreadable)
+    return measure_retrieval(dataset, model, sys.stderr.isatty(), unreadable)
 
 
 def _embedder(folder: Path, card: Card, run: Run, precision: str) -> Embedder:
@@ -235,9 +235,9 @@ def sample(
 def _learnt(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
     """The images of the classes that the model learnt from; none where that is not known, or they are not all here."""
     try:
-        if folder is None or read_record(folder) is None:
+        if folder is None or read_split_record(folder) is None:
             return []
-        found = split_for(folder, card, FOLDER, "train", data).dataset
+        found = find_split(folder, card, FOLDER, "train", data).dataset
     except ZooError:  # classes are not told apart here, and need not be
         return []
     return found.images if found.split != WHOLE else []

@@ -12,7 +12,7 @@ from serving.gallery import Gallery
 from serving.gallery.marks import MarkedPairs
 from serving.gallery.measuring import Searched, among_themselves, codes_of, without_own
 from zoo.errors import EvaluationError
-from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out, reliability
+from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out_probabilities, reliability_bins
 
 FACT = "calibration"
 NEIGHBOURS = 10
@@ -64,8 +64,8 @@ def calibrate_by(gallery: Gallery, pairs: Pairs) -> Calibration:
 
 def held_out_bins(pairs: Pairs) -> list[Bin]:
     """The reliability of p_same on queries of classes that it was not fitted to; none where that cannot be measured."""
-    chances = held_out(pairs.similarities, pairs.same, pairs.classes)
-    return [] if chances is None else reliability(chances, pairs.same)
+    chances = held_out_probabilities(pairs.similarities, pairs.same, pairs.classes)
+    return [] if chances is None else reliability_bins(chances, pairs.same)
 
 
 def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:

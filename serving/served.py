@@ -25,7 +25,7 @@ from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
-from zoo.evaluation.evaluate import searched
+from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
 from zoo.models.load import Embedder, find, load
 from zoo.models.onnx_runtime import FILES
@@ -54,7 +54,7 @@ def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int 
     """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
     for embedder in _variants(find(model), with_torch):
         rows = embedder.embed(dataset.images, batch_size)
-        asked = searched(rows, dataset.labels, dataset)
+        asked = search_arguments(rows, dataset.labels, dataset)
         others = len(asked["embeddings"]) - ("queries" not in asked)
         measured = per_query(**asked, k=_depths(others))
         yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)

@@ -88,7 +88,7 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     import torch
 
     from zoo.data import load as load_dataset
-    from zoo.evaluation.remeasure import retrieval
+    from zoo.evaluation.remeasure import measure_retrieval
     from zoo.models.card import read_card
     from zoo.models.load import Embedder, find
     from zoo.models.network import Network, PixelNetwork, load_network
@@ -104,7 +104,7 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
         with torch.inference_mode():
             return seen(torch.from_numpy(pixels)).numpy()
 
-    found = retrieval(load_dataset("cifar100", "test"), Embedder(card, folder, "torch", "fp32", "cpu", run))
+    found = measure_retrieval(load_dataset("cifar100", "test"), Embedder(card, folder, "torch", "fp32", "cpu", run))
     classes = np.unique(found.classes)
     return {m: [float(found.values[m][found.classes == c].mean()) for c in classes] for m in METRICS}
 

@@ -25,7 +25,7 @@ from zoo.console import print_json
 from zoo.data.decode import batches
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.factors import across_classes, predictability
+from zoo.evaluation.factors import neighbours_across_classes, predictability
 from zoo.models.card import read_card
 from zoo.models.load import find
 from zoo.models.network import PixelNetwork, load_network
@@ -85,7 +85,9 @@ def measure(folder: Path) -> dict[str, Any]:
         if name != first:
             report[name][f"predicted_by_{first}"] = predictability(heads[first], rows, dataset.labels)
             report[name][f"correlation_with_{first}"] = correlation(heads[first], rows, dataset.labels)
-    chance = {f: across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORICAL_FACTORS}
+    chance = {
+        f: neighbours_across_classes(rows, dataset.labels, dataset.factors[f])["chance"] for f in CATEGORICAL_FACTORS
+    }
     return {"model": folder.name, "heads": report, "chance": chance}
 
 

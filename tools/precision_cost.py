@@ -25,7 +25,7 @@ from tools.export_families import DOCS, hardware
 from training.studies.statistics import interval_over_seeds
 from zoo.data import load as load_dataset
 from zoo.errors import UsageError, ZooError
-from zoo.evaluation.remeasure import precision_cost, retrieval
+from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
 from zoo.files import read_json, write_bytes, write_json
 from zoo.models.card import read_card
@@ -164,7 +164,7 @@ def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
         for precision in ("fp32", *PRECISIONS):
             print(f"{folder.name}, {precision}", file=sys.stderr)
             model = load(folder, runtime="onnx", precision=precision)
-            measured.setdefault(precision, []).append(retrieval(dataset, model, progress=sys.stderr.isatty()))
+            measured.setdefault(precision, []).append(measure_retrieval(dataset, model, progress=sys.stderr.isatty()))
     fp32 = mean_of(measured["fp32"])
     return {
         "method": cards[0].method,

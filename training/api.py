@@ -44,7 +44,7 @@ from zoo import data as datasets
 from zoo import paths
 from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError
-from zoo.evaluation.split import split_for
+from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
@@ -471,7 +471,7 @@ def measure_test_split(
         ZooError: if the model cannot be loaded or an image cannot be read.
     """
     model = zoo.load(folder, device=device)
-    dataset = split_for(folder, model.card, model.card.dataset, "test", root).dataset
+    dataset = find_split(folder, model.card, model.card.dataset, "test", root).dataset
     if dataset.split == WHOLE:
         raise DatasetError(
             f"{root} has no test split (the folders train and test, or a column split).", code="no-test-split"

@@ -42,10 +42,10 @@ from zoo.data.folder import LEAST_CLASSES, check_share, digest_of, is_parted, li
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError, UsageError, nearest
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
-from zoo.evaluation.evaluate import of_model, searched
-from zoo.evaluation.inputs import search_of, unit_rows
+from zoo.evaluation.evaluate import attribute_to_model, search_arguments
+from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
-from zoo.evaluation.retrieval import PerQuery, measure_hits, per_query_of
+from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.models.card import Card, Head, read_card
 from zoo.models.load import Embedder, find, load
 from zoo.models.network import check_architecture
@@ -122,10 +122,10 @@ def crossed(teacher: np.ndarray, student: np.ndarray, test: Dataset) -> PerQuery
 
     Where the data set parts queries and gallery, its queries by the student search its gallery by the teacher.
     """
-    theirs, ours = (searched(rows, test.labels, test) for rows in (teacher, student))
+    theirs, ours = (search_arguments(rows, test.labels, test) for rows in (teacher, student))
     if "queries" in theirs:
         return per_query(**{**theirs, "queries": ours["queries"]}, k=(1,))
-    search = search_of(teacher, test.labels)
+    search = retrieval_inputs(teacher, test.labels)
     queries, depth = unit_rows(student, "the student's embeddings"), int(search.relatives.max())
     pieces = []
     for rows, _, found in neighbour_chunks(queries, search.gallery, depth + 1, exact=False):
@@ -134,7 +134,7 @@ def crossed(teacher: np.ndarray, student: np.ndarray, test: Dataset) -> PerQuery
         kept = found[others].reshape(len(found), depth)
         hits = search.codes[kept] == search.codes[rows, None]
         pieces.append(measure_hits(hits, search.relatives[rows], (1,)))
-    return per_query_of({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, search)
+    return build_per_query({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, search)
 
 
 def _measured(found: Evaluation) -> dict[str, Score]:
@@ -496,7 +496,7 @@ def _evaluation(model: Embedder, pictures: Pictures, fidelity: Fidelity) -> resu
     if fidelity.cosine is not None:
         near["teacher_cosine"] = fidelity.cosine
     return dataclasses.replace(
-        of_model(found, model),
+        attribute_to_model(found, model),
         metrics={**found.metrics, **{name: score.value for name, score in near.items()}},
         intervals={**found.intervals, **{name: (score.low, score.high) for name, score in near.items()}},
     )

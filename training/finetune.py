@@ -41,7 +41,7 @@ from zoo.data.folder import Pictures, Split, read_pictures, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.bootstrap import bootstrap_intervals
-from zoo.evaluation.evaluate import of_model
+from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.retrieval import per_query
 from zoo.files import read_object
 from zoo.models.card import read_card
@@ -350,7 +350,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     outcome = train(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
-    add_result(outcome.folder, of_model(evaluate(after, split.test, k=(1,)), fitted))
+    add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), fitted))
     return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known, unread)
 
 

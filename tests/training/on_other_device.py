@@ -169,7 +169,7 @@ def _structure() -> None:
     with (
         other_device() as device,
         mock.patch.object(gpu, "device", return_value=str(device)),
-        mock.patch.object(gpu, "sent", wraps=gpu.sent) as sent,
+        mock.patch.object(gpu, "to_device", wraps=gpu.to_device) as sent,
     ):
         np.testing.assert_allclose(measured(), expected, rtol=1e-5)
     assert sent.call_count > 4

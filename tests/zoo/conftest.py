@@ -10,7 +10,7 @@ from tests.zoo import exact_layer
 from tests.zoo.hub_client import connected
 from tests.zoo.hub_world import FILES, World
 from zoo.evaluation import knn_int8
-from zoo.evaluation.knn_int8 import have_grades
+from zoo.evaluation.knn_int8 import coarse_products_work
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """8-bit products, which without VNNI are only slow, and not taken for that; exact ones where torch's are not."""
     monkeypatch.setattr(knn_int8, "_processor_has_int8", lambda: True)
-    if not knn_int8.has_int8(64):
+    if not knn_int8.can_multiply_int8(64):
         monkeypatch.setattr("torch._int_mm", exact_layer.multiply)
     knn_int8._sums_are_exact.cache_clear()
     yield
@@ -50,14 +50,14 @@ def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An exact layer in place of torch's, and nothing remembered of either."""
     exact_layer.install(monkeypatch)
-    have_grades.cache_clear()
+    coarse_products_work.cache_clear()
     yield
-    have_grades.cache_clear()
+    coarse_products_work.cache_clear()
 
 
 @pytest.fixture
 def grades(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Grades of products in float32, also where the processor has better; exact ones where torch's are not."""
     monkeypatch.setattr(knn_int8, "_processor_has_avx2", lambda: True)
-    if not have_grades(knn_int8.LARGEST):
+    if not coarse_products_work(knn_int8.AVX2_LARGEST):
         request.getfixturevalue("exact")

@@ -65,7 +65,7 @@ from zoo.data.decode import Squares, decode
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
 from zoo.evaluation import evaluate
-from zoo.evaluation.factors import across_classes, order_within_classes
+from zoo.evaluation.factors import neighbours_across_classes, order_within_classes
 from zoo.evaluation.retrieval import DEFAULT_K
 from zoo.files import LockHeldError, locked, write_json
 from zoo.models.network import Network, PixelNetwork, feature_count
@@ -82,7 +82,9 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
         if name not in dataset.factors:
             raise DatasetError(f"{dataset.name} has no factor {name!r}; only glyphs has all that are measured.")
     known = dataset.factors
-    across = {name: across_classes(rows, dataset.labels, known[name])["precision"] for name in CATEGORICAL_FACTORS}
+    across = {
+        name: neighbours_across_classes(rows, dataset.labels, known[name])["precision"] for name in CATEGORICAL_FACTORS
+    }
     within = {name: order_within_classes(rows, dataset.labels, known[name]) for name in NUMERIC_FACTORS}
     return {f"factor_{name}": value for name, value in {**across, **within}.items()}
 

@@ -41,7 +41,7 @@ from training.trainer import CHECKPOINT, Trained, embed, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing, nearest
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.evaluate import PROTOCOL, protocol_of, searched
+from zoo.evaluation.evaluate import PROTOCOL, protocol_name, search_arguments
 from zoo.files import locked, write_json
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def rerun(recipe: Recipe, how: CrossValidation, folder: Path, work: Workplace) -
     rows = []
     name, preprocessing = recipe.data.dataset, recipe.preprocessing
     known = work.splits.dataset(name, "test")
-    protocol = _check_protocol(protocol_of(known), results)
+    protocol = _check_protocol(protocol_name(known), results)
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
@@ -148,7 +148,7 @@ def rerun(recipe: Recipe, how: CrossValidation, folder: Path, work: Workplace) -
 
 
 def _scores(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
-    return retrieval_metrics(**searched(rows, dataset.labels, dataset), k=(1,))
+    return retrieval_metrics(**search_arguments(rows, dataset.labels, dataset), k=(1,))
 
 
 def rerun_protocol(result: Mapping[str, Any]) -> str:

@@ -98,13 +98,13 @@ def evaluate(
     """measure a model's retrieval on classes it never saw"""
     from zoo.data import check
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.evaluate import groups_of
+    from zoo.evaluation.evaluate import parse_groups
     from zoo.models.card import read_card
     from zoo.models.load import find, load
     from zoo.models.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
-    groups_of(groups)
+    parse_groups(groups)
     check(dataset or read_card(find(model)).dataset, split, data)  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)
@@ -190,18 +190,18 @@ def embed(
 ) -> int:
     """write the embeddings of a folder or table of images to a file"""
     from zoo.errors import ImageError, UsageError, none_readable
-    from zoo.evaluation.embeddings import check_free, write_embeddings, written_with
+    from zoo.evaluation.embeddings import check_outputs_free, output_files, write_embeddings
     from zoo.models.load import load
     from zoo.paths import expand
 
     images, out = expand(images), expand(out)
-    _, table, *record = written_with(out)  # before anything takes time
+    _, table, *record = output_files(out)  # before anything takes time
     if _is_same_file(table, images):
         raise UsageError(
             f"{table} is the table of images, and would be overwritten; name another --out.", code="overwrites-input"
         )
     if not overwrite:
-        check_free(out)
+        check_outputs_free(out)
     paths, facts = _image_list(images)
     embedder = load(model, runtime, precision, device)
     rows, unreadable = embedder.embed_readable(paths, batch_size, progress=sys.stderr.isatty())
@@ -306,9 +306,9 @@ def score(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.embeddings import check_table, read_labels, read_queries
-    from zoo.evaluation.evaluate import groups_of
+    from zoo.evaluation.evaluate import parse_groups
 
-    depths, groups = numbers(k) or [1, 2, 4, 8], groups_of(words(metrics) or ["retrieval"])
+    depths, groups = numbers(k) or [1, 2, 4, 8], parse_groups(words(metrics) or ["retrieval"])
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="no-dataset")
     rows, classes, record = _rows(embeddings, model)
@@ -355,9 +355,9 @@ def _check_out(
 ) -> None:
     """Raise `UsageError` if --out is one of the files that are read."""
     from zoo.errors import UsageError
-    from zoo.evaluation.embeddings import written_with
+    from zoo.evaluation.embeddings import output_files
 
-    rows = [embeddings] if record is None else written_with(embeddings)
+    rows = [embeddings] if record is None else output_files(embeddings)
     inputs = [path.resolve() for path in (*rows, *tables) if path is not None]
     if out is not None and out.resolve() in inputs:
         raise UsageError(f"{out} is what is measured; name another --out.", code="overwrites-input")

@@ -94,13 +94,13 @@ def calibrate(
     """
     from serving.calibrating import NO_ERROR, calibrate_by, pairs_of, told
     from serving.gallery import Gallery
-    from zoo.evaluation.calibration import reliability
+    from zoo.evaluation.calibration import reliability_bins
 
     _check_queries(queries)
     with Gallery.open(gallery) as opened:
         pairs = pairs_of(opened, queries)
         fitted = calibrate_by(opened, pairs)
-    bins = reliability(fitted.probability(pairs.similarities), pairs.same)
+    bins = reliability_bins(fitted.probability(pairs.similarities), pairs.same)
     if as_json:
         facts = {**(told(fitted) or {}), "marks_left_out": pairs.left_out}
         print_json({**facts, "reliability": [asdict(row) for row in bins]})

@@ -214,9 +214,9 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
         data: Folder of the data set; None for ZOO_DATA.
     """
     from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import split_for
+    from zoo.evaluation.split import find_split
 
-    chosen = split_for(model.folder, model.card, dataset or model.card.dataset, split, data)
+    chosen = find_split(model.folder, model.card, dataset or model.card.dataset, split, data)
     for text in chosen.notes:
         note(text)
     if chosen.dataset.split == WHOLE and model.card.dataset == chosen.dataset.name:

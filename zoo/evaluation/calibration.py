@@ -10,7 +10,7 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 
-_STEPS, _ENOUGH = 100, 1e-10
+_MAX_STEPS, _TOLERANCE = 100, 1e-10
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,20 @@ def calibrate(similarities: Any, same: Any, classes: Any) -> Calibration:
     Raises `EvaluationError` where all neighbours are alike, or where similar neighbours are not more often of the
     query's class, of which no probability can be made.
     """
-    similarities, same = _checked(similarities, same, classes)
+    similarities, same = _check_arguments(similarities, same, classes)
     slope, offset = _fit(similarities.ravel(), same.ravel())
-    chances = held_out(similarities, same, classes)
-    error = None if chances is None else expected_calibration_error(reliability(chances, same))
+    chances = held_out_probabilities(similarities, same, classes)
+    error = None if chances is None else expected_calibration_error(reliability_bins(chances, same))
     return Calibration(slope, offset, same.shape[1] if same.ndim == 2 else 0, same.size, error)
 
 
-def held_out(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
+def held_out_probabilities(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
     """The probability of each pair by a curve that was not fitted to its query's class, of the shape of `similarities`.
 
     Fitted to every second class and read at the others, and the other way round; None where there are fewer than four
     classes, or one half cannot be fitted to.
     """
-    similarities, same = _checked(similarities, same, classes)
+    similarities, same = _check_arguments(similarities, same, classes)
     codes = np.unique(np.asarray(classes), return_inverse=True)[1]
     if codes.max(initial=0) < 3:
         return None
@@ -99,7 +99,7 @@ def held_out(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
     return chances
 
 
-def reliability(probabilities: Any, same: Any, bins: int = 10) -> list[Bin]:
+def reliability_bins(probabilities: Any, same: Any, bins: int = 10) -> list[Bin]:
     """The reliability diagram: one `Bin` per tenth of 0..1 that holds anything."""
     chances, same = np.asarray(probabilities, np.float64).ravel(), np.asarray(same, bool).ravel()
     which = np.minimum((chances * bins).astype(int), bins - 1)
@@ -114,7 +114,7 @@ def expected_calibration_error(bins: list[Bin]) -> float:
     return sum(one.count * abs(one.probability - one.share) for one in bins) / total
 
 
-def _checked(similarities: Any, same: Any, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_arguments(similarities: Any, same: Any, classes: Any) -> tuple[np.ndarray, np.ndarray]:
     similarities, same = np.asarray(similarities, np.float64), np.asarray(same, bool)
     if similarities.shape != same.shape or similarities.ndim not in (1, 2) or len(classes) != len(same):
         raise EvaluationError(
@@ -138,7 +138,7 @@ def _fit(similarities: np.ndarray, same: np.ndarray) -> tuple[float, float]:
     inputs = np.stack([(similarities - mean) / deviation, np.ones_like(similarities)])
     weights = np.array([0.0, np.log((positives + 1) / (negatives + 1))])
     loss = _cross_entropy(weights @ inputs, targets)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         chances = _logistic(weights @ inputs)
         gradient = inputs @ (chances - targets)
         curvature = (inputs * (chances * (1 - chances))) @ inputs.T + 1e-9 * np.eye(2)
@@ -146,7 +146,7 @@ def _fit(similarities: np.ndarray, same: np.ndarray) -> tuple[float, float]:
         while (after := _cross_entropy((weights - share * step) @ inputs, targets)) > loss and share > 1e-6:
             share /= 2
         weights, gained, loss = weights - share * step, loss - after, after
-        if gained <= _ENOUGH * same.size:
+        if gained <= _TOLERANCE * same.size:
             break
     slope = float(weights[0] / deviation)
     if slope <= 0:

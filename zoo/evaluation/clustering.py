@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.inputs import class_codes, search_of, unit_rows
+from zoo.evaluation.inputs import class_codes, retrieval_inputs, unit_rows
 from zoo.evaluation.kmeans import RESTARTS, k_means
 from zoo.evaluation.knn import neighbour_chunks
 
@@ -24,7 +24,7 @@ def nmi(labels: Any, clusters: Any) -> float:
     parts even where they have nothing in common: beside it belongs its value for random embeddings. Manning et al.
     2008, Introduction to Information Retrieval, section 16.3. Raises `EvaluationError` for none, or unequal many.
     """
-    table = _cross(labels, clusters)
+    table = _contingency(labels, clusters)
     entropy = (_entropy(table.rows) + _entropy(table.columns)) / 2
     return float(np.clip(_mutual_information(table) / entropy, 0, 1)) if entropy else 1.0
 
@@ -36,7 +36,7 @@ def ami(labels: Any, clusters: Any) -> float:
     Comparison; normalised by the mean). Where no other value is possible, it is 1. Arguments and errors
     as of `nmi`.
     """
-    table = _cross(labels, clusters)
+    table = _contingency(labels, clusters)
     chance = _expected_information(table)
     room = (_entropy(table.rows) + _entropy(table.columns)) / 2 - chance
     return float(min(1.0, (_mutual_information(table) - chance) / room)) if room > 1e-12 else 1.0
@@ -48,12 +48,12 @@ def pair_f1(labels: Any, clusters: Any) -> float:
     Manning et al. 2008, section 16.3; so in the code of Revisiting, DiVA and before them. Where neither holds a pair,
     it is 1. Arguments and errors as of `nmi`.
     """
-    table = _cross(labels, clusters)
-    guessed_and_true = _pairs(table.columns) + _pairs(table.rows)
-    return 2 * _pairs(table.counts) / guessed_and_true if guessed_and_true else 1.0
+    table = _contingency(labels, clusters)
+    guessed_and_true = _pair_count(table.columns) + _pair_count(table.rows)
+    return 2 * _pair_count(table.counts) / guessed_and_true if guessed_and_true else 1.0
 
 
-class _Cross(NamedTuple):
+class _Contingency(NamedTuple):
     """How many samples share label and cluster, where any do: counts [m] at (row, column); the sums of either."""
 
     counts: np.ndarray
@@ -63,14 +63,14 @@ class _Cross(NamedTuple):
     columns: np.ndarray
 
 
-def _cross(labels: Any, clusters: Any) -> _Cross:
+def _contingency(labels: Any, clusters: Any) -> _Contingency:
     n = len(labels)
     if not n:
         raise EvaluationError("there is nothing to compare: the partitions have no samples.")
     a, b = class_codes(labels, n)[0], class_codes(clusters, n)[0]
     cells, counts = np.unique(a * (b.max() + 1) + b, return_counts=True)
     row, column = np.divmod(cells, b.max() + 1)
-    return _Cross(counts, row, column, np.bincount(a), np.bincount(b))
+    return _Contingency(counts, row, column, np.bincount(a), np.bincount(b))
 
 
 def _entropy(sizes: np.ndarray) -> float:
@@ -78,13 +78,13 @@ def _entropy(sizes: np.ndarray) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def _mutual_information(table: _Cross) -> float:
+def _mutual_information(table: _Contingency) -> float:
     n = table.rows.sum()
     expected = table.rows[table.row] / n * table.columns[table.column]
     return float((table.counts / n * np.log(table.counts / expected)).sum())
 
 
-def _expected_information(table: _Cross) -> float:
+def _expected_information(table: _Contingency) -> float:
     """E[I]: each count is hypergeometric, given the sizes; parts of one size count once, times their number."""
     n = int(table.rows.sum())
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
@@ -102,7 +102,7 @@ def _expected_cell(a: int, b: int, n: int, log_factorial: np.ndarray) -> float:
     return float((count / n * np.log(count / a * n / b) * np.exp(ways)).sum())
 
 
-def _pairs(sizes: np.ndarray) -> int:
+def _pair_count(sizes: np.ndarray) -> int:
     return int((sizes * (sizes - 1) // 2).sum())
 
 
@@ -122,18 +122,18 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
     """
     rows = unit_rows(embeddings)
     classes = class_codes(labels, len(rows))[0]
-    number = _several(classes)
+    number = _class_count(classes)
     clusters = k_means(rows, number, seed, restarts).labels
     return {
         "nmi": nmi(classes, clusters),
-        "nmi_random": nmi_of_random(classes, rows.shape[1], seed),
+        "nmi_random": random_nmi(classes, rows.shape[1], seed),
         "ami": ami(classes, clusters),
         "f1_clusters": pair_f1(classes, clusters),
         "f1_neighbours": f1_neighbours(rows, classes),
     }
 
 
-def nmi_of_random(labels: Any, dim: int, seed: int = 0) -> float:
+def random_nmi(labels: Any, dim: int, seed: int = 0) -> float:
     """NMI of embeddings that know nothing: directions drawn uniformly on the sphere of `dim` dimensions.
 
     One short run of k-means is enough: its clusters are independent of the labels in any case. Raises
@@ -142,7 +142,7 @@ def nmi_of_random(labels: Any, dim: int, seed: int = 0) -> float:
     classes = class_codes(labels, len(labels))[0]
     # Not the seed of k_means itself: its start is not to follow the numbers that made the rows.
     rows = np.random.default_rng([seed, 1]).standard_normal((len(classes), dim), np.float32)
-    return nmi(classes, k_means(unit_rows(rows), _several(classes), seed, restarts=1, iterations=10).labels)
+    return nmi(classes, k_means(unit_rows(rows), _class_count(classes), seed, restarts=1, iterations=10).labels)
 
 
 def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:
@@ -154,7 +154,7 @@ def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:
 
     Raises `EvaluationError` as `retrieval_metrics` does, and for a k below 1 or beyond the other rows.
     """
-    search = search_of(embeddings, labels)
+    search = retrieval_inputs(embeddings, labels)
     asks = search.relatives > 0
     k = max(1, round(float(search.relatives[asks].mean()))) if k is None else k
     chunks = neighbour_chunks(search.gallery, search.gallery, k, exclude_self=True)
@@ -162,7 +162,7 @@ def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:
     return float((2 * np.concatenate(hits) / (k + search.relatives))[asks].mean())
 
 
-def _several(classes: np.ndarray) -> int:
+def _class_count(classes: np.ndarray) -> int:
     """The number of classes. Raises `EvaluationError` for fewer than two."""
     number = len(np.unique(classes))
     if number < 2:

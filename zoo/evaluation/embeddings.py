@@ -38,7 +38,7 @@ KIND, SCHEMA = "dml-zoo embeddings", 1
 _OPENING = json.dumps({"kind": KIND}, indent=2).removesuffix("\n}").encode()
 """How the file begins; so one that was cut off is told from a JSON file of other programs."""
 
-_KINDS = {"int": int, "str": str, "Mapping[str, str]": dict, "Mapping[str, Any]": dict}
+_FIELD_TYPES = {"int": int, "str": str, "Mapping[str, str]": dict, "Mapping[str, Any]": dict}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -85,7 +85,7 @@ class EmbeddingRecord:
         raise UsageError(
             f"{path} {why}: it was exchanged, changed or cut off since. Make it again with zoo embed. Rows that are "
             "meant to be others have no record of it: "
-            + (f"remove {record_of(path)}." if path.suffix.lower() == ".npy" else "write them without its metadata.")
+            + (f"remove {record_path(path)}." if path.suffix.lower() == ".npy" else "write them without its metadata.")
         )
 
     def check_images(self, table: Path, names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class EmbeddingRecord:
             )
 
 
-def made_by(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> EmbeddingRecord:
+def make_record(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> EmbeddingRecord:
     """The record of rows, float32 [n, dim], that the model gave for the images of these names."""
     return EmbeddingRecord(
         model=model.card.identity,
@@ -136,14 +136,14 @@ def names_sha256(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(names).encode(errors="replace")).hexdigest()
 
 
-def record_of(path: Path) -> Path:
+def record_path(path: Path) -> Path:
     """Where the record of the rows in a .npy file lies."""
     return path.with_suffix(".json")
 
 
 def write_record(path: Path, record: EmbeddingRecord) -> None:
     """Write the record beside the rows of the .npy file `path`."""
-    write_json(record_of(path), record.to_json())
+    write_json(record_path(path), record.to_json())
 
 
 def read_record(path: Path) -> EmbeddingRecord | None:
@@ -151,7 +151,7 @@ def read_record(path: Path) -> EmbeddingRecord | None:
 
     Raises `UsageError` where it was cut off, is damaged, or of a newer schema.
     """
-    beside = record_of(path)
+    beside = record_path(path)
     try:
         values = read_json(beside)
     except FileNotFoundError:
@@ -163,15 +163,15 @@ def read_record(path: Path) -> EmbeddingRecord | None:
         if not opening or not _OPENING.startswith(opening):
             return None
         raise _damaged_record(beside, str(error)) from None
-    return _parsed(values, beside) if isinstance(values, dict) and values.get("kind") == KIND else None
+    return _parse_record(values, beside) if isinstance(values, dict) and values.get("kind") == KIND else None
 
 
-def to_metadata(record: EmbeddingRecord) -> dict[str, str]:
+def record_to_metadata(record: EmbeddingRecord) -> dict[str, str]:
     """The record as a .safetensors file's metadata."""
     return {"kind": KIND, "record": json.dumps(record.to_json())}
 
 
-def from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | None:
+def record_from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | None:
     """The record in a .safetensors file's metadata; None where there is none. Raises as `read_record` does."""
     if metadata.get("kind") != KIND:
         return None
@@ -179,10 +179,10 @@ def from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | 
         values = json.loads(metadata.get("record", ""))
     except (ValueError, RecursionError) as error:
         raise _damaged_record(path, str(error)) from None
-    return _parsed(values, path)
+    return _parse_record(values, path)
 
 
-def _parsed(values: Any, path: Path) -> EmbeddingRecord:
+def _parse_record(values: Any, path: Path) -> EmbeddingRecord:
     if not isinstance(values, dict) or type(schema := values.get("schema")) is not int or schema < 1:
         raise _damaged_record(path, "it has no schema number")
     if schema > SCHEMA:
@@ -191,14 +191,14 @@ def _parsed(values: Any, path: Path) -> EmbeddingRecord:
             "Upgrade: pip install -U dml-zoo"
         )
     for field in fields(EmbeddingRecord):
-        if type(values.get(field.name)) is not _KINDS[str(field.type)]:
+        if type(values.get(field.name)) is not _FIELD_TYPES[str(field.type)]:
             raise _damaged_record(path, f"{field.name} is {values.get(field.name)!r}")
     record = EmbeddingRecord(**{field.name: values[field.name] for field in fields(EmbeddingRecord)})
-    _check(record, path)
+    _check_record(record, path)
     return record
 
 
-def _check(record: EmbeddingRecord, path: Path) -> None:
+def _check_record(record: EmbeddingRecord, path: Path) -> None:
     """What is printed is a name, and what is compared a hash."""
     for what, value in (
         ("name", record.model.get("name")),
@@ -243,13 +243,13 @@ def read_embeddings(path: Path) -> Embeddings:
     Raises `UsageError` for a file that is not there or is neither, and for rows that are not those of their record;
     what the rows hold is for who measures them.
     """
-    found = Embeddings(_read_npy(path), None, read_record(path)) if _kind(path) == _NPY else _read_tensors(path)
+    found = Embeddings(_read_npy(path), None, read_record(path)) if _file_type(path) == _NPY else _read_tensors(path)
     if found.record is not None:
         found.record.check_rows(path, found.rows)
     return found
 
 
-def _kind(path: Path) -> str:
+def _file_type(path: Path) -> str:
     if (suffix := path.suffix.lower()) not in (_NPY, _TENSORS):
         raise UsageError(f"embeddings are in a {_NPY} or a {_TENSORS} file, not in {path}.")
     return suffix
@@ -262,7 +262,7 @@ def read_labels(path: Path) -> np.ndarray:
     """
     if path.suffix.lower() == _NPY:
         return _read_npy(path)
-    labels = _texts(path, LABEL)
+    labels = _read_texts(path, LABEL)
     if "" in labels:
         raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
     return np.array(labels, dtype=np.str_)
@@ -280,7 +280,7 @@ def read_queries(path: Path) -> np.ndarray:
         if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
             raise UsageError(f"{expected}.")
         return values.astype(np.bool_)
-    texts = _texts(path, QUERY)
+    texts = _read_texts(path, QUERY)
     told = [TRUTH.get(text.strip().lower()) for text in texts]
     if None in told:
         place = told.index(None)
@@ -288,47 +288,47 @@ def read_queries(path: Path) -> np.ndarray:
     return np.array(told, np.bool_)
 
 
-def _texts(path: Path, column: str) -> list[str]:
+def _read_texts(path: Path, column: str) -> list[str]:
     """A text a row, of a column of .csv or the lines of any other file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
+            return _read_column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, str(error)) from None
 
 
-def table_of(path: Path) -> Path:
+def table_path(path: Path) -> Path:
     """Where the names and labels of a file's rows are written."""
     return path.with_suffix(".csv")
 
 
 def check_table(embeddings: Path, record: EmbeddingRecord, table: Path) -> None:
     """Raise `UsageError` where `table` is the one beside the rows and names other images than the record's."""
-    if table.resolve() == table_of(embeddings).resolve() and (names := _paths(table)) is not None:
+    if table.resolve() == table_path(embeddings).resolve() and (names := _read_paths(table)) is not None:
         record.check_images(table, names)
 
 
-def _paths(table: Path) -> list[str] | None:
+def _read_paths(table: Path) -> list[str] | None:
     """The column path; None of a table that has none, which is not as it was written."""
     try:
-        return _texts(table, PATH)
+        return _read_texts(table, PATH)
     except UsageError:
         return None
 
 
-def written_with(path: Path) -> list[Path]:
+def output_files(path: Path) -> list[Path]:
     """The files that rows are written to: `path`, the table beside it, and of .npy the record.
 
     Raises `UsageError` for another kind of file.
     """
-    return [path, table_of(path), *([record_of(path)] if _kind(path) == _NPY else [])]
+    return [path, table_path(path), *([record_path(path)] if _file_type(path) == _NPY else [])]
 
 
-def check_free(path: Path) -> None:
+def check_outputs_free(path: Path) -> None:
     """Raise `UsageError` where one of the files that rows are written to is there already."""
-    for taken in written_with(path):
+    for taken in output_files(path):
         if taken.exists():
             raise UsageError(f"{taken} exists already; name another --out, or give --replace.")
 
@@ -340,32 +340,35 @@ def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, 
     one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark. A .safetensors file has the tensor
     labels too, int64 [n], where all images have one; the metadata name the classes.
     """
-    record = made_by(model, rows, [said[PATH] for said in about])
+    record = make_record(model, rows, [said[PATH] for said in about])
     with atomic_path(path) as there:
-        if _kind(path) == _NPY:
+        if _file_type(path) == _NPY:
             with there.open("wb") as file:
                 np.save(file, rows, allow_pickle=False)
         else:
             _write_tensors(there, rows, [said[LABEL] for said in about], record)
-    with atomic_path(table_of(path)) as there, there.open("w", encoding="utf-8", errors="replace", newline="") as file:
+    with (
+        atomic_path(table_path(path)) as there,
+        there.open("w", encoding="utf-8", errors="replace", newline="") as file,
+    ):
         table = csv.DictWriter(file, list(about[0]))
         table.writeheader()
         table.writerows(about)
-    if _kind(path) == _NPY:
+    if _file_type(path) == _NPY:
         write_record(path, record)
 
 
 def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: EmbeddingRecord) -> None:
     from safetensors.numpy import save_file
 
-    tensors, metadata = {EMBEDDINGS: np.ascontiguousarray(rows)}, to_metadata(record)
+    tensors, metadata = {EMBEDDINGS: np.ascontiguousarray(rows)}, record_to_metadata(record)
     if "" not in labels:
         classes, codes = np.unique(np.array(labels), return_inverse=True)
         tensors[LABELS], metadata["classes"] = codes.astype(np.int64), json.dumps(classes.tolist())
     save_file(tensors, path, metadata)
 
 
-def _column(path: Path, file: TextIO, name: str) -> list[str]:
+def _read_column(path: Path, file: TextIO, name: str) -> list[str]:
     reader = csv.DictReader(file)
     if name not in (reader.fieldnames or ()):
         raise UsageError(f"{path} lacks the column {name}; it has {', '.join(reader.fieldnames or ()) or 'none'}.")
@@ -401,7 +404,7 @@ def _read_tensors(path: Path) -> Embeddings:
         raise _unreadable(path, str(error)) from None
     if EMBEDDINGS not in tensors:
         raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
-    return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), from_metadata(metadata, path))
+    return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), record_from_metadata(metadata, path))
 
 
 def _damaged_file(error: Exception) -> str:

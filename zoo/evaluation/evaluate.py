@@ -25,28 +25,28 @@ from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
-from zoo.evaluation.retrieval import DEFAULT_K, depths_of, per_query, ranking_per_query
-from zoo.evaluation.split import split_for
+from zoo.evaluation.retrieval import DEFAULT_K, check_depths, per_query, ranking_per_query
+from zoo.evaluation.split import find_split
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
 from zoo.models.results import Evaluation
 from zoo.paths import versions
 
-OF_QUERIES = ("retrieval", "ranking")
+QUERY_GROUPS = ("retrieval", "ranking")
 """Groups that have a value for each query, and so an interval."""
 
-OF_EMBEDDINGS: dict[str, Callable[[Any, Any], dict[str, float]]] = {
+EMBEDDING_GROUPS: dict[str, Callable[[Any, Any], dict[str, float]]] = {
     "clustering": clustering_metrics,
     "structure": structure_metrics,
     "verification": verification_metrics,
 }
 """Groups that are measured on all embeddings [n, d] with their labels [n] at once."""
 
-GROUPS = (*OF_QUERIES, *OF_EMBEDDINGS)
+GROUPS = (*QUERY_GROUPS, *EMBEDDING_GROUPS)
 
 
-def groups_of(names: str | Iterable[str]) -> tuple[str, ...]:
+def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
     """The groups named, in their own order and each once: a name or several, "all" meaning every one.
 
     Raises `UsageError` for an unknown name.
@@ -58,12 +58,12 @@ def groups_of(names: str | Iterable[str]) -> tuple[str, ...]:
     return GROUPS if "all" in asked else tuple(group for group in GROUPS if group in asked)
 
 
-def metrics_of_embeddings(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
+def embedding_metrics(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
     """The metrics of those groups that are measured on all embeddings at once; errors as of their functions."""
     found: dict[str, float] = {}
     for group in groups:
-        if group in OF_EMBEDDINGS:
-            found |= OF_EMBEDDINGS[group](embeddings, labels)
+        if group in EMBEDDING_GROUPS:
+            found |= EMBEDDING_GROUPS[group](embeddings, labels)
     return found
 
 
@@ -104,7 +104,7 @@ def evaluate(
     Raises the errors of `zoo.load`, `zoo.data.load`, `retrieval_metrics` and the groups' functions, `UsageError`
     for an unknown group, and `ImageError` for an image of any other data set that cannot be read, or where none can.
     """
-    groups, k = groups_of(metrics), depths_of(k)
+    groups, k = parse_groups(metrics), check_depths(k)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs for nothing
     if isinstance(model, str | os.PathLike):
@@ -114,13 +114,13 @@ def evaluate(
             raise UsageError(
                 "labels and queries go with plain embeddings; a model is measured on a data set, which has its own."
             )
-        known = _dataset(dataset or model.card.dataset, split, data, model)
+        known = _load_dataset(dataset or model.card.dataset, split, data, model)
         errors = {} if unreadable is None else unreadable
-        rows, read = embedded(model, known, batch_size, progress, errors)
+        rows, read = embed_dataset(model, known, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():
             warnings.warn(f"left out: {error}", stacklevel=2)
         found = _evaluation(rows, read.labels, read, k, groups)
-        return replace(of_model(found, model), unreadable=len(known) - len(read))
+        return replace(attribute_to_model(found, model), unreadable=len(known) - len(read))
     if (labels is None) == (dataset is None):
         raise UsageError("embeddings are measured against labels or a data set: give one of the two.")
     rows = as_rows(model, "embeddings")
@@ -128,11 +128,11 @@ def evaluate(
         return _evaluation(rows, labels, None, k, groups, queries=queries)
     if queries is not None:
         raise UsageError("which rows are queries goes with labels; a data set has queries of its own, or none.")
-    known = _dataset(dataset, split, data)
+    known = _load_dataset(dataset, split, data)
     return _evaluation(rows, known.labels, known, k, groups)
 
 
-def of_model(found: Evaluation, model: Embedder) -> Evaluation:
+def attribute_to_model(found: Evaluation, model: Embedder) -> Evaluation:
     """A measurement of rows as one of the model that gave them."""
     return replace(
         found,
@@ -144,15 +144,17 @@ def of_model(found: Evaluation, model: Embedder) -> Evaluation:
     )
 
 
-def _dataset(dataset: str | Dataset, split: str, data: str | Path | None, model: Embedder | None = None) -> Dataset:
+def _load_dataset(
+    dataset: str | Dataset, split: str, data: str | Path | None, model: Embedder | None = None
+) -> Dataset:
     if isinstance(dataset, Dataset):
         return dataset
     if model is None:
         return load_dataset(dataset, split, data)
-    return split_for(model.folder, model.card, dataset, split, data).dataset
+    return find_split(model.folder, model.card, dataset, split, data).dataset
 
 
-def embedded(
+def embed_dataset(
     model: Embedder, dataset: Dataset, batch_size: int, progress: bool, unreadable: MutableMapping[str, ImageError]
 ) -> tuple[np.ndarray, Dataset]:
     """Rows of the images that are measured, float32 [n, dim], and these as a data set.
@@ -174,17 +176,17 @@ def embedded(
     return rows, subset(dataset, kept, dataset.split)
 
 
-def searched(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
+def search_arguments(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
     """What `per_query` and its like are given: each row searches all others, or the queries the gallery where the data
     set parts them."""
     if dataset is None or "query" not in dataset.factors:
         return {"embeddings": rows, "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.")
-    return _parted(rows, labels, dataset.factors["query"].astype(bool), f"{dataset.name} ({dataset.split}): ")
+    return _split_queries(rows, labels, dataset.factors["query"].astype(bool), f"{dataset.name} ({dataset.split}): ")
 
 
-def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray, where: str = "") -> dict[str, Any]:
+def _split_queries(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray, where: str = "") -> dict[str, Any]:
     """Queries and gallery; asks: bool [n], which rows are queries. Raises `EvaluationError` where all or none are."""
     if asks.all() or not asks.any():
         raise EvaluationError(f"{where}some rows must be queries, and some the gallery that they search.")
@@ -192,7 +194,7 @@ def _parted(rows: np.ndarray, labels: np.ndarray, asks: np.ndarray, where: str =
     return {**gallery, "queries": rows[asks], "query_labels": labels[asks]}
 
 
-def _as_queries(queries: Any, n: int) -> np.ndarray:
+def _check_queries(queries: Any, n: int) -> np.ndarray:
     """bool [n]. Raises `EvaluationError` for what is none."""
     asks = np.asarray(queries)
     if asks.shape != (n,) or asks.dtype != np.bool_:
@@ -202,7 +204,7 @@ def _as_queries(queries: Any, n: int) -> np.ndarray:
     return asks
 
 
-def protocol_of(dataset: Dataset | None) -> str:
+def protocol_name(dataset: Dataset | None) -> str:
     """Who searches what, as `searched` has it, in words."""
     return QUERY_GALLERY if dataset is not None and "query" in dataset.factors else PROTOCOL
 
@@ -216,10 +218,10 @@ def _evaluation(
     queries: Any = None,
 ) -> Evaluation:
     if queries is None:
-        asked = searched(rows, labels, dataset)
+        asked = search_arguments(rows, labels, dataset)
     else:
         n = len(rows)
-        asked = _parted(rows, as_labels(labels, n), _as_queries(queries, n))
+        asked = _split_queries(rows, as_labels(labels, n), _check_queries(queries, n))
     measured = per_query(**asked, k=k)
     if "ranking" in groups:
         measured = replace(measured, values={**measured.values, **ranking_per_query(**asked).values})
@@ -235,7 +237,7 @@ def _evaluation(
         queries=len(measured.rows) + measured.without_relatives,
         queries_without_relatives=measured.without_relatives,
         classes=classes,
-        metrics={**measured.means(), **metrics_of_embeddings(groups, rows, labels)},
+        metrics={**measured.means(), **embedding_metrics(groups, rows, labels)},
         intervals=bootstrap_intervals(measured.values, measured.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),

@@ -7,7 +7,7 @@ import numpy as np
 from zoo.errors import EvaluationError
 
 
-def across_classes(embeddings: np.ndarray, labels: np.ndarray, values: np.ndarray) -> dict[str, float]:
+def neighbours_across_classes(embeddings: np.ndarray, labels: np.ndarray, values: np.ndarray) -> dict[str, float]:
     """How often the nearest neighbour of ANOTHER class shares the query's value of a factor.
 
     embeddings: float [n, d], unit rows; labels, values: int [n]. Returns `precision`, and `chance`: the mean share of

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-ON_GPU = 2**10
+MIN_ROWS = 2**10
 """From how many rows on a GPU is worth what it takes to send them."""
 
-_SENT = 2**24
+_UPLOAD_NUMBERS = 2**24
 """How many numbers are sent at a time."""
 
-_ONE = threading.Lock()
+_PRECISION_LOCK = threading.Lock()
 """Who changes the precision of products, which is the whole process's."""
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def device() -> str | None:
     return "cuda" if torch is not None and torch.cuda.is_available() else None
 
 
-def where_it_fits(make: Callable[[str], T]) -> T | None:
+def try_on_gpu(make: Callable[[str], T]) -> T | None:
     """What `make` makes on the GPU; None where there is none, or one on which there is no room for it."""
     place = device()
     if place is None:
@@ -88,12 +88,12 @@ def chunks_that_fit(
         start = rows.stop
 
 
-def sent(rows: np.ndarray, place: str) -> Tensor:
+def to_device(rows: np.ndarray, place: str) -> Tensor:
     """The rows on the device, piece by piece: they may be a memory-mapped file that cannot be written."""
     import torch
 
     there = torch.empty(rows.shape, dtype=torch.float32, device=place)
-    step = max(1, _SENT // rows.shape[1])
+    step = max(1, _UPLOAD_NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         there[start : start + step] = torch.from_numpy(np.array(rows[start : start + step]))
     return there
@@ -105,7 +105,7 @@ def full_precision() -> Iterator[Any]:
     import torch
 
     products = torch.backends.cuda.matmul
-    with _ONE:
+    with _PRECISION_LOCK:
         if not hasattr(products, "fp32_precision"):  # torch below 2.9; what sets it there cannot be read of a newer one
             before = torch.get_float32_matmul_precision()
             torch.set_float32_matmul_precision("highest")
@@ -120,7 +120,7 @@ def full_precision() -> Iterator[Any]:
                 torch.set_float32_matmul_precision(before)
 
 
-def width_of(k: int) -> int:
+def shortlist_width(k: int) -> int:
     """Return how many candidates a shortlist holds for k neighbours: twice as many, and some more."""
     return 2 * k + 32
 
@@ -131,7 +131,7 @@ _KMEANS_PRODUCTS = 2**27
 
 def points_on_gpu(points: np.ndarray) -> GpuPoints | None:
     """None where there is no GPU, or one on which the points do not fit."""
-    return where_it_fits(lambda place: GpuPoints(points, place))
+    return try_on_gpu(lambda place: GpuPoints(points, place))
 
 
 class GpuPoints:
@@ -139,15 +139,15 @@ class GpuPoints:
 
     def __init__(self, points: np.ndarray, place: str) -> None:
         """Raises `torch.OutOfMemoryError`."""
-        self._points, self._place = sent(points, place), place
+        self._points, self._place = to_device(points, place), place
 
     def nearest(self, centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """As `zoo.evaluation.kmeans.Nearest`. Raises `torch.OutOfMemoryError` where not even one point has room."""
+        """As `zoo.evaluation.kmeans.CentreSearch`. Raises `torch.OutOfMemoryError` where not even one point has room."""
         import torch
 
         number = len(self._points) if chosen is None else len(chosen)
         labels, nearest = np.empty(number, np.int64), np.empty(number, np.float32)
-        there = sent(centres, self._place)
+        there = to_device(centres, self._place)
         halves = (there * there).sum(dim=1) / 2
 
         def best_of(part: slice) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ _RANK_PRODUCTS = 2**26
 
 def ranks_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuRanks | None:
     """None where there is no GPU, or one on which the rows do not fit."""
-    return where_it_fits(lambda place: GpuRanks(queries, gallery, place))
+    return try_on_gpu(lambda place: GpuRanks(queries, gallery, place))
 
 
 class GpuRanks:
@@ -176,8 +176,8 @@ class GpuRanks:
 
     def __init__(self, queries: np.ndarray, gallery: np.ndarray, place: str) -> None:
         """Raises `torch.OutOfMemoryError`."""
-        self._gallery = sent(gallery, place).double()
-        self._queries = self._gallery if queries is gallery else sent(queries, place).double()
+        self._gallery = to_device(gallery, place).double()
+        self._queries = self._gallery if queries is gallery else to_device(queries, place).double()
 
     def of(self, relatives: Callable[[int], np.ndarray], leave_one_out: bool) -> Iterator[np.ndarray]:
         """For each query the ranks, from 1, of its relatives, which are gallery rows: int64 [R], in their order."""
@@ -221,16 +221,16 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
 _SEARCH_PRODUCTS = 2**27
 """How many products a chunk of queries has: half a gigabyte, of which choosing takes about as much again."""
 
-_GATHERED = 2**25
+_GATHER_NUMBERS = 2**25
 """How many numbers of candidates are gathered at a time, in double precision."""
 
-Found = tuple[slice, np.ndarray, np.ndarray, np.ndarray]
+SearchChunk = tuple[slice, np.ndarray, np.ndarray, np.ndarray]
 """A slice of c queries, their similarities float32 [c, k], indices int64 [c, k], and which are not proven, bool [c]."""
 
 
 def search_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuSearch | None:
     """None where there is no GPU, or one on which the rows do not fit."""
-    return where_it_fits(lambda place: GpuSearch(queries, gallery, place))
+    return try_on_gpu(lambda place: GpuSearch(queries, gallery, place))
 
 
 class GpuSearch:
@@ -238,10 +238,10 @@ class GpuSearch:
 
     def __init__(self, queries: np.ndarray, gallery: np.ndarray, place: str) -> None:
         """Raises `torch.OutOfMemoryError`."""
-        self._gallery = sent(gallery, place)
-        self._queries = self._gallery if queries is gallery else sent(queries, place)
+        self._gallery = to_device(gallery, place)
+        self._queries = self._gallery if queries is gallery else to_device(queries, place)
 
-    def nearest(self, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None) -> Iterator[Found]:
+    def nearest(self, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None) -> Iterator[SearchChunk]:
         """The k nearest of each query, chunk by chunk, as `zoo.evaluation.knn` defines them.
 
         slack: float64 [q], how far below the k-th largest float32 product a true neighbour's may lie. The highest
@@ -270,7 +270,7 @@ class GpuSearch:
                 products = queries @ self._gallery.T
             if exclude_self:
                 products.diagonal(rows.start).fill_(-torch.inf)
-            width = min(width_of(k), len(self._gallery) - exclude_self)
+            width = min(shortlist_width(k), len(self._gallery) - exclude_self)
             highest, columns = products.topk(width)
             kth, lowest = highest[:, k - 1].double(), highest[:, -1].double()
             unproven = lowest >= kth - torch.from_numpy(slack).to(lowest.device)
@@ -289,7 +289,7 @@ class GpuSearch:
         import torch
 
         out = torch.empty(columns.shape, dtype=torch.float32, device=columns.device)
-        step = max(1, _GATHERED // (columns.shape[1] * queries.shape[1]))
+        step = max(1, _GATHER_NUMBERS // (columns.shape[1] * queries.shape[1]))
         for start in range(0, len(queries), step):
             piece = slice(start, start + step)
             near = self._gallery[columns[piece]].double()
@@ -301,23 +301,23 @@ _PAIR_PRODUCTS = 2**26
 """How many products a chunk of rows has: a quarter of a gigabyte, of which their exponentials take as much again."""
 
 
-def pairs_within(rows: np.ndarray, scale: float) -> float | None:
+def kernel_sum_on_gpu(rows: np.ndarray, scale: float) -> float | None:
     """The sum of exp(scale (x.y - 1)) over all ordered pairs of different rows, float32 [n, d].
 
     None where there is no GPU, or one on which there is no room for it.
     """
-    return where_it_fits(lambda place: _pairs_within(rows, scale, place))
+    return try_on_gpu(lambda place: _kernel_sum(rows, scale, place))
 
 
-def singular_values(rows: np.ndarray) -> np.ndarray | None:
+def singular_values_on_gpu(rows: np.ndarray) -> np.ndarray | None:
     """Those of float32 [n, d], float64 [min(n, d)], descending, in double precision; None as above."""
-    return where_it_fits(lambda place: _singular_values(rows, place))
+    return try_on_gpu(lambda place: _singular_values(rows, place))
 
 
-def _pairs_within(rows: np.ndarray, scale: float, place: str) -> float:
+def _kernel_sum(rows: np.ndarray, scale: float, place: str) -> float:
     import torch
 
-    there, total = sent(rows, place), 0.0
+    there, total = to_device(rows, place), 0.0
     step = max(1, _PAIR_PRODUCTS // len(rows))
     for start in range(0, len(rows), step):
         with torch.autocast(there.device.type, enabled=False), full_precision():
@@ -330,5 +330,5 @@ def _pairs_within(rows: np.ndarray, scale: float, place: str) -> float:
 def _singular_values(rows: np.ndarray, place: str) -> np.ndarray:
     import torch
 
-    values: np.ndarray = torch.linalg.svdvals(sent(rows, place).double()).cpu().numpy()
+    values: np.ndarray = torch.linalg.svdvals(to_device(rows, place).double()).cpu().numpy()
     return values

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.knn import as_rows, is_mapped
+from zoo.evaluation.knn import as_rows, is_memory_mapped
 from zoo.evaluation.matmul import row_norms
 
-IN_MEMORY = 256 * 2**20
+MEMORY_LIMIT = 256 * 2**20
 """How many bytes of unit rows are held in memory though the embeddings are mapped."""
 
 
-class Search(NamedTuple):
+class RetrievalInputs(NamedTuple):
     """Queries and the gallery that they search.
 
     gallery: float32 [n, d] and queries: float32 [q, d], unit rows; codes: int64 [n] and query_codes: int64 [q], a
@@ -33,7 +33,7 @@ class Search(NamedTuple):
     leave_one_out: bool
 
 
-def search_of(embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None) -> Search:
+def retrieval_inputs(embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None) -> RetrievalInputs:
     """Check and number what `retrieval_metrics` takes. Raises `EvaluationError` where no query has a relative, too."""
     if (queries is None) != (query_labels is None):
         raise EvaluationError("queries and query_labels belong together; give both or neither.")
@@ -41,8 +41,8 @@ def search_of(embeddings: Any, labels: Any, queries: Any = None, query_labels: A
     gallery = unit_rows(embeddings)
     searched = gallery if leave_one_out else unit_rows(queries, "queries")
     codes, query_codes = class_codes(labels, len(gallery), query_labels, len(searched))
-    relatives = _relatives(codes, query_codes, leave_one_out)
-    return Search(gallery, searched, codes, query_codes, relatives, leave_one_out)
+    relatives = _count_relatives(codes, query_codes, leave_one_out)
+    return RetrievalInputs(gallery, searched, codes, query_codes, relatives, leave_one_out)
 
 
 def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
@@ -56,12 +56,16 @@ def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
     norms = row_norms(rows)
     if not norms.all():
         raise EvaluationError(f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.")
-    room = _on_disk(rows.shape) if is_mapped(values) and rows.nbytes > IN_MEMORY else np.empty_like(rows, subok=False)
+    room = (
+        _temporary_map(rows.shape)
+        if is_memory_mapped(values) and rows.nbytes > MEMORY_LIMIT
+        else np.empty_like(rows, subok=False)
+    )
     unit: np.ndarray = np.divide(rows, norms[:, None], out=room, dtype=np.float64, casting="same_kind")
     return unit
 
 
-def _on_disk(shape: tuple[int, ...]) -> np.ndarray:
+def _temporary_map(shape: tuple[int, ...]) -> np.ndarray:
     size = 4 * math.prod(shape)
     try:
         with tempfile.TemporaryFile() as file:
@@ -93,7 +97,7 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
     return codes[:n], codes[n:]
 
 
-def members_of(codes: np.ndarray) -> list[np.ndarray]:
+def rows_by_class(codes: np.ndarray) -> list[np.ndarray]:
     """The rows of each class, ascending, from the class of code 0 on: int64 arrays."""
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
 
@@ -112,7 +116,7 @@ def as_labels(labels: Any, n: int, name: str = "labels") -> np.ndarray:
     return values
 
 
-def _relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: bool) -> np.ndarray:
+def _count_relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: bool) -> np.ndarray:
     """How many gallery rows share each query's class, the query itself aside: int64 [q]."""
     if len(codes) == 0 or len(query_codes) == 0:
         raise EvaluationError("there is nothing to measure: the embeddings or the queries have no rows.")

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu import ON_GPU, points_on_gpu, where_it_fits
+from zoo.evaluation.gpu import MIN_ROWS, points_on_gpu, try_on_gpu
 from zoo.evaluation.knn import as_rows
 from zoo.evaluation.matmul import Buffer
 
 RESTARTS = 3
 ITERATIONS = 100
-GREEDY = 64
+GREEDY_LIMIT = 64
 """Up to how many clusters the first centres are chosen one by one."""
 CHUNK_BYTES = 8 * 2**20
 """How large one chunk of points in double precision may be."""
@@ -36,7 +36,7 @@ class Clusters(NamedTuple):
     inertia: float
 
 
-class Nearest(Protocol):
+class CentreSearch(Protocol):
     """Of some points: those of them that are chosen, int64 [m], or all; each one's nearest centre, int64 [m], and its
     nearness to it, float32 [m]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2."""
 
@@ -63,28 +63,28 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
     whole = np.ones((len(rows), rows.shape[1] + 1), np.float32)
     rows = np.subtract(rows, middle, out=whole[:, :-1])  # distances from products are exact only near the origin
     rng = np.random.default_rng(seed)
-    nearest = nearest_to(whole)
-    spread = _spread if k <= GREEDY else partial(_spread_in_rounds, nearest_of=nearest)
+    nearest = centre_search(whole)
+    spread = _greedy_start if k <= GREEDY_LIMIT else partial(_start_in_rounds, nearest_of=nearest)
     runs = (lloyd(rows, rows[spread(rows, k, rng)], iterations, nearest) for _ in range(restarts))
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=best.centres + middle)
 
 
 def lloyd(
-    points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS, nearest_of: Nearest | None = None
+    points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS, nearest_of: CentreSearch | None = None
 ) -> Clusters:
     """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat.
 
     nearest_of: `nearest_to` the points and a last column of 1, where it is at hand.
     """
-    nearest_of = nearest_of or nearest_to(np.column_stack([points, np.ones(len(points), np.float32)]))
+    nearest_of = nearest_of or centre_search(np.column_stack([points, np.ones(len(points), np.float32)]))
     labels, nearest = _assign(points, centres, nearest_of)
     k = len(centres)
     sums = _sums(points, labels, k)
     for _ in range(iterations):
         last, before, centres = labels, centres, _means(sums, labels)
         moved = (centres != before).any(axis=1)
-        labels, nearest = _assign_again(points, centres, moved, last, nearest, nearest_of)
+        labels, nearest = _reassign(points, centres, moved, last, nearest, nearest_of)
         changed = np.flatnonzero(labels != last)
         if not len(changed):
             break
@@ -96,7 +96,7 @@ def lloyd(
     return Clusters(labels, centres, _inertia(points, centres, sums, labels))
 
 
-def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+def _greedy_start(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """Greedy k-means++: rows int64 [k]. Of a few drawn by their squared distance to the nearest row so far, the one
     that lowers the sum of these distances most is taken (Arthur and Vassilvitskii 2007, section 7)."""
     lengths = np.einsum("ij,ij->i", points, points)
@@ -114,7 +114,7 @@ def _spread(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     return chosen
 
 
-def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, nearest_of: Nearest) -> np.ndarray:
+def _start_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, nearest_of: CentreSearch) -> np.ndarray:
     """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
 
     Each round adds half to the rows, so no distance is much out of date. A point of weight w whose exponential
@@ -136,34 +136,34 @@ def _spread_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, near
     return chosen
 
 
-def nearest_to(whole: np.ndarray) -> Nearest:
+def centre_search(whole: np.ndarray) -> CentreSearch:
     """How the nearest centres are found of the points in whole float32 [n, d + 1], where they are followed by a 1: on a
     GPU where there is one with room for it."""
-    here = partial(_nearest, whole)
-    there = points_on_gpu(whole[:, :-1]) if len(whole) >= ON_GPU else None
+    here = partial(_nearest_centres, whole)
+    there = points_on_gpu(whole[:, :-1]) if len(whole) >= MIN_ROWS else None
     if there is None:
         return here
 
     def either(centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        found = where_it_fits(lambda _: there.nearest(centres, chosen))
+        found = try_on_gpu(lambda _: there.nearest(centres, chosen))
         return here(centres, chosen) if found is None else found
 
     return either
 
 
-def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: Nearest) -> tuple[np.ndarray, np.ndarray]:
+def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: CentreSearch) -> tuple[np.ndarray, np.ndarray]:
     """What is nearest, but every centre that is nearest to none takes a point."""
     labels, nearest = nearest_of(centres)
-    return _filled(labels, nearest, points, centres)
+    return _fill_empty(labels, nearest, points, centres)
 
 
-def _assign_again(
+def _reassign(
     points: np.ndarray,
     centres: np.ndarray,
     moved: np.ndarray,
     labels: np.ndarray,
     nearest: np.ndarray,
-    nearest_of: Nearest,
+    nearest_of: CentreSearch,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`_assign` after only the `moved` centres, bool [k]: a point whose own stays need look at no other that does."""
     if 2 * np.count_nonzero(moved) > len(centres):
@@ -176,10 +176,12 @@ def _assign_again(
         other, near = nearest_of(centres[names], stays)
         closer = near > nearest[stays]
         labels[stays[closer]], nearest[stays[closer]] = names[other[closer]], near[closer]
-    return _filled(labels, nearest, points, centres)
+    return _fill_empty(labels, nearest, points, centres)
 
 
-def _nearest(whole: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def _nearest_centres(
+    whole: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """As `Nearest`, chunk by chunk. The points' 1 and the centres' -|c|^2 / 2 are factors like all others, so that
     nothing has to be taken from the products."""
     rows = whole if chosen is None else whole[chosen]
@@ -193,7 +195,7 @@ def _nearest(whole: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None =
     return labels, nearest
 
 
-def _filled(
+def _fill_empty(
     labels: np.ndarray, nearest: np.ndarray, points: np.ndarray, centres: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same, but each empty cluster gets the farthest point that is not its cluster's only one."""

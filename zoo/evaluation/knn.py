@@ -19,9 +19,16 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu import search_on_gpu, width_of
-from zoo.evaluation.knn_int8 import MOST, GradedProducts, Int8Products, has_grades, has_int8, pays
-from zoo.evaluation.matmul import UNIT_ROUNDOFF, Float32Products, Pairs, Workers, lengths_at_most, pairs_in_double
+from zoo.evaluation.gpu import search_on_gpu, shortlist_width
+from zoo.evaluation.knn_int8 import (
+    AVX2_MAX_NUMBERS,
+    Int8Products,
+    PrefilteredProducts,
+    can_multiply_int8,
+    can_prefilter,
+    prefilter_pays,
+)
+from zoo.evaluation.matmul import UNIT_ROUNDOFF, Float32Products, Pairs, Workers, norm_bounds, pair_products_double
 
 EMPTY = np.iinfo(np.int64).max
 
@@ -35,7 +42,7 @@ class Shortlists:
     """
 
     def __init__(self, n: int, k: int, slack: np.ndarray) -> None:
-        self.k, self.slack, self.width = k, slack, width_of(k)
+        self.k, self.slack, self.width = k, slack, shortlist_width(k)
         self.keys = np.full((n, self.width), EMPTY)
         self.counts = np.zeros(n, np.int64)
         self.floors = np.full(n, -np.inf, np.float32)
@@ -44,7 +51,7 @@ class Shortlists:
     def add(self, block: slice, rows: np.ndarray, columns: np.ndarray, products: np.ndarray) -> None:
         """Offer candidates to the queries of a block: rows int64 [p], ascending and counted from the block's start."""
         chosen = np.flatnonzero(products >= self.floors[block][rows])
-        rows, keys = rows[chosen], as_keys(products[chosen], columns[chosen])
+        rows, keys = rows[chosen], pack_keys(products[chosen], columns[chosen])
         while len(rows):
             starts = np.searchsorted(rows, np.arange(len(self.counts[block])))
             places = np.arange(len(rows)) - (starts - self.counts[block])[rows]
@@ -57,7 +64,7 @@ class Shortlists:
             self.counts[block] += np.bincount(rows[fits], minlength=len(starts))
             self.raise_floors(block)
             self._give_up(block, np.unique(rows[~fits]))
-            left = ~fits & (keys <= _highest_keys(self.floors[block])[rows])
+            left = ~fits & (keys <= _floor_keys(self.floors[block])[rows])
             rows, keys = rows[left], keys[left]
         if self.counts[block].sum() > len(self.counts[block]) * (self.k + self.k // 4 + 4):
             self.raise_floors(block)
@@ -67,9 +74,9 @@ class Shortlists:
         keys = self.keys[block]
         keys.sort(axis=1)
         full = self.counts[block] >= self.k
-        floors = (products_of(keys[full, self.k - 1]) - self.slack[block][full]).astype(np.float32)
+        floors = (key_products(keys[full, self.k - 1]) - self.slack[block][full]).astype(np.float32)
         self.floors[block][full] = np.maximum(self.floors[block][full], floors)
-        keys[keys > _highest_keys(self.floors[block])[:, None]] = EMPTY
+        keys[keys > _floor_keys(self.floors[block])[:, None]] = EMPTY
         self.counts[block] = np.count_nonzero(keys != EMPTY, axis=1)
 
     def _give_up(self, block: slice, rows: np.ndarray) -> None:
@@ -81,7 +88,7 @@ class Shortlists:
         self.counts[block][rows] = 0
 
 
-def as_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def pack_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Integers that ascend as products descend, equal products as columns ascend: int64. Columns below 2^32."""
     bits = (products + np.float32(0)).view(np.int32)  # the sum turns -0 into 0
     descending = ~(bits ^ ((bits >> 31) & np.int32(2**31 - 1)))
@@ -89,23 +96,23 @@ def as_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _highest_keys(floors: np.ndarray) -> np.ndarray:
+def _floor_keys(floors: np.ndarray) -> np.ndarray:
     """The largest keys whose products reach the floors, int64."""
-    return as_keys(floors, np.full(len(floors), 2**32 - 1))
+    return pack_keys(floors, np.full(len(floors), 2**32 - 1))
 
 
-def products_of(keys: np.ndarray) -> np.ndarray:
+def key_products(keys: np.ndarray) -> np.ndarray:
     """The products of `as_keys`, float32; NaN for `EMPTY`."""
     bits = ~(keys >> 32).astype(np.int32)
     return (bits ^ ((bits >> 31) & np.int32(2**31 - 1))).view(np.float32)
 
 
-def columns_of(keys: np.ndarray) -> np.ndarray:
+def key_columns(keys: np.ndarray) -> np.ndarray:
     """The columns of `as_keys`, int64."""
     return keys & (2**32 - 1)
 
 
-def blocks_of(n: int, size: int) -> list[slice]:
+def split_blocks(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
@@ -122,7 +129,7 @@ def shortlist_by_rows(
     sizes: tuple[int, int],
 ) -> Iterator[Shortlist]:
     """The shortlists of each block of queries in turn. sizes: of the blocks, queries first."""
-    columns = blocks_of(len(products.gallery), sizes[1])
+    columns = split_blocks(len(products.gallery), sizes[1])
 
     def of(rows: slice) -> Shortlist:
         lists = Shortlists(rows.stop - rows.start, k, slack[rows])
@@ -133,15 +140,15 @@ def shortlist_by_rows(
                 lists.floors[:] = floors
             else:
                 pairs = products.reaching(rows, block, lists.floors, None)
-            r, c, found = _others(pairs, block.start - rows.start) if leave_out_self else pairs
+            r, c, found = _without_self(pairs, block.start - rows.start) if leave_out_self else pairs
             lists.add(whole, r, c + block.start, found)
         lists.raise_floors(whole)
         return rows, lists.keys, lists.overflowed
 
-    return workers.ahead(of, blocks_of(len(products.queries), sizes[0]))
+    return workers.ahead(of, split_blocks(len(products.queries), sizes[0]))
 
 
-def shortlist_at_once(
+def shortlist_single_block(
     workers: Workers, products: Float32Products, k: int, slack: np.ndarray, leave_out_self: bool, size: int
 ) -> Iterator[Shortlist]:
     """The same for a small gallery: a block of products spans it, so each query's k-th place is known at once."""
@@ -150,24 +157,24 @@ def shortlist_at_once(
         for doubt in (1.1, 2):
             gallery = slice(0, len(products.gallery))
             complete, pairs = products.highest(rows, gallery, k + leave_out_self, slack[rows], doubt)
-            keys = _table(rows.stop - rows.start, k, *pairs, own=-rows.start if leave_out_self else None)
-            floors = products_of(keys[:, k - 1]) - slack[rows]
+            keys = _key_table(rows.stop - rows.start, k, *pairs, own=-rows.start if leave_out_self else None)
+            floors = key_products(keys[:, k - 1]) - slack[rows]
             if (floors >= complete).all():  # so no pair is missing; with the larger doubt none can be
                 break
-        keys[keys > _highest_keys(floors.astype(np.float32))[:, None]] = EMPTY
+        keys[keys > _floor_keys(floors.astype(np.float32))[:, None]] = EMPTY
         return rows, keys, np.zeros(len(keys), np.bool_)
 
-    return workers.ahead(of, blocks_of(len(products.queries), size))
+    return workers.ahead(of, split_blocks(len(products.queries), size))
 
 
-def _table(
+def _key_table(
     queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray, own: int | None
 ) -> np.ndarray:
     """The sorted keys of each query's pairs, which come row by row: int64 [queries, k or more].
 
     own: as in `_others`; None where a row's pair with itself counts.
     """
-    paired = as_keys(products, columns)
+    paired = pack_keys(products, columns)
     if own is not None:
         paired[rows == columns + own] = EMPTY
     counts = np.bincount(rows, minlength=queries)
@@ -187,10 +194,10 @@ def shortlist_by_symmetry(
     further blocks meet high floors. The threads may see floors of a while ago, which only lets more pairs pass.
     """
     lists = Shortlists(len(products.gallery), k, slack)
-    blocks = blocks_of(len(products.gallery), size)
+    blocks = split_blocks(len(products.gallery), size)
     near = workers.ahead(lambda rows: products.highest(rows, rows, k + 1, slack[rows]), blocks)
     for rows, (floors, pairs) in zip(blocks, near, strict=True):
-        r, c, found = _others(pairs, 0)
+        r, c, found = _without_self(pairs, 0)
         lists.floors[rows] = floors
         lists.add(rows, r, c + rows.start, found)
 
@@ -211,7 +218,7 @@ def shortlist_by_symmetry(
         yield rows, lists.keys[rows], lists.overflowed[rows]
 
 
-def _others(pairs: Pairs, own: int) -> Pairs:
+def _without_self(pairs: Pairs, own: int) -> Pairs:
     """The pairs but those of a row with itself, which stand in the column `own` less than the row's."""
     rows, columns, products = pairs
     others = rows != columns + own
@@ -221,14 +228,14 @@ def _others(pairs: Pairs, own: int) -> Pairs:
 CHUNK_BYTES = 64 * 2**20
 """How much memory a part of the work may take: lists of candidates, or a matrix of products."""
 
-_ENTRIES = 2**20
-_SHARES = 16
+_CHECK_NUMBERS = 2**20
+_MIN_BLOCKS = 16
 """Into how many blocks rows are parted at least, so that all threads have some."""
 BLOCK = 1024
 """How many rows a block of products has at least, where there are as many."""
-WIDE = 3072
+INT8_BLOCK = 3072
 """How many it has of 8-bit products, which are so quick that what is done once a block would count."""
-WHOLE = 8192
+SINGLE_BLOCK = 8192
 """Up to how many rows a gallery is one block: each query's k-th place is known at once, and few others are kept."""
 _LARGEST_PRODUCT = 1e37
 
@@ -273,7 +280,7 @@ def neighbour_chunks(
     same = queries is gallery
     gallery = as_rows(gallery, "gallery")
     queries = gallery if same else as_rows(queries, "queries")
-    _check(queries, gallery, k, exclude_self, chunk)
+    _check_arguments(queries, gallery, k, exclude_self, chunk)
     return _search(queries, gallery, k, _slack(queries, gallery), exclude_self, chunk, exact)
 
 
@@ -289,16 +296,16 @@ def _search(
     def mended(
         rows: slice, similarities: np.ndarray, indices: np.ndarray, void: np.ndarray
     ) -> tuple[slice, np.ndarray, np.ndarray]:
-        for piece in _pieces(rows.start + np.flatnonzero(void), len(gallery)):
+        for piece in _split_rows(rows.start + np.flatnonzero(void), len(gallery)):
             own = piece if exclude_self else None
-            found = _nearest(queries[piece], gallery, k, slack[piece], own)
+            found = _search_dense(queries[piece], gallery, k, slack[piece], own)
             similarities[piece - rows.start], indices[piece - rows.start] = found
         return rows, similarities, indices
 
     def finish(shortlist: Shortlist) -> tuple[slice, np.ndarray, np.ndarray]:
         rows, lists, overflowed = shortlist
-        keys = _settle(queries[rows], gallery, lists, slack[rows], k, exact)
-        return mended(rows, products_of(keys), columns_of(keys), overflowed)
+        keys = _rank_shortlists(queries[rows], gallery, lists, slack[rows], k, exact)
+        return mended(rows, key_products(keys), key_columns(keys), overflowed)
 
     if len(gallery) >= BLOCK and (there := search_on_gpu(queries, gallery)):
         yield from (mended(*found) for found in there.nearest(k, slack, exclude_self, chunk))
@@ -312,39 +319,43 @@ def _plan(
     queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None
 ) -> tuple[Float32Products, Callable[[Workers], Iterator[Shortlist]]]:
     """How to multiply, and how to find the shortlists: at once, by symmetry or by rows."""
-    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * width_of(k))))
+    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * shortlist_width(k))))
     # The lists of all queries may take as much memory as the gallery, or as a chunk.
-    affordable = 8 * width_of(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
-    if len(gallery) <= WHOLE:
+    affordable = 8 * shortlist_width(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
+    if len(gallery) <= SINGLE_BLOCK:
         size = min(size, max(1, BLOCK // 2))
-        products = _products(queries, gallery, size, len(gallery))
-        return products, lambda workers: shortlist_at_once(workers, products, k, slack, exclude_self, size)
-    side = WIDE if has_int8(gallery.shape[1]) else BLOCK
+        products = _choose_products(queries, gallery, size, len(gallery))
+        return products, lambda workers: shortlist_single_block(workers, products, k, slack, exclude_self, size)
+    side = INT8_BLOCK if can_multiply_int8(gallery.shape[1]) else BLOCK
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
-        side = min(side, chunk or side, max(BLOCK, len(gallery) // _SHARES))
-        products = _products(queries, queries, side, side)
+        side = min(side, chunk or side, max(BLOCK, len(gallery) // _MIN_BLOCKS))
+        products = _choose_products(queries, queries, side, side)
         return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, side)
     sizes = size, max(BLOCK, side * side // size)
-    products = _products(queries, gallery, *sizes)
+    products = _choose_products(queries, gallery, *sizes)
     return products, lambda workers: shortlist_by_rows(workers, products, k, slack, exclude_self, sizes)
 
 
-def _products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
-    if min(len(queries), len(gallery)) >= BLOCK and has_int8(gallery.shape[1]):
+def _choose_products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
+    if min(len(queries), len(gallery)) >= BLOCK and can_multiply_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     several = column_block < len(gallery)  # of a single block nothing is known before it is multiplied
-    if several and pays(len(queries), row_block, gallery.size, MOST) and has_grades(gallery.shape[1]):
-        return GradedProducts(queries, gallery, row_block, column_block)
+    if (
+        several
+        and prefilter_pays(len(queries), row_block, gallery.size, AVX2_MAX_NUMBERS)
+        and can_prefilter(gallery.shape[1])
+    ):
+        return PrefilteredProducts(queries, gallery, row_block, column_block)
     return Float32Products(queries, gallery)
 
 
-def _pieces(rows: np.ndarray, columns: int) -> list[np.ndarray]:
+def _split_rows(rows: np.ndarray, columns: int) -> list[np.ndarray]:
     """The rows in parts whose products with all columns fit a chunk."""
     size = max(1, CHUNK_BYTES // (4 * columns))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def _settle(
+def _rank_shortlists(
     queries: np.ndarray, gallery: np.ndarray, keys: np.ndarray, slack: np.ndarray, k: int, exact: bool
 ) -> np.ndarray:
     """The k nearest of each sorted shortlist, int64 keys [q, k], by inner products in double precision.
@@ -354,14 +365,14 @@ def _settle(
     keys = keys[:, : np.count_nonzero(keys != EMPTY, axis=1).max(initial=k)].copy()
     doubtful = keys != EMPTY
     if not exact:
-        products = products_of(keys)
+        products = key_products(keys)
         close = products[:, :-1] - products[:, 1:] <= slack[:, None]  # not so beside `EMPTY`, which gives NaN
         doubtful[:, 1:] = close
         doubtful[:, 0] = False
         doubtful[:, :-1] |= close
     rows, places = np.nonzero(doubtful)
-    columns = columns_of(keys[rows, places])
-    keys[rows, places] = as_keys(pairs_in_double(queries, gallery, rows, columns), columns)
+    columns = key_columns(keys[rows, places])
+    keys[rows, places] = pack_keys(pair_products_double(queries, gallery, rows, columns), columns)
     changed = np.flatnonzero(doubtful.any(axis=1))
     keys[changed] = np.sort(keys[changed], axis=1)
     return keys[:, :k]
@@ -383,7 +394,7 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is named below
         rows = np.ascontiguousarray(rows, dtype=np.float32)
     finite = np.empty(len(rows), np.bool_)
-    step = max(1, _ENTRIES // rows.shape[1])
+    step = max(1, _CHECK_NUMBERS // rows.shape[1])
     for start in range(0, len(rows), step):
         finite[start : start + step] = np.isfinite(rows[start : start + step]).all(axis=1)
     if not finite.all():
@@ -391,27 +402,27 @@ def as_rows(values: Any, name: str) -> np.ndarray:
             f"row {int(finite.argmin())} of {name} holds NaN or infinite values "
             f"({int((~finite).sum())} of {len(rows)} rows do); embed again or drop those rows."
         )
-    return values if is_mapped(values) and np.shares_memory(values, rows) else rows
+    return values if is_memory_mapped(values) and np.shares_memory(values, rows) else rows
 
 
-def is_mapped(values: Any) -> bool:
+def is_memory_mapped(values: Any) -> bool:
     """Whether they lie in a mapped file; what NumPy computes of such is an `np.memmap` as well, but in memory."""
     return isinstance(values, np.memmap) and getattr(values, "_mmap", None) is not None
 
 
-def as_depth(k: Any, name: str) -> int:
+def check_k(k: Any, name: str) -> int:
     """`k`, how many neighbours, as an int. Raises `EvaluationError` unless it is a whole number of at least 1."""
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise EvaluationError(f"{name} must be a whole number of at least 1, not {k!r}.")
     return int(k)
 
 
-def _check(queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool, chunk: int | None) -> None:
+def _check_arguments(queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool, chunk: int | None) -> None:
     if queries.shape[1] != gallery.shape[1]:
         raise EvaluationError(f"queries have {queries.shape[1]} dimensions and the gallery {gallery.shape[1]}.")
     if exclude_self and queries is not gallery and not np.array_equal(queries, gallery):
         raise EvaluationError("with exclude_self the queries must be the gallery, row by row; they differ.")
-    as_depth(k, "k")
+    check_k(k, "k")
     if k > (available := len(gallery) - exclude_self):
         beside = " beside the query" if exclude_self else ""
         raise EvaluationError(f"k is {k}, but the gallery has only {available} row(s){beside}; use a smaller k.")
@@ -427,15 +438,15 @@ def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     terms cover the rounding of the results and of the threshold; the last summand covers underflow.
     """
     terms = (queries.shape[1] + 8) * UNIT_ROUNDOFF
-    norms = lengths_at_most(queries)
-    largest = (norms if queries is gallery else lengths_at_most(gallery)).max()
+    norms = norm_bounds(queries)
+    largest = (norms if queries is gallery else norm_bounds(gallery)).max()
     if len(norms) and norms.max() * largest > _LARGEST_PRODUCT:
         raise EvaluationError("the rows are too large for float32 products; scale them to unit length.")
     slack: np.ndarray = 2 * terms / (1 - terms) * norms * largest + 2 * queries.shape[1] * 2.0**-126
     return slack
 
 
-def _nearest(
+def _search_dense(
     queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, own: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     products = queries @ gallery.T
@@ -450,13 +461,13 @@ def _nearest(
         _multiply_in_double(queries, gallery, out=products)
         exact = products[rows, columns]
     else:
-        exact = pairs_in_double(queries, gallery, rows, columns)
+        exact = pair_products_double(queries, gallery, rows, columns)
     return _first_k(rows, columns, exact, len(queries), k)
 
 
 def _multiply_in_double(queries: np.ndarray, gallery: np.ndarray, out: np.ndarray) -> None:
     queries = queries.astype(np.float64)
-    step = max(1, _ENTRIES // gallery.shape[1])
+    step = max(1, _CHECK_NUMBERS // gallery.shape[1])
     for start in range(0, len(gallery), step):
         block = slice(start, start + step)
         out[:, block] = queries @ gallery[block].astype(np.float64).T

@@ -29,20 +29,20 @@ from zoo.evaluation.matmul import (
     Float32Products,
     Pairs,
     Workers,
-    entries,
-    kth_at_least,
-    lengths_at_most,
-    one_core_each,
-    pairs_in_float32,
+    kth_lower_bounds,
+    masked_entries,
+    norm_bounds,
+    pair_products_float32,
+    single_core_workers,
 )
 
 STEPS = 250
 """How many steps are to span the range that the caller wants to tell apart; the rest is for rounding."""
-BELOW = 0.25
+MARGIN = 0.25
 """A sum graded g lies less than (g - BELOW) steps above the level, but for the highest grade."""
 
 
-class Grades:
+class CoarseProducts:
     """Of the sums of products of rows int8 [n, d] with columns int8 [m, d], block by block.
 
     Columns are kept in the order in which they are multiplied, m x d bytes: to bring them there takes a few times as
@@ -93,7 +93,7 @@ class Grades:
 
 
 @functools.cache
-def have_grades(largest: int = 127) -> bool:
+def coarse_products_work(largest: int = 127) -> bool:
     """Whether torch, which must be loaded, has that layer and it computes what is said here of columns whose numbers
     go up to `largest`."""
     rng = np.random.default_rng(0)
@@ -102,13 +102,13 @@ def have_grades(largest: int = 127) -> bool:
     rows[:12], columns[:20] = np.where(rows[:12] < 0, -127, 127), np.where(columns[:20] < 0, -largest, largest)
     sums = rows.astype(np.int64) @ columns.T.astype(np.int64)
     levels = rng.integers(-(10**4), 10**4, 40)
-    step = float(Grades(rows, columns).least_step)
+    step = float(CoarseProducts(rows, columns).least_step)
     try:
-        grades = Grades(rows, columns).of(slice(0, 24), slice(0, 40), levels, step)
+        grades = CoarseProducts(rows, columns).of(slice(0, 24), slice(0, 40), levels, step)
     except (AttributeError, RuntimeError, TypeError):  # not in this torch, or by other arguments
         return False
     steps = (sums - levels) / step
-    below = (steps < np.where(grades == 0, 0, grades - BELOW)) | (grades == 255)
+    below = (steps < np.where(grades == 0, 0, grades - MARGIN)) | (grades == 255)
     above = (steps >= grades - 2.0) | (grades == 0)  # grades that tell nothing apart would be right, and of no use
     return bool((below & above).all())
 
@@ -117,16 +117,16 @@ Places = tuple[np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p]."""
 
 
-_BLOCKS = 4
+_MIN_BLOCKS = 4
 """Of how many blocks of queries on grades spare more than it takes to bring the gallery in their order."""
 
 
-class Graded:
+class Prefilter:
     """few: where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
 
-    def __init__(self, grades: Grades, few: int) -> None:
+    def __init__(self, grades: CoarseProducts, few: int) -> None:
         self._grades, self._few = grades, few
-        self._tries, self._masks = _Tries(), Buffer(np.bool_)
+        self._tries, self._masks = _Backoff(), Buffer(np.bool_)
 
     def reaching(
         self, rows: slice, columns: slice, lowest: np.ndarray, column_lowest: np.ndarray | None
@@ -145,25 +145,25 @@ class Graded:
             return None
         step = max((min(top, largest) - levels.min()) / STEPS, self._grades.least_step)
         grades = self._grades.of(rows, columns, levels, step)
-        r, c, found = entries(grades, np.not_equal(grades, 0, out=self._masks.of(*grades.shape)))
+        r, c, found = masked_entries(grades, np.not_equal(grades, 0, out=self._masks.of(*grades.shape)))
         few = len(found) <= grades.size // self._few
         self._tries.seen(few)
         if not few:
             return None
-        sums = levels[c] + step * (found - BELOW)  # the highest grade stands for whatever is above all floors, too
+        sums = levels[c] + step * (found - MARGIN)  # the highest grade stands for whatever is above all floors, too
         reached = sums >= lowest[r]
         if column_lowest is not None:
             reached |= sums >= column_lowest[c]
         return r[reached], c[reached]
 
 
-def pays(queries: int, row_block: int, numbers: int, most: int) -> bool:
+def prefilter_pays(queries: int, row_block: int, numbers: int, most: int) -> bool:
     """Whether so many queries, in blocks of so many, are worth keeping the gallery's numbers, at most so many, in the
     order of 8-bit products."""
-    return queries >= _BLOCKS * row_block and numbers <= most
+    return queries >= _MIN_BLOCKS * row_block and numbers <= most
 
 
-class _Tries:
+class _Backoff:
     """When to try again what is of use in some blocks and not in others: each time it was not, after one block more.
 
     Of n blocks in which it is of no use about the root of 2 n are tried. Threads may count a little wrongly, which does
@@ -182,7 +182,7 @@ class _Tries:
         self._left = 0 if success else self._failures
 
 
-class Rounded:
+class QuantizedRows:
     """Rows as 8-bit integers up to `largest`: whole int8 [n, d], their steps, and bounds on lengths and errors.
 
     steps: float64, what one is worth: a number a block of so many rows, or, `singly`, one a row.
@@ -191,7 +191,7 @@ class Rounded:
     def __init__(self, rows: np.ndarray, block: int, largest: int = 127, singly: bool = False) -> None:
         self.block, self._largest = block, largest
         self.whole = np.empty(rows.shape, np.int8)
-        self.norms = lengths_at_most(rows)
+        self.norms = norm_bounds(rows)
         self.errors = np.empty(len(rows))
         starts = list(range(0, len(rows), block))
         self.steps = np.concatenate([self._round(rows[start : start + block], start, singly) for start in starts])
@@ -207,16 +207,16 @@ class Rounded:
         # The error is measured, whatever rounding came before; what is added covers the rounding of measuring it.
         whole *= steps
         whole -= rows
-        self.errors[block] = lengths_at_most(whole) + 1e-6 * self.norms[block]
+        self.errors[block] = norm_bounds(whole) + 1e-6 * self.norms[block]
         return steps[:, 0].astype(np.float64)
 
-    def error(self, rows: slice, others: Rounded, block: int) -> np.ndarray:
+    def error(self, rows: slice, others: QuantizedRows, block: int) -> np.ndarray:
         """The bound on |q g - q' g'| of each of our rows with all rows of one block of the others."""
         errors = self.errors[rows]
         return (errors * others._longest[block] + (self.norms[rows] + errors) * others._coarsest[block]) * (1 + 1e-6)
 
 
-def worth_rounding(dim: int) -> bool:
+def quantization_pays(dim: int) -> bool:
     """Whether rows of so many dimensions are, where torch is loaded already, which multiplies them, and FAISS is there.
 
     Short rows are multiplied fast enough; the sums of rows beyond 2^17 dimensions could overflow 32 bits.
@@ -224,15 +224,15 @@ def worth_rounding(dim: int) -> bool:
     return 64 <= dim <= 2**17 and "torch" in sys.modules and importlib.util.find_spec("faiss") is not None
 
 
-LARGEST = 64
+AVX2_LARGEST = 64
 """These processors add two products of bytes in 16 bits, which hold 2 x 255 x 64 and not 2 x 255 x 127."""
-MOST = 2**28
+AVX2_MAX_NUMBERS = 2**28
 """How many numbers a gallery has at most that is kept twice in 8 bits, beside the queries."""
-_CLOSEST_GRADED = 12
+_AVX2_SPARSITY = 12
 """To multiply all in float32 takes so much longer that many pairs may be looked at one by one."""
 
 
-class GradedProducts(Float32Products):
+class PrefilteredProducts(Float32Products):
     """`Float32Products` that multiplies 8-bit integers first, which AVX2 does about twice as fast.
 
     The bound on the rounding is that of `Int8Products`, but a gallery row's numbers go to 64 only, in steps of its own.
@@ -241,14 +241,17 @@ class GradedProducts(Float32Products):
 
     def __init__(self, queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> None:
         super().__init__(queries, gallery)
-        self._rows, self._columns = Rounded(queries, row_block), Rounded(gallery, column_block, LARGEST, singly=True)
+        self._rows, self._columns = (
+            QuantizedRows(queries, row_block),
+            QuantizedRows(gallery, column_block, AVX2_LARGEST, singly=True),
+        )
         coarsest = self._columns.steps.max()
         scales = (self._columns.steps / coarsest).astype(np.float32)
         self._units = self._rows.steps * coarsest
-        self._graded = Graded(Grades(self._rows.whole, self._columns.whole, scales), _CLOSEST_GRADED)
+        self._graded = Prefilter(CoarseProducts(self._rows.whole, self._columns.whole, scales), _AVX2_SPARSITY)
 
     def workers(self) -> Workers:
-        return one_core_each()
+        return single_core_workers()
 
     def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
         a, b = rows.start // self._rows.block, columns.start // self._columns.block
@@ -259,21 +262,21 @@ class GradedProducts(Float32Products):
         places = self._graded.reaching(rows, columns, lowest, column_lowest)
         if places is None:
             return super().reaching(rows, columns, floors, column_floors)
-        return *places, pairs_in_float32(self.queries[rows], self.gallery[columns], *places)
+        return *places, pair_products_float32(self.queries[rows], self.gallery[columns], *places)
 
 
-def has_grades(dim: int) -> bool:
+def can_prefilter(dim: int) -> bool:
     """Whether they are to be had and worth it: the rows are `worth_rounding`, and the processor has AVX2."""
-    return worth_rounding(dim) and _processor_has_avx2() and have_grades(LARGEST)
+    return quantization_pays(dim) and _processor_has_avx2() and coarse_products_work(AVX2_LARGEST)
 
 
 def _processor_has_avx2() -> bool:
     return "avx2" in (paths.flags() or ())
 
 
-_LARGEST = 2**29
+_INT8_MAX_NUMBERS = 2**29
 """How many bytes more, a quarter of the gallery's, grades may take."""
-_CLOSEST_INT8 = 32
+_INT8_SPARSITY = 32
 """Where more than one entry of so many lies above its level, looking at each costs more than grades spare."""
 
 
@@ -290,22 +293,24 @@ class Int8Products(Float32Products):
 
     def __init__(self, queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> None:
         super().__init__(queries, gallery)
-        self._columns = Rounded(gallery, column_block)
+        self._columns = QuantizedRows(gallery, column_block)
         same = queries is gallery and (row_block == column_block or column_block >= len(gallery))
-        self._rows = self._columns if same else Rounded(queries, row_block)
+        self._rows = self._columns if same else QuantizedRows(queries, row_block)
         self._whole_products = Buffer(np.int32)
-        graded = pays(len(queries), row_block, gallery.size, _LARGEST) and have_grades()
-        self._graded = Graded(Grades(self._rows.whole, self._columns.whole), _CLOSEST_INT8) if graded else None
+        graded = prefilter_pays(len(queries), row_block, gallery.size, _INT8_MAX_NUMBERS) and coarse_products_work()
+        self._graded = (
+            Prefilter(CoarseProducts(self._rows.whole, self._columns.whole), _INT8_SPARSITY) if graded else None
+        )
 
     def workers(self) -> Workers:
-        return one_core_each()
+        return single_core_workers()
 
     def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
         a, b = self._blocks(rows, columns)
         unit = self._rows.steps[a] * self._columns.steps[b]
-        lowest = _whole_floors(floors, self._rows.error(rows, self._columns, b), unit)
+        lowest = _integer_floors(floors, self._rows.error(rows, self._columns, b), unit)
         if column_floors is not None:
-            column_floors = _whole_floors(column_floors, self._columns.error(columns, self._rows, a), unit)
+            column_floors = _integer_floors(column_floors, self._columns.error(columns, self._rows, a), unit)
         pairs = self._graded.reaching(rows, columns, lowest, column_floors) if self._graded else None
         if pairs is None:
             pairs = self.where(self._whole(rows, columns), lowest, column_floors)[:2]
@@ -318,22 +323,22 @@ class Int8Products(Float32Products):
         unit, error = self._rows.steps[a] * self._columns.steps[b], self._rows.error(rows, self._columns, b)
         whole = self._whole(rows, columns)
         # Products of the k that reach the whole number lie at most one error below it, mostly far less.
-        floors = unit * kth_at_least(whole, k) - (doubt - 1) * error - slack
-        r, c, _ = self.where(whole, _whole_floors(floors - slack, error, unit))
+        floors = unit * kth_lower_bounds(whole, k) - (doubt - 1) * error - slack
+        r, c, _ = self.where(whole, _integer_floors(floors - slack, error, unit))
         return floors, self._in_float32(rows, columns, r, c)
 
     def _blocks(self, rows: slice, columns: slice) -> tuple[int, int]:
         return rows.start // self._rows.block, columns.start // self._columns.block
 
     def _in_float32(self, rows: slice, columns: slice, r: np.ndarray, c: np.ndarray) -> Pairs:
-        return r, c, pairs_in_float32(self.queries[rows], self.gallery[columns], r, c)
+        return r, c, pair_products_float32(self.queries[rows], self.gallery[columns], r, c)
 
     def _whole(self, rows: slice, columns: slice) -> np.ndarray:
         queries, gallery = self._rows.whole[rows], self._columns.whole[columns]
         return _int8_product(queries, gallery, self._whole_products.of(len(queries), len(gallery)))
 
 
-def _whole_floors(floors: np.ndarray, errors: np.ndarray, unit: float) -> np.ndarray:
+def _integer_floors(floors: np.ndarray, errors: np.ndarray, unit: float) -> np.ndarray:
     """The least sums of integers that could stand for products at the floors, int32."""
     with np.errstate(over="ignore"):
         lowest = np.floor((floors - errors) / unit) - 1
@@ -347,9 +352,9 @@ def _int8_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def has_int8(dim: int) -> bool:
+def can_multiply_int8(dim: int) -> bool:
     """Whether 8-bit products are worth it and to be had: the rows are `worth_rounding`, the instructions are there."""
-    if not worth_rounding(dim):
+    if not quantization_pays(dim):
         return False
     return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8() and _sums_are_exact()
 

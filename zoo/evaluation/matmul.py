@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 
 UNIT_ROUNDOFF = 2.0**-24
 
-_MANY = 8
+_MANY_PAIRS = 8
 """Beyond how many pairs a query they are worth a step of their own."""
-_GATHERED = 2**16
+_GATHER_NUMBERS = 2**16
 """How many numbers of pairs are gathered at a time."""
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -31,7 +31,7 @@ def row_norms(rows: np.ndarray) -> np.ndarray:
     return norms
 
 
-def lengths_at_most(rows: np.ndarray) -> np.ndarray:
+def norm_bounds(rows: np.ndarray) -> np.ndarray:
     """Proven upper bounds on the rows' Euclidean lengths, little above them: float64 [n].
 
     Far quicker than `row_norms`: squares are summed in single precision, wrong by at most gamma_d of their sum (see
@@ -78,7 +78,7 @@ class Float32Products:
         the floors are -inf.
         """
         products = self.all_of(rows, columns)
-        floors = kth_at_least(products, k) - slack
+        floors = kth_lower_bounds(products, k) - slack
         return floors, self.where(products, floors.astype(np.float32))
 
     def where(self, products: np.ndarray, floors: np.ndarray, column_floors: np.ndarray | None = None) -> Pairs:
@@ -87,17 +87,17 @@ class Float32Products:
         np.greater_equal(products, floors[:, None], out=mask)
         if column_floors is not None:
             mask |= np.greater_equal(products, column_floors, out=other)
-        return entries(products, mask)
+        return masked_entries(products, mask)
 
 
-def entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
+def masked_entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
     """The marked entries of a matrix, row by row: their rows and columns, and what stands there."""
-    found = marked(mask)
+    found = flat_nonzero(mask)
     rows = found // products.shape[1]
     return rows, found - rows * products.shape[1], products.ravel()[found]
 
 
-def marked(mask: np.ndarray) -> np.ndarray:
+def flat_nonzero(mask: np.ndarray) -> np.ndarray:
     """`np.flatnonzero` of a contiguous matrix of bools, which takes about half as long where few are set: words of
     eight in which none is are passed over.
     """
@@ -126,7 +126,7 @@ class Buffer(threading.local):
         return self._memory[: rows * columns].reshape(rows, columns)
 
 
-def kth_at_least(products: np.ndarray, k: int) -> np.ndarray:
+def kth_lower_bounds(products: np.ndarray, k: int) -> np.ndarray:
     """For each row of products [r, c] a number that at least k of them reach, and few more: float64 [r].
 
     The columns are dealt out to groups; the k-th largest of the groups' maxima is reached in k groups, so by k
@@ -142,7 +142,9 @@ def kth_at_least(products: np.ndarray, k: int) -> np.ndarray:
     return kth
 
 
-def pairs_in_float32(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def pair_products_float32(
+    queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
     """Inner products of queries[rows] with gallery[columns], float32 [p]."""
     import faiss
 
@@ -154,11 +156,11 @@ def pairs_in_float32(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray,
     return out
 
 
-def pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def pair_products_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Inner products of queries[rows] with gallery[columns], rows ascending, summed in double precision, as float32."""
     asked, starts = np.unique(rows, return_index=True)
-    if len(rows) <= _MANY * len(asked):
-        return _pairs_in_double(queries, gallery, rows, columns)
+    if len(rows) <= _MANY_PAIRS * len(asked):
+        return _few_pair_products_double(queries, gallery, rows, columns)
     # Query by query, so that what is gathered stays in the cache.
     out = np.empty(len(rows), np.float32)
     gathered, doubled = Buffer(np.float32), Buffer(np.float64)
@@ -171,9 +173,11 @@ def pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, 
     return out
 
 
-def _pairs_in_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _few_pair_products_double(
+    queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
     out = np.empty(len(rows), np.float32)
-    step = max(1, _GATHERED // queries.shape[1])
+    step = max(1, _GATHER_NUMBERS // queries.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         a, b = queries[rows[part]].astype(np.float64), gallery[columns[part]].astype(np.float64)
@@ -226,7 +230,7 @@ class Workers:
             self._pool.shutdown(cancel_futures=True)
 
 
-def one_core_each() -> Workers:
+def single_core_workers() -> Workers:
     """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
     import faiss
     import torch

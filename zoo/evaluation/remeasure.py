@@ -20,16 +20,16 @@ import numpy as np
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.bootstrap import bootstrap_intervals
-from zoo.evaluation.evaluate import embedded, evaluate, searched
+from zoo.evaluation.evaluate import embed_dataset, evaluate, search_arguments
 from zoo.evaluation.retrieval import PerQuery, per_query
-from zoo.evaluation.split import Found, split_for
+from zoo.evaluation.split import EvaluationSplit, find_split
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
 from zoo.models.onnx_runtime import FILES
 from zoo.models.results import COST_METRICS, COST_TARGET, Check, Evaluation, read_parity, read_results, verdict
 
 
-def retrieval(
+def measure_retrieval(
     dataset: Dataset,
     model: Embedder,
     progress: bool = False,
@@ -40,8 +40,8 @@ def retrieval(
     Of a folder, images that cannot be read are left out, and put into `unreadable` where that is given, by their
     source. They are the same for every precision.
     """
-    rows, read = embedded(model, dataset, 32, progress, {} if unreadable is None else unreadable)
-    return per_query(**searched(rows, read.labels, read), k=(1,))
+    rows, read = embed_dataset(model, dataset, 32, progress, {} if unreadable is None else unreadable)
+    return per_query(**search_arguments(rows, read.labels, read), k=(1,))
 
 
 def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precision: str) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
             "fp32": before[name],
             precision: after[name],
             "difference": float(changes[name].mean()),
-            **_judged(over_classes[name]),
-            "over_queries": _judged(over_queries[name]),
+            **_interval_verdict(over_classes[name]),
+            "over_queries": _interval_verdict(over_queries[name]),
         }
         for name in COST_METRICS
     }
@@ -75,7 +75,7 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
     return {**known, "classes": len(np.unique(fp32.classes)), "target": COST_TARGET, **rows}
 
 
-def _judged(interval: tuple[float, float]) -> dict[str, Any]:
+def _interval_verdict(interval: tuple[float, float]) -> dict[str, Any]:
     return {"interval": list(interval), "within_target": verdict(interval) == "met"}
 
 
@@ -103,8 +103,8 @@ def remeasure(
     """
 
     @cache
-    def found(name: str, split: str) -> Found:
-        return split_for(folder, read_card(folder), name, split, data)
+    def found(name: str, split: str) -> EvaluationSplit:
+        return find_split(folder, read_card(folder), name, split, data)
 
     try:
         results = read_results(folder)
@@ -120,10 +120,12 @@ def remeasure(
         try:
             known = found(about[0], about[1])
             if known.dataset.split == WHOLE != about[1]:
-                yield Check(name, None, unparted(about[1], known))
+                yield Check(name, None, _unsplit_reason(about[1], known))
                 continue
             model = load(folder, about[2], about[3], device if about[2] == "torch" else None)
-            again = evaluate(model, known.dataset, k=_ks(result), progress=progress, unreadable={})  # counted there
+            again = evaluate(
+                model, known.dataset, k=_recall_depths(result), progress=progress, unreadable={}
+            )  # counted there
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
@@ -132,12 +134,12 @@ def remeasure(
             yield _compare_scores(name, result, again, known.same is not False)
 
 
-def _ks(result: Mapping[str, Any]) -> tuple[int, ...]:
+def _recall_depths(result: Mapping[str, Any]) -> tuple[int, ...]:
     found = (re.fullmatch(r"recall_at_(\d+)", metric) for metric in result["metrics"])
     return tuple(sorted(int(match[1]) for match in found if match)) or (1,)
 
 
-def unparted(split: str, whole: Found, measured: str = "the card's scores") -> str:
+def _unsplit_reason(split: str, whole: EvaluationSplit, measured: str = "the card's scores") -> str:
     """Why what was measured on a split of a folder is not measured again on all of it."""
     why = whole.notes[0] if whole.notes else "the folder is not parted into train and test"
     return f"{why}; {measured} are of its {split} split"
@@ -180,14 +182,14 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     check open, and so does a folder of other images. An onnx/parity.json that cannot be read is a failed check.
     """
 
-    found = cache(partial(_found, folder, data))
+    found = cache(partial(_find_split, folder, data))
 
     @cache
     def fp32(name: str, split: str) -> tuple[PerQuery, int]:
         """And how many images were left out."""
         there, unreadable = (folder / FILES["fp32"]).is_file(), dict[str, ImageError]()
         model = load(folder, "onnx" if there else "torch")
-        return retrieval(found(name, split).dataset, model, progress, unreadable), len(unreadable)
+        return measure_retrieval(found(name, split).dataset, model, progress, unreadable), len(unreadable)
 
     try:
         parity = read_parity(folder)
@@ -205,8 +207,8 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
         try:
             about = str(said["dataset"]), str(said["split"])
             known, before = found(*about), fp32(*about)
-            after = retrieval(known.dataset, load(folder, "onnx", precision), progress)
-            yield _compare_cost(name, said, _again(known, *before, after, precision), precision)
+            after = measure_retrieval(known.dataset, load(folder, "onnx", precision), progress)
+            yield _compare_cost(name, said, _measured_cost(known, *before, after, precision), precision)
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
@@ -215,15 +217,17 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
             yield Check(name, False, f"onnx/parity.json is not what zoo export writes ({error})")
 
 
-def _found(folder: Path, data: str | Path | None, name: str, split: str) -> Found:
+def _find_split(folder: Path, data: str | Path | None, name: str, split: str) -> EvaluationSplit:
     """Raises `DatasetError` where all of a folder would be taken for a split of it."""
-    known = split_for(folder, read_card(folder), name, split, data)
+    known = find_split(folder, read_card(folder), name, split, data)
     if known.dataset.split == WHOLE != split:
-        raise DatasetError(unparted(split, known, "the costs"))
+        raise DatasetError(_unsplit_reason(split, known, "the costs"))
     return known
 
 
-def _again(known: Found, fp32: PerQuery, unreadable: int, variant: PerQuery, precision: str) -> dict[str, Any]:
+def _measured_cost(
+    known: EvaluationSplit, fp32: PerQuery, unreadable: int, variant: PerQuery, precision: str
+) -> dict[str, Any]:
     """What was measured now; same: False where the images are known to be others, which may well cost other."""
     cost = precision_cost(known.dataset, fp32, variant, precision)
     return {**cost, "unreadable": unreadable, "same": known.same is not False}
@@ -235,14 +239,14 @@ def _compare_cost(name: str, said: Mapping[str, Any], again: Mapping[str, Any], 
         counts = f"{again['queries']} queries{unread}, the costs are of {said['queries']}"
         # A folder of images is a data set of whatever name.
         return Check(name, None if again["dataset"] == FOLDER else False, f"{counts}: other images")
-    off = [why for metric in COST_METRICS for why in _off(metric, said[metric], again[metric], precision)]
+    off = [why for metric in COST_METRICS for why in _deviations(metric, said[metric], again[metric], precision)]
     if off and not again["same"]:
         return Check(name, None, f"{'; '.join(off)}: other images than those that were held out")
     change = ", ".join(f"{metric} {again[metric]['difference']:+.4f}" for metric in COST_METRICS)
     return Check(name, not off, "; ".join(off) or f"{change} on {again['dataset']}, within {TOLERANCE:g}")
 
 
-def _off(metric: str, said: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> Iterator[str]:
+def _deviations(metric: str, said: Mapping[str, Any], again: Mapping[str, Any], precision: str) -> Iterator[str]:
     pairs = {
         "by fp32": (again["fp32"], said["fp32"]),
         f"by {precision}": (again[precision], said[precision]),

@@ -16,8 +16,8 @@ import numpy as np
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu
 from zoo.evaluation.gpu import ranks_on_gpu
-from zoo.evaluation.inputs import Search, members_of, search_of
-from zoo.evaluation.knn import as_depth, neighbour_chunks
+from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
+from zoo.evaluation.knn import check_k, neighbour_chunks
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -74,8 +74,8 @@ def per_query(
     query_labels: Any = None,
 ) -> PerQuery:
     """`retrieval_metrics` before the means are taken; the same arguments and errors."""
-    search = search_of(embeddings, labels, queries, query_labels)
-    depths = depths_of(k)
+    search = retrieval_inputs(embeddings, labels, queries, query_labels)
+    depths = check_depths(k)
     _check_available(depths, len(search.gallery) - search.leave_one_out)
     depth = max(1, *depths, int(search.relatives.max()))
     pieces = [
@@ -83,10 +83,10 @@ def per_query(
         for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out, exact=False)
     ]
     values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return per_query_of(values, search)
+    return build_per_query(values, search)
 
 
-def per_query_of(values: dict[str, np.ndarray], search: Search) -> PerQuery:
+def build_per_query(values: dict[str, np.ndarray], search: RetrievalInputs) -> PerQuery:
     """The values [m] of the m queries that have relatives, in their order."""
     measured = np.flatnonzero(search.relatives)
     return PerQuery(values, measured, search.query_codes[measured], len(search.relatives) - len(measured))
@@ -110,7 +110,7 @@ def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> d
     }
 
 
-def depths_of(k: Any) -> tuple[int, ...]:
+def check_depths(k: Any) -> tuple[int, ...]:
     """Every K of recall_at_K. Raises `EvaluationError` for what lists no whole numbers of at least 1."""
     try:
         given = None if isinstance(k, str | bytes) else tuple(k)
@@ -118,7 +118,7 @@ def depths_of(k: Any) -> tuple[int, ...]:
         given = None
     if given is None:
         raise EvaluationError(f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.")
-    return tuple(as_depth(depth, "every K of recall_at_K") for depth in given)
+    return tuple(check_k(depth, "every K of recall_at_K") for depth in given)
 
 
 def _check_available(depths: Sequence[int], available: int) -> None:
@@ -132,8 +132,8 @@ def _check_available(depths: Sequence[int], available: int) -> None:
 CHUNK_BYTES = 128 * 2**20
 """How large a chunk's similarities may be."""
 
-_BLOCK = 2**20
-_FEW = 32
+_BLOCK_NUMBERS = 2**20
+_COUNT_LIMIT = 32
 """Up to how many relatives it is quicker to count what lies above each than to sort the row."""
 
 
@@ -165,23 +165,23 @@ def ranking_per_query(
     embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
 ) -> PerQuery:
     """`ranking_metrics` before the means are taken; the same arguments and errors."""
-    k = as_depth(k, "k, the K of map_at_K,")
-    search = search_of(embeddings, labels, queries, query_labels)
+    k = check_k(k, "k, the K of map_at_K,")
+    search = retrieval_inputs(embeddings, labels, queries, query_labels)
     scores = [_scores(ranks, k, search.leave_one_out) for ranks in relative_ranks(search)]
-    return per_query_of({name: np.array([score[name] for score in scores]) for name in scores[0]}, search)
+    return build_per_query({name: np.array([score[name] for score in scores]) for name in scores[0]}, search)
 
 
-def relative_ranks(search: Search) -> Iterator[np.ndarray]:
+def relative_ranks(search: RetrievalInputs) -> Iterator[np.ndarray]:
     """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
-    relatives = _relatives_of(search)
-    there = ranks_on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.ON_GPU else None
-    found = there.of(relatives, search.leave_one_out) if there else _counted(search, relatives)
+    relatives = _relatives_by_query(search)
+    there = ranks_on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.MIN_ROWS else None
+    found = there.of(relatives, search.leave_one_out) if there else _cpu_ranks(search, relatives)
     return (np.sort(ranks) for ranks in found if len(ranks))
 
 
-def _relatives_of(search: Search) -> Callable[[int], np.ndarray]:
+def _relatives_by_query(search: RetrievalInputs) -> Callable[[int], np.ndarray]:
     """What gives the gallery rows of a query's class, without the query itself, ascending."""
-    members = members_of(np.concatenate([search.codes, search.query_codes]))
+    members = rows_by_class(np.concatenate([search.codes, search.query_codes]))
     members = [rows[rows < len(search.codes)] for rows in members]
 
     def relatives(query: int) -> np.ndarray:
@@ -191,7 +191,7 @@ def _relatives_of(search: Search) -> Callable[[int], np.ndarray]:
     return relatives
 
 
-def _counted(search: Search, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
+def _cpu_ranks(search: RetrievalInputs, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
     step = max(1, CHUNK_BYTES // (4 * len(search.gallery)))
     for start in range(0, len(search.queries), step):
         similar = _similarities(search.queries[start : start + step], search.gallery)
@@ -205,7 +205,7 @@ def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """Inner products summed in double precision and rounded to float32, as `nearest_neighbours` orders by: [c, n]."""
     similar = np.empty((len(queries), len(gallery)), np.float32)
     queries = queries.astype(np.float64)
-    step = max(1, _BLOCK // gallery.shape[1])
+    step = max(1, _BLOCK_NUMBERS // gallery.shape[1])
     for start in range(0, len(gallery), step):
         block = slice(start, start + step)
         similar[:, block] = queries @ gallery[block].astype(np.float64).T
@@ -225,7 +225,7 @@ def _ranks(row: np.ndarray, relatives: np.ndarray) -> np.ndarray:
 
 def _counts(row: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many numbers of the row lie above each value, and how many above it or at it: int64."""
-    if len(values) <= _FEW:
+    if len(values) <= _COUNT_LIMIT:
         counts = [(np.count_nonzero(row > value), np.count_nonzero(row >= value)) for value in values]
         above, up_to = np.array(counts, np.int64).reshape(-1, 2).T
         return above, up_to

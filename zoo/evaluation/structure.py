@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.gpu import ON_GPU, pairs_within, singular_values
-from zoo.evaluation.inputs import class_codes, members_of, unit_rows
+from zoo.evaluation.gpu import MIN_ROWS, kernel_sum_on_gpu, singular_values_on_gpu
+from zoo.evaluation.inputs import class_codes, rows_by_class, unit_rows
 from zoo.evaluation.knn import as_rows
 
 CHUNK_BYTES = 64 * 2**20
@@ -83,7 +83,7 @@ def scatter(rows: np.ndarray) -> float:
 
 
 def _over_classes(rows: np.ndarray, labels: Any, measure: Callable[[np.ndarray], float]) -> float:
-    members = members_of(class_codes(labels, len(rows))[0])
+    members = rows_by_class(class_codes(labels, len(rows))[0])
     values = [measure(rows[own]) for own in members if len(own) > 1]
     if not values:
         raise EvaluationError("distances within a class need a class of at least two samples.")
@@ -95,7 +95,7 @@ def _class_means(rows: np.ndarray, labels: Any) -> np.ndarray:
     codes = class_codes(labels, len(rows))[0]
     if len(np.unique(codes)) < 2:
         raise EvaluationError("distances between classes need at least two classes.")
-    return np.stack([rows[own].mean(axis=0, dtype=np.float64) for own in members_of(codes)])
+    return np.stack([rows[own].mean(axis=0, dtype=np.float64) for own in rows_by_class(codes)])
 
 
 def _mean_distance(rows: np.ndarray) -> float:
@@ -124,7 +124,7 @@ def alignment(embeddings: Any, labels: Any) -> float:
     Raises `EvaluationError` for what `retrieval_metrics` refuses and for no class of two samples.
     """
     rows = unit_rows(embeddings)
-    members = [own for own in members_of(class_codes(labels, len(rows))[0]) if len(own) > 1]
+    members = [own for own in rows_by_class(class_codes(labels, len(rows))[0]) if len(own) > 1]
     if not members:
         raise EvaluationError("alignment needs a class of at least two samples.")
     totals = [len(own) * 2 * scatter(rows[own]) / (len(own) - 1) for own in members]
@@ -141,12 +141,12 @@ def uniformity(embeddings: Any, t: float = 2.0) -> float:
     if len(rows) < 2:
         raise EvaluationError("uniformity needs at least two rows.")
     # |x - y|^2 = 2 - 2 x.y for unit rows.
-    total = pairs_within(rows, 2 * t) if len(rows) >= ON_GPU else None
-    total = _pairs_within(rows, 2 * t) if total is None else total
+    total = kernel_sum_on_gpu(rows, 2 * t) if len(rows) >= MIN_ROWS else None
+    total = _kernel_sum(rows, 2 * t) if total is None else total
     return float(np.log(total / (len(rows) * (len(rows) - 1))))
 
 
-def _pairs_within(rows: np.ndarray, scale: float) -> float:
+def _kernel_sum(rows: np.ndarray, scale: float) -> float:
     """As on a GPU."""
     total, step = 0.0, max(1, CHUNK_BYTES // (4 * len(rows)))
     for start in range(0, len(rows), step):
@@ -208,7 +208,7 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
         raise EvaluationError("spectral decay needs at least one row that is not zero.")
     if not 0 <= drop < min(rows.shape):
         raise EvaluationError(f"drop is {drop}, but there are {min(rows.shape)} singular values; one has to be left.")
-    values = singular_values(rows) if len(rows) >= ON_GPU else None
+    values = singular_values_on_gpu(rows) if len(rows) >= MIN_ROWS else None
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False) if values is None else values
     rounding = values[0] * max(rows.shape) * np.finfo(np.float64).eps
     shares = np.maximum(values[drop:], rounding)
@@ -225,7 +225,7 @@ def spectral_decay_by_class(embeddings: Any, labels: Any, drop: int = 0) -> floa
     fit, and for no class of enough samples.
     """
     rows = as_rows(embeddings, "embeddings")
-    members = [own for own in members_of(class_codes(labels, len(rows))[0]) if len(own) > max(1, drop)]
+    members = [own for own in rows_by_class(class_codes(labels, len(rows))[0]) if len(own) > max(1, drop)]
     if not members:
         least = "two" if drop < 2 else str(drop + 1)
         raise EvaluationError(f"spectral decay by class needs a class of at least {least} samples.")

@@ -16,7 +16,7 @@ from zoo.errors import EvaluationError
 from zoo.evaluation.inputs import class_codes, unit_rows
 from zoo.evaluation.knn import as_rows
 
-_BLOCK = 2**20
+_BLOCK_NUMBERS = 2**20
 
 
 def sample_pairs(labels: Any, number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -41,8 +41,8 @@ def sample_pairs(labels: Any, number: int, seed: int = 0) -> tuple[np.ndarray, n
     order, starts = np.argsort(codes, kind="stable"), np.cumsum(sizes) - sizes
 
     drawn = rng.choice(np.flatnonzero(sizes > 1), number)
-    same = order[starts[drawn][:, None] + _two_of(sizes[drawn], rng)]
-    classes = _two_of(np.full(number, len(sizes)), rng)
+    same = order[starts[drawn][:, None] + _distinct_pairs(sizes[drawn], rng)]
+    classes = _distinct_pairs(np.full(number, len(sizes)), rng)
     different = order[starts[classes] + rng.integers(sizes[classes])]
     return same, different
 
@@ -60,7 +60,7 @@ def pair_similarities(embeddings: Any, pairs: Any) -> np.ndarray:
             f"pairs name rows {pairs.min()} to {pairs.max()}; the embeddings have 0 to {len(rows) - 1}."
         )
     similar = np.empty(len(pairs))
-    step = max(1, _BLOCK // rows.shape[1])
+    step = max(1, _BLOCK_NUMBERS // rows.shape[1])
     for start in range(0, len(pairs), step):
         block = slice(start, start + step)
         a, b = rows[pairs[block, 0]], rows[pairs[block, 1]]
@@ -68,7 +68,7 @@ def pair_similarities(embeddings: Any, pairs: Any) -> np.ndarray:
     return similar
 
 
-def _two_of(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _distinct_pairs(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Two different numbers below each of the sizes, int64 [m, 2], every pair as likely."""
     first, second = rng.integers(sizes), rng.integers(sizes - 1)
     return np.stack([first, second + (second >= first)], axis=1)

@@ -17,9 +17,8 @@ from zoo.data.dataset import Dataset, part_of
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
-from zoo.evaluation.calibration import Bin, expected_calibration_error, held_out
-from zoo.evaluation.calibration import reliability as reliability_bins
-from zoo.evaluation.evaluate import embedded, of_model
+from zoo.evaluation.calibration import Bin, expected_calibration_error, held_out_probabilities, reliability_bins
+from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.load import Embedder
 from zoo.render import Table
@@ -94,8 +93,8 @@ def sections(
     """Return the sections of that page; arguments and errors are those of `report`."""
     _check(mapping)
     listed = len(dataset)
-    rows, dataset = embedded(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
-    measured = dataclasses.replace(of_model(evaluate(rows, dataset), model), unreadable=listed - len(dataset))
+    rows, dataset = embed_dataset(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
+    measured = dataclasses.replace(attribute_to_model(evaluate(rows, dataset), model), unreadable=listed - len(dataset))
     return [
         _scores_section(measured),
         _model_section(model),
@@ -165,7 +164,7 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
     chosen = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
     classes = dataset.labels[queries[chosen]]
     same = dataset.labels[neighbours[chosen]] == classes[:, None]
-    probabilities = held_out(similarities[chosen], same, classes)
+    probabilities = held_out_probabilities(similarities[chosen], same, classes)
     return [] if probabilities is None else reliability_bins(probabilities, same)
 
 

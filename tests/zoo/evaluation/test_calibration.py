@@ -5,7 +5,14 @@ import pytest
 from scipy.optimize import minimize
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.calibration import Bin, Calibration, calibrate, expected_calibration_error, held_out, reliability
+from zoo.evaluation.calibration import (
+    Bin,
+    Calibration,
+    calibrate,
+    expected_calibration_error,
+    held_out_probabilities,
+    reliability_bins,
+)
 
 
 def drawn(n: int = 4000, k: int = 5, slope: float = 9.0, offset: float = -5.0, seed: int = 0):
@@ -58,7 +65,7 @@ def test_probability_and_its_inverse():
 
 
 def test_the_reliability_diagram_by_hand():
-    bins = reliability([0.05, 0.05, 0.95, 0.95, 0.95, 1.0], [False, True, True, True, True, False])
+    bins = reliability_bins([0.05, 0.05, 0.95, 0.95, 0.95, 1.0], [False, True, True, True, True, False])
     assert [one.count for one in bins] == [2, 4]
     assert bins[0] == Bin(0.05, 0.5, 2)
     assert bins[1].share == 0.75
@@ -87,15 +94,17 @@ def test_single_pairs_are_as_good_as_rows_of_them():
 
 def test_held_out_probabilities_are_of_the_curve_of_the_other_classes():
     similarities, same, classes = drawn(400)
-    chances = held_out(similarities, same, classes)
+    chances = held_out_probabilities(similarities, same, classes)
     assert chances is not None
     for half in (0, 1):
         ours, others = classes % 2 == half, classes % 2 != half
         curve = calibrate(similarities[others], same[others], classes[others])
         np.testing.assert_allclose(chances[ours], curve.probability(similarities[ours]))
-    error = np.mean([abs(one.probability - one.share) * one.count for one in reliability(chances, same)]) * 10 / 2000
+    error = (
+        np.mean([abs(one.probability - one.share) * one.count for one in reliability_bins(chances, same)]) * 10 / 2000
+    )
     assert calibrate(similarities, same, classes).error == pytest.approx(error)
-    assert held_out(similarities, same, np.arange(400) % 3) is None
+    assert held_out_probabilities(similarities, same, np.arange(400) % 3) is None
 
 
 def test_few_classes_leave_the_error_open():

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_s
 from sklearn.metrics.cluster import expected_mutual_information, pair_confusion_matrix
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.clustering import _cross, _expected_information, ami, nmi, pair_f1
+from zoo.evaluation.clustering import _contingency, _expected_information, ami, nmi, pair_f1
 
 partitions = st.integers(1, 40).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 6), min_size=n, max_size=n) for _ in range(2)])
@@ -43,7 +43,7 @@ def naive_f1(labels, clusters):
 def test_agrees_with_scikit_learn(case):
     labels, clusters = case
     assert nmi(labels, clusters) == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=1e-9)
-    table = _cross(labels, clusters)
+    table = _contingency(labels, clusters)
     dense = np.zeros((len(table.rows), len(table.columns)), np.int64)
     dense[table.row, table.column] = table.counts
     expected = expected_mutual_information(dense, len(labels))

@@ -28,13 +28,13 @@ from zoo.evaluation.embeddings import (
     EmbeddingRecord,
     Embeddings,
     check_table,
-    from_metadata,
     names_sha256,
     read_embeddings,
     read_record,
-    record_of,
+    record_from_metadata,
+    record_path,
+    record_to_metadata,
     rows_sha256,
-    to_metadata,
     write_embeddings,
     write_record,
 )
@@ -293,9 +293,9 @@ def test_a_record_cut_anywhere_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     write_record(path, RECORD)
     assert read_record(path) == RECORD
-    whole = record_of(path).read_bytes()
+    whole = record_path(path).read_bytes()
     for end in range(1, len(whole) - 1):  # the last byte ends the line; nothing at all is no record
-        record_of(path).write_bytes(whole[:end])
+        record_path(path).write_bytes(whole[:end])
         with pytest.raises(UsageError, match=r"rows\.json does not say"):
             read_record(path)
 
@@ -320,10 +320,10 @@ def test_whatever_a_record_says_is_a_record_or_refused(
     if absent:
         del where[key]
     path = tmp_path_factory.mktemp("record") / "rows.npy"
-    record_of(path).write_text(json.dumps(values))
+    record_path(path).write_text(json.dumps(values))
     both: list[Callable[[], EmbeddingRecord | None]] = [
         lambda: read_record(path),
-        lambda: from_metadata({"kind": KIND, "record": json.dumps(values)}, path),
+        lambda: record_from_metadata({"kind": KIND, "record": json.dumps(values)}, path),
     ]
     if key == "kind":
         both.pop()
@@ -343,12 +343,14 @@ def test_whatever_a_record_says_is_a_record_or_refused(
 @given(st.text())
 def test_metadata_of_any_text_is_a_record_or_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        from_metadata({"kind": KIND, "record": text}, Path("rows.safetensors"))
-    assert from_metadata({"kind": text, "record": json.dumps(RECORD.to_json())}, Path("rows.safetensors")) is None
+        record_from_metadata({"kind": KIND, "record": text}, Path("rows.safetensors"))
+    assert (
+        record_from_metadata({"kind": text, "record": json.dumps(RECORD.to_json())}, Path("rows.safetensors")) is None
+    )
 
 
 def test_metadata_hold_a_record() -> None:
-    assert from_metadata(to_metadata(RECORD), Path("rows.safetensors")) == RECORD
+    assert record_from_metadata(record_to_metadata(RECORD), Path("rows.safetensors")) == RECORD
 
 
 NAME = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=9).filter(

@@ -23,9 +23,9 @@ from zoo.evaluation import (
     structure_metrics,
     verification_metrics,
 )
-from zoo.evaluation.evaluate import GROUPS, groups_of
+from zoo.evaluation.evaluate import GROUPS, parse_groups
 from zoo.evaluation.inputs import unit_rows
-from zoo.evaluation.knn import is_mapped
+from zoo.evaluation.knn import is_memory_mapped
 
 MEASURES = {
     "retrieval": lambda rows, labels: retrieval_metrics(rows, labels, (1, 2)),
@@ -39,10 +39,10 @@ ROWS = np.random.default_rng(0).normal(size=(24, 8)) + 2 * np.eye(8)[LABELS]
 
 
 def test_groups_by_name():
-    assert groups_of("all") == groups_of(["all"]) == groups_of(GROUPS[::-1]) == GROUPS == tuple(MEASURES)
-    assert groups_of("structure") == groups_of(["structure", "structure"]) == ("structure",)
+    assert parse_groups("all") == parse_groups(["all"]) == parse_groups(GROUPS[::-1]) == GROUPS == tuple(MEASURES)
+    assert parse_groups("structure") == parse_groups(["structure", "structure"]) == ("structure",)
     with pytest.raises(UsageError, match=r"'clusterin'\. Did you mean 'clustering'"):
-        groups_of(["retrieval", "clusterin"])
+        parse_groups(["retrieval", "clusterin"])
 
 
 @pytest.mark.parametrize("group", GROUPS[1:])
@@ -120,7 +120,7 @@ def own_memory() -> int:
 
 @pytest.fixture
 def mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "IN_MEMORY", 2**20)
+    monkeypatch.setattr(inputs, "MEMORY_LIMIT", 2**20)
     shape = 50_000, 128
     np.lib.format.open_memmap(tmp_path / "rows.npy", "w+", np.float32, shape)[:] = np.arange(1, 129)
     return np.load(tmp_path / "rows.npy", mmap_mode="r")
@@ -132,12 +132,12 @@ def test_unit_rows_of_mapped_ones_are_mapped_too(mapped):
     assert own_memory() - before < unit.nbytes / 10
     np.testing.assert_allclose(unit[-1], mapped[0] / np.linalg.norm(mapped[0].astype(np.float64)), rtol=1e-7)
     for others in (mapped[:0], mapped[:9], mapped.astype(np.float32), np.asarray(mapped[:9])):
-        assert not is_mapped(unit_rows(others)), "few, or in memory as they are"
+        assert not is_memory_mapped(unit_rows(others)), "few, or in memory as they are"
 
 
 def test_mapped_embeddings_stay_so_however_they_are_measured(mapped, monkeypatch):
-    made = mock.Mock(wraps=inputs._on_disk)
-    monkeypatch.setattr(inputs, "_on_disk", made)
+    made = mock.Mock(wraps=inputs._temporary_map)
+    monkeypatch.setattr(inputs, "_temporary_map", made)
     with pytest.raises(EvaluationError, match="no query has a relative"):
         evaluate(mapped, labels=np.arange(len(mapped)))
     assert made.called

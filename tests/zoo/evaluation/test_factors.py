@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.factors import across_classes, order_within_classes, predictability
+from zoo.evaluation.factors import neighbours_across_classes, order_within_classes, predictability
 
 
 def test_neighbours_of_other_classes_by_hand() -> None:
@@ -18,11 +18,11 @@ def test_neighbours_of_other_classes_by_hand() -> None:
     labels = np.array([0, 0, 1, 1, 2])
     colour = np.array([7, 7, 7, 5, 5])
     # Nearest of another class: 0 -> 20 (7), 10 -> 20 (7), 20 -> 10 (7), 180 -> 190 (5), 190 -> 180 (5).
-    scores = across_classes(rows, labels, colour)
+    scores = neighbours_across_classes(rows, labels, colour)
     assert scores["precision"] == 1.0
     # Shares among samples of other classes: 1/3, 1/3, 2/3, 1/3, 1/4.
     assert scores["chance"] == pytest.approx((1 / 3 + 1 / 3 + 2 / 3 + 1 / 3 + 1 / 4) / 5)
-    assert across_classes(rows, labels, np.array([1, 2, 3, 4, 5]))["precision"] == 0.0
+    assert neighbours_across_classes(rows, labels, np.array([1, 2, 3, 4, 5]))["precision"] == 0.0
 
 
 def test_neighbours_against_a_loop() -> None:
@@ -34,7 +34,7 @@ def test_neighbours_against_a_loop() -> None:
     for i in range(60):
         best = max((j for j in range(60) if labels[j] != labels[i]), key=lambda j: rows[i] @ rows[j])
         hits.append(values[best] == values[i])
-    assert across_classes(rows, labels, values)["precision"] == pytest.approx(np.mean(hits))
+    assert neighbours_across_classes(rows, labels, values)["precision"] == pytest.approx(np.mean(hits))
 
 
 def test_order_within_classes_is_spearman_s() -> None:
@@ -71,6 +71,6 @@ def test_predictability_is_ridge_regression_on_other_classes() -> None:
 def test_too_few_classes_or_samples_are_refused() -> None:
     rows = np.eye(3)
     with pytest.raises(EvaluationError, match="two classes"):
-        across_classes(rows, np.zeros(3, int), np.arange(3))
+        neighbours_across_classes(rows, np.zeros(3, int), np.arange(3))
     with pytest.raises(EvaluationError, match="three samples"):
         order_within_classes(rows, np.array([0, 0, 1]), np.arange(3))

@@ -60,7 +60,7 @@ def test_separate_blobs_are_found():
 def test_many_clusters_start_in_rounds_as_well_as_one_by_one(monkeypatch):
     points, _ = blobs(6, 150, 6, noise=0.5)
     in_rounds = k_means(points, 150, restarts=3).inertia
-    monkeypatch.setattr("zoo.evaluation.kmeans.GREEDY", 150)
+    monkeypatch.setattr("zoo.evaluation.kmeans.GREEDY_LIMIT", 150)
     assert in_rounds <= k_means(points, 150, restarts=3).inertia * 1.1
     assert k_means(np.repeat(points[:40], 3, axis=0), 100).labels.max() == 99  # more clusters than distinct points
 
@@ -93,7 +93,7 @@ def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
     points, _ = blobs(8, 90, 15, noise=0.6)
     expected = k_means(points, 90)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
-    monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
+    monkeypatch.setattr(gpu, "to_device", sent := mock.Mock(wraps=gpu.to_device))
     monkeypatch.setattr(gpu, "_KMEANS_PRODUCTS", products)
     found = k_means(points, 90)
     np.testing.assert_array_equal(found.labels, expected.labels)

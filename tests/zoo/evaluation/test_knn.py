@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu, knn, knn_int8, matmul, nearest_neighbours
 from zoo.evaluation.knn import neighbour_chunks
-from zoo.evaluation.knn_int8 import Rounded
+from zoo.evaluation.knn_int8 import QuantizedRows
 
 
 def oracle(queries, gallery, k, exclude_self=False):
@@ -52,7 +52,7 @@ def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclud
     chunk = data.draw(st.sampled_from([None, 1, 2, 3, 100]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(knn, "BLOCK", data.draw(st.sampled_from([1, 2, 5, 1024])))
-        patch.setattr(knn, "WHOLE", data.draw(st.sampled_from([0, 8192])))
+        patch.setattr(knn, "SINGLE_BLOCK", data.draw(st.sampled_from([0, 8192])))
         similarities, indices = nearest_neighbours(queries, gallery, k, exclude_self, chunk)
     expected = oracle(queries, gallery, k, exclude_self)
     np.testing.assert_array_equal(similarities, expected[0])
@@ -198,12 +198,12 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how)
     if how == "device":  # as on a GPU, but for the place
         monkeypatch.setattr(gpu, "device", lambda: "cpu")
         monkeypatch.setattr(gpu, "_SEARCH_PRODUCTS", 64 * len(rows))
-        monkeypatch.setattr(gpu, "_GATHERED", 2**12)
+        monkeypatch.setattr(gpu, "_GATHER_NUMBERS", 2**12)
     monkeypatch.setattr(knn, "BLOCK", 64)
-    monkeypatch.setattr(knn, "WHOLE", whole)
-    monkeypatch.setattr(knn, "has_int8", lambda dim: how == "int8")
-    monkeypatch.setattr(knn, "has_grades", lambda dim: how == "grades")
-    monkeypatch.setattr(knn, "pays", lambda *sizes: True)
+    monkeypatch.setattr(knn, "SINGLE_BLOCK", whole)
+    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: how == "int8")
+    monkeypatch.setattr(knn, "can_prefilter", lambda dim: how == "grades")
+    monkeypatch.setattr(knn, "prefilter_pays", lambda *sizes: True)
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries, expected = expected_of(name, k, exclude_self)
         similarities, indices = nearest_neighbours(queries, rows, k, exclude_self)
@@ -267,7 +267,7 @@ def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
-    assert not knn_int8.has_int8(512)
+    assert not knn_int8.can_multiply_int8(512)
 
 
 def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
@@ -281,9 +281,9 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
     try:
         with monkeypatch.context() as patch:
             patch.setattr(torch, "_int_mm", saturating)
-            assert not knn_int8.has_int8(64)
+            assert not knn_int8.can_multiply_int8(64)
         knn_int8._sums_are_exact.cache_clear()
-        assert knn_int8.has_int8(64)
+        assert knn_int8.can_multiply_int8(64)
     finally:
         knn_int8._sums_are_exact.cache_clear()
 
@@ -291,8 +291,8 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
 @pytest.mark.parametrize("how", ["int8", "grades"])
 def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, how):
     request.getfixturevalue(how)
-    monkeypatch.setattr(knn_int8, "_CLOSEST_GRADED", 1)  # none is multiplied in float32 for being one of many
-    kind = {"int8": knn_int8.Int8Products, "grades": knn_int8.GradedProducts}[how]
+    monkeypatch.setattr(knn_int8, "_AVX2_SPARSITY", 1)  # none is multiplied in float32 for being one of many
+    kind = {"int8": knn_int8.Int8Products, "grades": knn_int8.PrefilteredProducts}[how]
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
@@ -309,14 +309,14 @@ def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, ho
 
 def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grades, monkeypatch):
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
-    monkeypatch.setattr(knn, "has_int8", lambda dim: False)
-    made = lambda queries=rows, gallery=rows, columns=64: type(knn._products(queries, gallery, 64, columns))  # noqa: E731
-    assert made() is knn_int8.GradedProducts
+    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: False)
+    made = lambda queries=rows, gallery=rows, columns=64: type(knn._choose_products(queries, gallery, 64, columns))  # noqa: E731
+    assert made() is knn_int8.PrefilteredProducts
     assert made(columns=700) is matmul.Float32Products  # all at once: no floors are known
     assert made(rows[:255]) is matmul.Float32Products
     assert made(rows[:, :63].copy(), rows[:, :63].copy()) is matmul.Float32Products
     with monkeypatch.context() as patch:
-        patch.setattr(knn, "MOST", 700 * 64 - 1)
+        patch.setattr(knn, "AVX2_MAX_NUMBERS", 700 * 64 - 1)
         assert made() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(knn_int8, "_processor_has_avx2", lambda: False)
@@ -330,7 +330,7 @@ def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grade
 def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
     rows = np.random.default_rng(8).normal(size=(256, 64)).astype(np.float32)
     rows[:128] *= np.float32(1e-30)
-    short = knn_int8.GradedProducts(rows, rows, 128, 128)
+    short = knn_int8.PrefilteredProducts(rows, rows, 128, 128)
     floors = np.full(128, np.float32(1e9))
     assert len(short.reaching(slice(0, 128), slice(128, 256), floors, floors)[0]) == 0
 
@@ -338,7 +338,7 @@ def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
 @pytest.mark.parametrize(("largest", "singly"), [(127, False), (64, True), (64, False)])
 def test_rounding_changes_no_product_by_more_than_its_bound(largest, singly):
     for name, rows in kinds_of_rows():
-        ours, theirs = Rounded(rows[:200], 50), Rounded(rows, 64, largest, singly)
+        ours, theirs = QuantizedRows(rows[:200], 50), QuantizedRows(rows, 64, largest, singly)
         assert np.abs(theirs.whole).max() <= largest
         steps = theirs.steps if singly else np.repeat(theirs.steps, 64)[: len(rows)]
         rounded = (ours.whole * np.repeat(ours.steps, 50)[:, None]) @ (theirs.whole * steps[:, None]).T
@@ -401,6 +401,6 @@ def test_bounds_on_lengths_hold_and_are_tight(seed, dim, exponent):
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, dim)) * 10.0 ** (exponent + rng.integers(-3, 1, (5, 1)))).astype(np.float32)
     true = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1))
-    bounds = matmul.lengths_at_most(rows)
+    bounds = matmul.norm_bounds(rows)
     assert (bounds >= true).all()
     assert (bounds <= true * 1.0003 + 1e-17).all()

@@ -8,9 +8,9 @@ import torch
 
 from tests.zoo.evaluation.test_knn import definition, unit
 from zoo.evaluation import knn, knn_int8, nearest_neighbours
-from zoo.evaluation.knn_int8 import BELOW, Grades, have_grades
+from zoo.evaluation.knn_int8 import MARGIN, CoarseProducts, coarse_products_work
 
-EXACT, THERE = knn_int8.has_int8(64), have_grades(63)
+EXACT, THERE = knn_int8.can_multiply_int8(64), coarse_products_work(63)
 LARGEST = 127 if EXACT or not THERE else 63
 """Without VNNI a processor adds two products in 16 bits, which hold 2 x 255 x 63 and not 2 x 255 x 127."""
 
@@ -31,7 +31,7 @@ def integers(seed, *shape):
 def test_no_sum_lies_above_its_grade(n, m, dim):
     rows, columns = integers(1, n + 3, dim), integers(2, m + 5, dim)
     sums = rows[2 : n + 2].astype(np.int64) @ columns[5:].T.astype(np.int64)
-    graded = Grades(rows, columns)
+    graded = CoarseProducts(rows, columns)
     spread = int(np.abs(sums).max()) + 1
     for levels in (np.zeros(m), np.linspace(-spread, spread, m).round(), np.full(m, float(sums.max()))):
         for step in (graded.least_step, 3 * graded.least_step, spread / 100 + graded.least_step):
@@ -40,7 +40,7 @@ def test_no_sum_lies_above_its_grade(n, m, dim):
             steps = (sums - levels) / step
             assert (found[sums >= levels] >= 1).all()
             told = (found > 0) & (found < 255)
-            assert (steps[told] < found[told] - BELOW).all()
+            assert (steps[told] < found[told] - MARGIN).all()
             assert (steps[told] >= found[told] - 2.0).all()
             assert (steps[found == 255] >= 252).all()
 
@@ -51,28 +51,28 @@ def test_no_sum_lies_above_its_grade_where_columns_count_for_less(least):
     scales = np.random.default_rng(6).uniform(least, 1, 90).astype(np.float32)
     scales[:2] = 1, least
     sums = scales * (rows.astype(np.int64) @ columns.T.astype(np.int64))
-    graded = Grades(rows, columns, scales)
+    graded = CoarseProducts(rows, columns, scales)
     for levels in (np.zeros(90), np.linspace(0, 0.9 * sums.max(), 90)):
         steps = (sums - levels) / graded.least_step
         found = graded.of(slice(0, 60), slice(0, 90), levels, graded.least_step)
         assert (found[sums >= levels] >= 1).all()
         told = (found > 0) & (found < 255)
-        assert (steps[told] < found[told] - BELOW).all()
+        assert (steps[told] < found[told] - MARGIN).all()
         assert (steps[told] >= found[told] - 2.0).all()
 
 
 def test_the_largest_sums_there_are():
     rows = np.full((2, 4096), LARGEST, np.int8)
     rows[1] = -LARGEST
-    graded = Grades(rows, rows)
+    graded = CoarseProducts(rows, rows)
     largest = float(LARGEST) ** 2 * 4096
     found = graded.of(slice(0, 2), slice(0, 2), np.full(2, largest - 10 * graded.least_step), graded.least_step)
     np.testing.assert_array_equal(found, [[11, 0], [0, 11]])
 
 
 def test_a_torch_that_grades_otherwise_is_not_believed(monkeypatch):
-    assert have_grades() or not EXACT
-    have_grades.cache_clear()
+    assert coarse_products_work() or not EXACT
+    coarse_products_work.cache_clear()
     operation = torch.ops.onednn.qlinear_pointwise
 
     def missing(*args):
@@ -86,10 +86,10 @@ def test_a_torch_that_grades_otherwise_is_not_believed(monkeypatch):
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(torch.ops.onednn, "qlinear_pointwise", other)
-                assert not have_grades()
-            have_grades.cache_clear()
+                assert not coarse_products_work()
+            coarse_products_work.cache_clear()
     finally:
-        have_grades.cache_clear()
+        coarse_products_work.cache_clear()
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -101,13 +101,13 @@ def test_neighbours_are_the_same_with_grades_and_without(request, int8, monkeypa
     rows[50:60] = rows[40:50]
     rows[100:110] *= 30  # of a block in which grades tell little apart
     asked = []
-    whole = Grades.of
-    monkeypatch.setattr(Grades, "of", lambda *args: asked.append(1) or whole(*args))
-    monkeypatch.setattr(knn_int8, "have_grades", lambda: there)
+    whole = CoarseProducts.of
+    monkeypatch.setattr(CoarseProducts, "of", lambda *args: asked.append(1) or whole(*args))
+    monkeypatch.setattr(knn_int8, "coarse_products_work", lambda: there)
     monkeypatch.setattr(knn, "BLOCK", 64)
-    monkeypatch.setattr(knn, "WIDE", 128)
-    monkeypatch.setattr(knn, "WHOLE", 0)
-    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
+    monkeypatch.setattr(knn, "INT8_BLOCK", 128)
+    monkeypatch.setattr(knn, "SINGLE_BLOCK", 0)
+    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: True)
     for queries, exclude in ((rows, True), (rows[::-1].copy(), False)):
         expected = definition(queries, rows, 5, exclude)
         for found, wanted in zip(nearest_neighbours(queries, rows, 5, exclude), expected, strict=True):
@@ -120,9 +120,9 @@ def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(int8, mon
     rows = np.random.default_rng(4).normal(size=(2100, 64)).astype(np.float32)
     expected = knn.nearest_neighbours(rows, rows, 3, True)
     monkeypatch.setattr(knn, "BLOCK", 64)
-    monkeypatch.setattr(knn, "WIDE", 128)
-    monkeypatch.setattr(knn, "WHOLE", 0)
-    monkeypatch.setattr(knn, "has_int8", lambda dim: True)
+    monkeypatch.setattr(knn, "INT8_BLOCK", 128)
+    monkeypatch.setattr(knn, "SINGLE_BLOCK", 0)
+    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: True)
     pieces = list(knn.neighbour_chunks(rows, rows, 3, True, chunk))
     assert max(piece.stop - piece.start for piece, _, _ in pieces) == min(chunk, 128)
     np.testing.assert_array_equal(np.concatenate([indices for _, _, indices in pieces]), expected[1])
@@ -131,27 +131,27 @@ def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(int8, mon
 def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
     rows = integers(5, 40, 64)
     block = (slice(0, 40), slice(0, 40), np.zeros(40), 1000.0)
-    expected = Grades(rows, rows).of(*block)
+    expected = CoarseProducts(rows, rows).of(*block)
     torch.set_default_dtype(torch.float64)
     try:
-        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+        np.testing.assert_array_equal(CoarseProducts(rows, rows).of(*block), expected)
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        np.testing.assert_array_equal(Grades(rows, rows).of(*block), expected)
+        np.testing.assert_array_equal(CoarseProducts(rows, rows).of(*block), expected)
 
 
 @pytest.mark.parametrize(("queries", "largest", "graded"), [(256, 2**29, True), (255, 2**29, False), (256, 700, False)])
 def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
     """Of four blocks of queries on, and where the gallery's second copy in 8 bits is not too large."""
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
-    monkeypatch.setattr(knn_int8, "_LARGEST", largest)
-    monkeypatch.setattr(knn_int8, "have_grades", lambda: True)
+    monkeypatch.setattr(knn_int8, "_INT8_MAX_NUMBERS", largest)
+    monkeypatch.setattr(knn_int8, "coarse_products_work", lambda: True)
     assert (knn_int8.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
 
 
 def test_what_is_of_no_use_is_tried_ever_less_often():
-    tries = knn_int8._Tries()
+    tries = knn_int8._Backoff()
     tried = []
     for block in range(200):
         if tries.due():

@@ -51,14 +51,14 @@ def test_each_thread_is_prepared_before_the_first_task():
 
 def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(int8, monkeypatch):
     monkeypatch.setattr(knn, "BLOCK", 64)
-    monkeypatch.setattr(knn, "WHOLE", 0)
+    monkeypatch.setattr(knn, "SINGLE_BLOCK", 0)
     rows = np.random.default_rng(0).standard_normal((400, 64), np.float32)
     before = torch.get_num_threads()
     expected = nearest_neighbours(rows, rows, 7, exclude_self=True)
     try:
         torch.set_num_threads(3)
         for whole in (0, 8192):
-            monkeypatch.setattr(knn, "WHOLE", whole)
+            monkeypatch.setattr(knn, "SINGLE_BLOCK", whole)
             for queries, own in ((rows, True), (rows[:150], False)):
                 found = nearest_neighbours(queries, rows, 7, own)
                 wanted = expected if own else nearest_neighbours(queries.tolist(), rows, 7)

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.evaluation.matmul import entries, marked
+from zoo.evaluation.matmul import flat_nonzero, masked_entries
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_marked_places_are_found_whatever_the_shape(rows: int, columns: int, density: float, seed: int) -> None:
     mask = np.random.default_rng(seed).random((rows, columns)) < density
-    found = marked(mask)
+    found = flat_nonzero(mask)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, np.flatnonzero(mask))
 
@@ -21,6 +21,6 @@ def test_the_ends_of_words_and_the_rest_beyond_them(places: list[int]) -> None:
     mask = np.zeros((5, 13), np.bool_)
     mask.ravel()[places] = True
     products = np.arange(65).reshape(5, 13)
-    rows, columns, values = entries(products, mask)
+    rows, columns, values = masked_entries(products, mask)
     assert [(int(r) * 13 + int(c)) for r, c in zip(rows, columns, strict=True)] == places
     assert values.tolist() == places

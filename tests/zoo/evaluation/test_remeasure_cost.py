@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.data import load as load_dataset
-from zoo.evaluation.remeasure import precision_cost, remeasure_costs, retrieval
+from zoo.evaluation.remeasure import measure_retrieval, precision_cost, remeasure_costs
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
 from zoo.models.load import load
@@ -29,7 +29,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
     write_coarse(folder)
     dataset = load_dataset("folder", "test", pictures)
-    fp32, int8 = (retrieval(dataset, load(folder, "onnx", precision)) for precision in ("fp32", "int8"))
+    fp32, int8 = (measure_retrieval(dataset, load(folder, "onnx", precision)) for precision in ("fp32", "int8"))
     cost = precision_cost(dataset, fp32, int8, "int8")
     assert cost["recall_at_1"]["difference"] < 0
     write_json(folder / "onnx" / "parity.json", {"int8": {"min_cosine": 0.5, "holds": False, "cost": cost}})
@@ -132,7 +132,7 @@ def test_held_out_classes_are_measured_without_what_cannot_be_read(
     for name in test:
         shutil.copytree(root / name, tmp_path / "held out" / name)
     parts = load_dataset("folder", "all", tmp_path / "held out")
-    fp32, int8 = (retrieval(parts, load(copy, "onnx", precision)) for precision in ("fp32", "int8"))
+    fp32, int8 = (measure_retrieval(parts, load(copy, "onnx", precision)) for precision in ("fp32", "int8"))
     cost = {**precision_cost(parts, fp32, int8, "int8"), "split": "test"}
     write_json(copy / "onnx" / "parity.json", {"int8": {"min_cosine": 0.5, "holds": False, "cost": cost}})
     (root / test[0] / "broken.png").write_bytes(b"no image")

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score
 
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu, retrieval_metrics
-from zoo.evaluation.inputs import search_of
+from zoo.evaluation.inputs import retrieval_inputs
 from zoo.evaluation.retrieval import ranking_metrics, ranking_per_query, relative_ranks
 
 with warnings.catch_warnings():
@@ -80,13 +80,13 @@ def test_where_and_how_ranks_are_counted_does_not_change_them(monkeypatch, produ
     rows, labels = few_rows[rng.integers(9, size=40)], rng.integers(0, 9, 40)
     queries, asked = rng.normal(size=(11, 3)), rng.integers(0, 9, 11)
     expected = oracle(rows, labels, 5), oracle(rows, labels, 5, queries, asked)
-    monkeypatch.setattr("zoo.evaluation.retrieval._FEW", few)
+    monkeypatch.setattr("zoo.evaluation.retrieval._COUNT_LIMIT", few)
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
-    monkeypatch.setattr(gpu, "ON_GPU", 1)
+    monkeypatch.setattr(gpu, "MIN_ROWS", 1)
     monkeypatch.setattr(gpu, "_RANK_PRODUCTS", products)
-    monkeypatch.setattr("zoo.evaluation.retrieval._counted", None)  # so it is there that they are counted
+    monkeypatch.setattr("zoo.evaluation.retrieval._cpu_ranks", None)  # so it is there that they are counted
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
     assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
 
@@ -115,7 +115,13 @@ def test_by_hand():
     # Nearest first: 0: b a a b; 10: a a a b; 25: b a a b; 60: a b b a; 100: a a b a.
     angles, labels = np.radians([0, 10, 25, 60, 100]), ["a", "b", "a", "a", "b"]
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    assert [list(ranks) for ranks in relative_ranks(search_of(rows, labels))] == [[2, 3], [4], [2, 3], [1, 4], [3]]
+    assert [list(ranks) for ranks in relative_ranks(retrieval_inputs(rows, labels))] == [
+        [2, 3],
+        [4],
+        [2, 3],
+        [1, 4],
+        [3],
+    ]
     measured = ranking_per_query(rows, labels, k=3).values
     assert measured["mrr"] == pytest.approx([1 / 2, 1 / 4, 1 / 2, 1, 1 / 3])
     assert measured["map"] == pytest.approx([7 / 12, 1 / 4, 7 / 12, 3 / 4, 1 / 3])
@@ -134,11 +140,16 @@ def test_trap_the_query_counted_among_its_relatives_scores_a_perfect_embedding_b
 def test_trap_the_query_is_left_out_by_index_not_by_rank():
     # Rows 0 and 1 are equal, of different classes; leaving out rank 0 would drop row 0 from the list of query 1.
     rows = np.array([[1, 0], [1, 0], [0.6, 0.8], [0.6, 0.8]])
-    assert [list(ranks) for ranks in relative_ranks(search_of(rows, [0, 1, 0, 1]))] == [[2], [3], [2], [3]]
+    assert [list(ranks) for ranks in relative_ranks(retrieval_inputs(rows, [0, 1, 0, 1]))] == [[2], [3], [2], [3]]
 
 
 def test_trap_ties_are_ordered_by_row():
-    assert [list(ranks) for ranks in relative_ranks(search_of(np.ones((4, 3)), [0, 1, 0, 1]))] == [[2], [3], [1], [2]]
+    assert [list(ranks) for ranks in relative_ranks(retrieval_inputs(np.ones((4, 3)), [0, 1, 0, 1]))] == [
+        [2],
+        [3],
+        [1],
+        [2],
+    ]
 
 
 def test_trap_classes_of_one_are_left_out_and_counted():
@@ -155,7 +166,7 @@ def test_chunks_and_memory_maps_do_not_change_the_metrics(monkeypatch, tmp_path)
     np.save(tmp_path / "rows.npy", embeddings)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     monkeypatch.setattr("zoo.evaluation.retrieval.CHUNK_BYTES", 4 * len(labels) * 3)
-    monkeypatch.setattr("zoo.evaluation.retrieval._BLOCK", 8 * 4)
+    monkeypatch.setattr("zoo.evaluation.retrieval._BLOCK_NUMBERS", 8 * 4)
     assert ranking_metrics(mapped, labels) == pytest.approx(expected, abs=1e-12)
 
 
@@ -173,7 +184,7 @@ def test_properties(seed, sizes, noise):
     # The two ways of finding neighbours agree: MAP@R from the ranks.
     ranked = [
         (np.arange(1, len(ranks) + 1) / ranks)[ranks <= len(ranks)].sum() / len(ranks)
-        for ranks in relative_ranks(search_of(embeddings, labels))
+        for ranks in relative_ranks(retrieval_inputs(embeddings, labels))
     ]
     assert np.mean(ranked) == pytest.approx(at_r["map_at_r"], abs=1e-12)
 

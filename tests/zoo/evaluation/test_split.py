@@ -18,7 +18,7 @@ from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
 from zoo.evaluation.remeasure import remeasure
-from zoo.evaluation.split import Found, read_record, split_for
+from zoo.evaluation.split import EvaluationSplit, find_split, read_split_record
 from zoo.models.results import Check, read_results
 
 STRIPES, CHECKS, DISC, HTML = toys.CLASSES
@@ -55,8 +55,8 @@ def root(pictures: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pictures, tmp_path / "products"))
 
 
-def asked(folder: Path, split: str = "test", data: Path | None = None, name: str = "folder") -> Found:
-    return split_for(folder, zoo.load(folder, "onnx").card, name, split, data)
+def asked(folder: Path, split: str = "test", data: Path | None = None, name: str = "folder") -> EvaluationSplit:
+    return find_split(folder, zoo.load(folder, "onnx").card, name, split, data)
 
 
 def run(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[dict[str, Any], str]:
@@ -162,7 +162,7 @@ def test_without_a_folder_it_is_said_what_it_would_be_asked_for(folder: Path) ->
 )
 def test_a_record_that_parts_no_classes_is_none(folder: Path, root: Path, split: dict[str, Any]) -> None:
     record(folder, split=split)
-    assert read_record(folder) is None
+    assert read_split_record(folder) is None
     assert asked(folder, "test", root).dataset.split == "all"
 
 
@@ -175,7 +175,7 @@ def test_no_record_and_one_of_another_data_set(folder: Path, root: Path) -> None
         (folder / "recipe.json").write_text(text)
         assert asked(folder, "test", root).dataset.split == "all"
     (folder / "recipe.json").unlink()
-    assert read_record(folder) is None
+    assert read_split_record(folder) is None
     notes = [asked(folder, split, root).notes for split in ("test", "train", "all")]
     assert notes == [(), ("the folder is not parted into train and test, so it is taken whole",), ()]
 

@@ -126,7 +126,7 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
     rows = np.random.default_rng(4).normal(size=(1100, 12)) * np.arange(1, 13)
     expected = spectral_decay(rows), uniformity(rows)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
-    monkeypatch.setattr(gpu, "sent", sent := mock.Mock(wraps=gpu.sent))
+    monkeypatch.setattr(gpu, "to_device", sent := mock.Mock(wraps=gpu.to_device))
     monkeypatch.setattr(gpu, "_PAIR_PRODUCTS", 400 * 1100)
     assert (spectral_decay(rows), uniformity(rows)) == pytest.approx(expected, rel=1e-5)
     assert sent.call_count == 2

@@ -44,7 +44,7 @@ def test_similarities_are_cosines_one_by_one(monkeypatch):
         a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in ((np.float64(rows[i]), np.float64(rows[j])) for i, j in pairs)
     ]
     np.testing.assert_allclose(pair_similarities(rows, pairs), expected, atol=2e-7)
-    monkeypatch.setattr("zoo.evaluation.verification._BLOCK", 7 * 11)
+    monkeypatch.setattr("zoo.evaluation.verification._BLOCK_NUMBERS", 7 * 11)
     np.testing.assert_allclose(pair_similarities(rows, pairs), expected, atol=2e-7)
 
 
