@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from zoo.data import DATASETS
-from zoo.data import load as load_dataset
+from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
-from zoo.data.folder import is_parted, list_unlabelled
+from zoo.data.folder import has_splits, list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
-from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable
+from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable_message
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
 from zoo.evaluation.split import find_split, read_split_record
@@ -218,7 +217,7 @@ def sample(
     there is no such folder.
     """
     name = source or card.dataset
-    if name == FOLDER and data is not None and not is_parted(data):
+    if name == FOLDER and data is not None and not has_splits(data):
         return _parted(card, data, _learnt(folder, card, data) or list_unlabelled(data), count)
     if name in DATASETS and not (name == FOLDER and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
@@ -287,7 +286,7 @@ def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: i
         if len(made) == count:
             break
     if not made:
-        raise ExportError(none_readable(len(images), first))
+        raise ExportError(none_readable_message(len(images), first))
     return np.stack(made)
 
 

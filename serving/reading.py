@@ -22,7 +22,7 @@ from serving.projection import Atlas
 from serving.refusals import RefusedError
 from serving.searcher import Searcher
 from serving.uploads import check_given_once, check_names, invalid, item_id, json_object, whole_number
-from zoo.paths import threads
+from zoo.paths import thread_count
 
 
 async def items(request: Request) -> Response:
@@ -113,7 +113,7 @@ def _map_by(atlas: Atlas) -> Callable[[Searcher], dict[str, Any]]:
 
 def _service(configuration: Configuration) -> dict[str, Any]:
     whole = {name: getattr(configuration, name) for name in ("concurrency", "queue_seconds", "rate", "burst")}
-    each = {**dataclasses.asdict(configuration.share()), "threads": threads()}
+    each = {**dataclasses.asdict(configuration.share()), "threads": thread_count()}
     return {"workers": configuration.workers, "limits": whole, "each_worker": each}
 
 

@@ -23,7 +23,7 @@ from serving.pulse import Pulse
 from serving.turns import Counts, last_calls
 from zoo import errors
 from zoo.errors import GalleryError
-from zoo.paths import threads
+from zoo.paths import thread_count
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def environment(workers: int, counts: str) -> dict[str, str]:
 
     A process that was allowed fewer threads than its share keeps to that.
     """
-    share = min(threads(), core_share(workers))
+    share = min(thread_count(), core_share(workers))
     return {"OMP_NUM_THREADS": str(share), "PROMETHEUS_MULTIPROC_DIR": counts}
 
 

@@ -87,7 +87,7 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     """Each test class's mean of each metric, by the class's number; `pooled` leaves the heads away."""
     import torch
 
-    from zoo.data import load as load_dataset
+    from zoo.data import load_dataset
     from zoo.evaluation.remeasure import measure_retrieval
     from zoo.models.card import read_card
     from zoo.models.load import Embedder, find

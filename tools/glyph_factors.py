@@ -22,7 +22,7 @@ from training.studies.statistics import Seeds, Summary, paired_difference, summa
 from training.studies.study import CATEGORICAL_FACTORS
 from zoo import data
 from zoo.console import print_json
-from zoo.data.decode import batches
+from zoo.data.decode import decode_batches
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import neighbours_across_classes, predictability
@@ -41,7 +41,7 @@ def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
     pixels = PixelNetwork(network, card.preprocessing)
     found: dict[str, list[torch.Tensor]] = {name: [] for name in network.heads}
     with torch.inference_mode():
-        for chunk in batches(images, card.preprocessing, 256):
+        for chunk in decode_batches(images, card.preprocessing, 256):
             features = network.trunk(pixels.images(torch.from_numpy(chunk)))
             for name, head in network.heads.items():
                 found[name].append(normalize(head(features), dim=1))
@@ -73,7 +73,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     On the test split of glyphs, whose classes no model has seen.
     """
-    dataset = data.load("glyphs", "test")
+    dataset = data.load_dataset("glyphs", "test")
     heads = embed_heads(folder, dataset.images)
     first = next(iter(heads))
     report: dict[str, Any] = {}

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageFilter, features
 
 from zoo.data.glyphs import ALPHABET
-from zoo.data.glyphs_render import FACES, MAX_ANGLE, font_file, ink
+from zoo.data.glyphs_render import FACES, MAX_ANGLE, font_file, glyph_image
 from zoo.files import sha256_of, write_json
 
 THRESHOLD = 0.805
@@ -143,7 +143,7 @@ def _shapes(found: Sequence[Candidate]) -> tuple[list[Image.Image], list[list[in
     for candidate in found:
         row = set()
         for face in candidate.faces:
-            shape = normalised(ink(candidate.text, FACES[face]))
+            shape = normalised(glyph_image(candidate.text, FACES[face]))
             key = shape.tobytes()
             if key not in known:
                 known[key] = len(shapes)

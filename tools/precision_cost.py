@@ -23,7 +23,7 @@ import numpy as np
 
 from tools.export_families import DOCS, hardware
 from training.studies.statistics import interval_over_seeds
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery

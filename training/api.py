@@ -53,7 +53,7 @@ from zoo.models.load import find
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
-from zoo.paths import threads
+from zoo.paths import thread_count
 
 IDENTITY = ("name", "method", "seed", "sources")
 """What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
@@ -412,7 +412,9 @@ class TrainingSetup:
         processes = self.place.processes
         if not processes.first:
             processes.wait()
-        dataset = datasets.load(recipe.data.dataset, "train", self.root) if self.dataset is None else self.dataset
+        dataset = (
+            datasets.load_dataset(recipe.data.dataset, "train", self.root) if self.dataset is None else self.dataset
+        )
         labels = training_data.training_labels(recipe, dataset)
         sampler = create_sampler(recipe, labels)
         data = training_data.prepare(recipe, dataset, self.progress and processes.first)
@@ -549,7 +551,7 @@ def _train_model(
 
 def _threads(processes: Processes) -> int:
     """Of this process: its part of the cores; alone, as many as OMP_NUM_THREADS allows (which torchrun sets to 1)."""
-    return threads() if processes.count == 1 else max(1, len(os.sched_getaffinity(0)) // processes.count)
+    return thread_count() if processes.count == 1 else max(1, len(os.sched_getaffinity(0)) // processes.count)
 
 
 def base_of(recipe: Recipe) -> Card | None:

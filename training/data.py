@@ -76,7 +76,7 @@ def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False)
     Raises:
         DatasetError: if the data set is unavailable or an image cannot be read.
     """
-    return prepare(recipe, datasets.load(recipe.data.dataset, "train", root), progress)
+    return prepare(recipe, datasets.load_dataset(recipe.data.dataset, "train", root), progress)
 
 
 def image_key(recipe: Recipe) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ from zoo import data as datasets
 from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
-from zoo.data.folder import LEAST_CLASSES, check_share, digest_of, is_parted, list_images
+from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, sources_sha256
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError, UsageError, nearest
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
@@ -180,7 +180,7 @@ class Pictures:
             "test_images": len(self.test),
             "train_classes": list(self.train.classes) if by_class else [],
             "test_classes": list(self.test.classes) if by_class else [],
-            "images_sha256": digest_of([*self.train.sources, *self.test.sources]),
+            "images_sha256": sources_sha256([*self.train.sources, *self.test.sources]),
         }
 
 
@@ -191,17 +191,17 @@ def check_source(place: str | None, dataset: str | None, data: str | None = None
     if dataset == FOLDER:
         raise UsageError("a folder or a table is named without --dataset: zoo distill TEACHER DIR ...")
     if dataset is not None:
-        datasets.check(dataset, "train", data)
+        datasets.check_dataset(dataset, "train", data)
     elif data is not None:
         raise UsageError("--data says where the data set of --dataset lies; a folder of images is named by itself.")
     else:
-        datasets.check_data(str(place), FOLDER)
-        is_parted(str(place))  # whether a table is one
+        datasets.check_dataset_path(str(place), FOLDER)
+        has_splits(str(place))  # whether a table is one
 
 
 def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
     """A data set's training split to learn from, its test split to measure on."""
-    train, test = (datasets.load(name, split, data) for split in SPLITS)
+    train, test = (datasets.load_dataset(name, split, data) for split in SPLITS)
     return Pictures(train, test, True, AS_GIVEN, seed, 0.0)
 
 
@@ -216,7 +216,7 @@ def read_pictures(path: str | Path, share: float = 0.2, seed: int = 0, progress:
     check_share(share)
     place = expand(path)
     bad: dict[str, str] = {}
-    if is_parted(place):
+    if has_splits(place):
         train, test = (_readable(_listed(place, split), bad, progress) for split in SPLITS)
         return Pictures(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, bad)
     whole = _readable(_listed(place), bad, progress)
@@ -232,7 +232,7 @@ def unlabelled(dataset: Dataset) -> Dataset:
     return replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
 
 
-def is_labelled(dataset: Dataset, least: int = LEAST_CLASSES) -> bool:
+def is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:
     """Whether every image has a class, and `least` of these have two images."""
     return "" not in dataset.classes and int((np.bincount(dataset.labels) >= 2).sum()) >= least
 

@@ -32,7 +32,7 @@ from training.feature_file import About, Features, Subject, writing_features
 from training.recipe import Augmentation, Backbone, Data, Ensemble, Recipe
 from training.trainer import Place
 from zoo.data.dataset import Dataset
-from zoo.data.decode import Squares, decode_in_threads, unreadable
+from zoo.data.decode import Squares, decode_in_threads, unreadable_error
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError, RecipeError, UsageError
@@ -167,7 +167,7 @@ def _batches(dataset: Dataset, how: Preprocessing, views: Views, size: int) -> I
         decoded = []
         for source, one in chunk:
             if isinstance(one, ImageError):
-                raise unreadable(source, dataset.name, one, or_else="")
+                raise unreadable_error(source, dataset.name, one, or_else="")
             decoded.append(one)
         pixels, seen, aspects = zip(*decoded, strict=True)
         yield _Batch(np.stack(pixels), np.stack(seen), np.array(aspects, np.float32))

@@ -37,7 +37,7 @@ from training.recipes import RECIPES
 from training.trainer import Place
 from zoo import paths
 from zoo.data.dataset import Dataset
-from zoo.data.folder import Pictures, Split, read_pictures, split_classes
+from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.bootstrap import bootstrap_intervals
@@ -304,8 +304,8 @@ class Fitted:
     """
 
     outcome: Outcome
-    pictures: Pictures
-    split: Split
+    pictures: TrainingFolder
+    split: ClassSplit
     rows: tuple[Row, ...]
     seen: tuple[str, ...] = ()
     unread: Path | None = None
@@ -333,7 +333,7 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     twin_of(wish.method)  # a method that there is not is said before anything is read
     base = load(wish.base, device=wish.device)
     check_name(wish.name, base.folder, wish.replace)
-    pictures = read_pictures(source, progress)
+    pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, wish.test_share, wish.seed)
     model = Model(base.folder, base.card, reference(base.folder))
     views = usual_views(base.folder, base.card.preprocessing, wish.views, wish.seed)

@@ -267,7 +267,7 @@ def check_names(recipe: Recipe) -> None:
     """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know,
     for heads that no network can have and for batches that a task cannot learn from.
     """
-    data.check_name(recipe.data.dataset)
+    data.check_dataset_name(recipe.data.dataset)
     from training.losses import LOSSES
     from training.methods import METHODS
     from training.miners import MINERS

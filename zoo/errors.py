@@ -209,7 +209,7 @@ def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 
-def none_readable(images: int, first: object) -> str:
+def none_readable_message(images: int, first: object) -> str:
     """What is said where so many images are there and not one can be read; first: what is wrong with the first."""
     return f"none of the {images:,} images can be read; the first: {first}"
 

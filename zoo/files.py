@@ -15,13 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels of lists and objects in a JSON file; our own have a handful, and a hostile one of thousands ends programs."""
 
-PIECE = 2**27
+CHUNK_BYTES = 2**27
 """Bytes that are hashed at a time: so many that other threads, who may hold the interpreter for long, hold up few."""
 
-_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """How JSON writes half of a character beyond the first 65,536. Both halves together are one."""
@@ -138,7 +138,7 @@ def complete_lines(path: Path, start: int = 0) -> list[bytes]:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
         level = list(chain.from_iterable(inner))
     if level:
@@ -213,7 +213,7 @@ def sha256_of(path: Path) -> str:
     """The file's SHA-256 as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(CHUNK_BYTES):
             digest.update(piece)
     return digest.hexdigest()
 

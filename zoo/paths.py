@@ -63,7 +63,7 @@ def expand(path: str | os.PathLike[str]) -> Path:
         return Path(path)
 
 
-WORDS = ("train_classes", "test_classes", "seen_by_base", "seen_by_teacher")
+LABEL_KEYS = ("train_classes", "test_classes", "seen_by_base", "seen_by_teacher")
 """Keys of lists of labels, which may look like paths (/m/01g317 is a class of Open Images) and are none."""
 
 _WHOLE = re.compile(r"(file:/*|~[\w.-]*|\.{1,2})?/")
@@ -75,7 +75,7 @@ _FILE = re.compile(r"file:/+[^\s,;'\"()]*")
 def without_paths(value: Any) -> Any:
     """The JSON value with every full path in its texts cut to the last part, whether it is there or not."""
     if isinstance(value, dict):
-        return {key: inner if key in WORDS else without_paths(inner) for key, inner in value.items()}
+        return {key: inner if key in LABEL_KEYS else without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_paths(inner) for inner in value]
     return _cut(value) if isinstance(value, str) else value
@@ -92,7 +92,7 @@ def _last(found: re.Match[str]) -> str:
 
 
 @cache
-def flags() -> frozenset[str] | None:
+def cpu_flags() -> frozenset[str] | None:
     """The names of its instruction sets, as Linux has them: "avx2", "avx512_vnni"; None where nobody says."""
     try:
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
@@ -100,7 +100,7 @@ def flags() -> frozenset[str] | None:
         return None
 
 
-def threads() -> int:
+def thread_count() -> int:
     """Return how many threads a process may use: the cores, or fewer where OMP_NUM_THREADS says so."""
     cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
@@ -109,7 +109,7 @@ def threads() -> int:
 _RUNTIMES = {"torch": ("torch", "timm"), "onnx": ("onnxruntime", "onnxruntime-gpu")}
 
 
-def versions(runtime: str | None = None) -> dict[str, str]:
+def library_versions(runtime: str | None = None) -> dict[str, str]:
     """This package's and NumPy's, and those of what a model runs on, torch or onnx: distribution -> version."""
     names = ("dml-zoo", "numpy", *_RUNTIMES.get(runtime or "", ()))
     return {name: found for name in names if (found := _version(name))}

@@ -28,7 +28,7 @@ from serving.gallery.originals import folders_of, remember
 from serving.gallery.thumbnails import Thumbnail
 from zoo.data.decode import decode_in_threads
 from zoo.data.table import LabelFile, is_table, read_label_file, read_table
-from zoo.errors import GalleryError, ImageError, UsageError, none_readable
+from zoo.errors import GalleryError, ImageError, UsageError, none_readable_message
 from zoo.models.load import Embedder
 from zoo.paths import expand
 
@@ -103,7 +103,7 @@ def index_folder(
     if report.items == 0:
         if made_here:
             shutil.rmtree(out)
-        raise GalleryError(none_readable(len(files), ": ".join(report.unreadable[0])))
+        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])))
     return report
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from zoo.data.folder import list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
-from zoo.data.table import LabelFile, is_table, place_of
+from zoo.data.table import LabelFile, image_path, is_table
 from zoo.errors import ImageError, ImageTooLargeError, UsageError
 from zoo.paths import expand
 
@@ -60,7 +60,7 @@ def listed_images(table: Path, said: LabelFile) -> list[ImageFile]:
         raise UsageError(f"{table} lists no images.")
     files = []
     for name, metadata in said.metadata.items():
-        path = _absolute(place_of(table, name))
+        path = _absolute(image_path(table, name))
         source = path.relative_to(root) if path.is_relative_to(root) else path
         files.append(ImageFile(path, _text(source.as_posix()), (said.labels or {}).get(name), metadata))
     return files

@@ -119,10 +119,10 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
 
 def throughput(model: Embedder, paths: list[Path], batch: int, repeats: int, plain: bool) -> dict[str, float]:
     """Images a second: the network alone and the plain loop on a fifth of the images, embed() on all."""
-    from zoo.data.decode import batches
+    from zoo.data.decode import decode_batches
 
     few = paths[: max(batch, len(paths) // 5)]
-    ready = list(batches(few, model.preprocessing, batch))
+    ready = list(decode_batches(few, model.preprocessing, batch))
 
     def alone() -> None:
         for pixels in ready:

@@ -26,7 +26,7 @@ from tests.serving import toys
 from tests.serving.test_gallery import CARD, new_items
 from tests.serving.test_kinds import clustered
 from tests.serving.toys import content
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.errors import EvaluationError, ImageError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import sha256_of

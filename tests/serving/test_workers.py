@@ -24,7 +24,7 @@ from PIL import Image
 from serving import supervisor
 from tests.serving import toys
 from tests.serving.running import Running, run, serving, stopped
-from zoo.paths import threads
+from zoo.paths import thread_count
 
 KEY = {"authorization": "Bearer write-key-of-the-workers"}
 
@@ -252,9 +252,9 @@ def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, share in ((1, 8), (2, 4), (3, 2), (16, 1)):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         monkeypatch.setenv("OMP_NUM_THREADS", supervisor.environment(count, "x")["OMP_NUM_THREADS"])
-        assert threads() == share
+        assert thread_count() == share
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert supervisor.environment(2, "x")["OMP_NUM_THREADS"] == "1", "fewer were allowed"
     for nonsense in ("", "0", "many", "-1", "99"):
         monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
-        assert threads() == 8
+        assert thread_count() == 8

@@ -14,7 +14,7 @@ from tests.training.frozen_pictures import make_model, write_pictures
 from training.features import Model, Views
 from training.finetune import KEPT, cached_features
 from training.recipe import Augmentation
-from zoo.data.folder import read_pictures
+from zoo.data.folder import read_training_folder
 from zoo.models.card import read_card
 
 VIEWS = Views(1, Augmentation(), 20)
@@ -39,8 +39,8 @@ def table(path: Path, root: Path, swapped: bool = False) -> Path:
 
 def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Model, tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "pictures", classes=4, each=2)
-    first = read_pictures(table(tmp_path / "t.csv", root)).dataset
-    swapped = read_pictures(table(tmp_path / "t.csv", root, swapped=True)).dataset
+    first = read_training_folder(table(tmp_path / "t.csv", root)).dataset
+    swapped = read_training_folder(table(tmp_path / "t.csv", root, swapped=True)).dataset
     assert first.images == swapped.images  # nothing but the labels tells the two apart
     before, after = (cached_features(model, dataset, VIEWS, "cpu") for dataset in (first, swapped))
     np.testing.assert_array_equal(before.labels, first.labels)
@@ -50,7 +50,7 @@ def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Mo
 
 
 def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp_path: Path) -> None:
-    dataset = read_pictures(write_pictures(tmp_path, classes=4, each=2)).dataset
+    dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu").path
     made = first.stat().st_ino
     others = [first.with_name(f"features-{i}.safetensors") for i in range(KEPT + 2)]
@@ -69,7 +69,7 @@ def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp
 
 
 def test_a_damaged_file_is_made_again(model: Model, tmp_path: Path) -> None:
-    dataset = read_pictures(write_pictures(tmp_path, classes=4, each=2)).dataset
+    dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu")
     plain, whole = np.array(first.plain), first.path.read_bytes()
     first.path.write_bytes(whole[: len(whole) // 2])

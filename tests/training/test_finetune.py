@@ -14,7 +14,7 @@ from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen_pictures import make_model, noise, write_pictures
 from training.finetune import Wish, batch_for, compare, finetune, methods
 from zoo.cli.main import main
-from zoo.data.folder import read_pictures, split_classes
+from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError
 from zoo.evaluation import retrieval_metrics
 
@@ -34,7 +34,7 @@ def test_a_folder_and_a_table_are_read_alike(tmp_path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["note", "image", "label"])
         writer.writerows(["-", image.relative_to(tmp_path), image.parent.name] for image in images)
-    folder, table = read_pictures(root).dataset, read_pictures(tmp_path / "table.csv").dataset
+    folder, table = read_training_folder(root).dataset, read_training_folder(tmp_path / "table.csv").dataset
     assert folder.classes == table.classes
     np.testing.assert_array_equal(folder.labels, table.labels)
     assert [Path(str(image)).name for image in folder.images] == [Path(str(image)).name for image in table.images]
@@ -45,7 +45,7 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
     (root / "class 0" / "broken.png").write_bytes(b"no image")
     (root / "alone").mkdir()
     (root / "class 1" / "6.png").rename(root / "alone" / "6.png")
-    pictures = read_pictures(root)
+    pictures = read_training_folder(root)
     assert pictures.alone == ("alone",)
     assert list(pictures.unreadable) == ["class 0/broken.png"]
     assert len(pictures.dataset) == 29
@@ -58,24 +58,24 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="there is no folder"):
-        read_pictures(tmp_path / "none")
+        read_training_folder(tmp_path / "none")
     few = write_pictures(tmp_path / "few", classes=3)
     with pytest.raises(DatasetError, match="holds 3 classes of two or more readable images; 4 are needed"):
-        read_pictures(few)
+        read_training_folder(few)
     single = write_pictures(tmp_path / "single", classes=6, each=1)
     with pytest.raises(DatasetError, match=r"holds 0 classes .* 6 classes have a single image \(class 0, class 1"):
-        read_pictures(single)
+        read_training_folder(single)
     for image in few.rglob("*.png"):
         image.write_bytes(b"")
     with pytest.raises(DatasetError, match=r"none of the 18 images can be read; the first: .*class 0/0.png.* is empty"):
-        read_pictures(few)
+        read_training_folder(few)
     (single / "stray.png").write_bytes(b"")
     with pytest.raises(DatasetError, match="has no class"):
-        read_pictures(single)
+        read_training_folder(single)
     for part in ("train", "test"):
         write_pictures(tmp_path / "parted" / part)
     with pytest.raises(UsageError, match="is parted into train and test"):
-        read_pictures(tmp_path / "parted")
+        read_training_folder(tmp_path / "parted")
 
 
 def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     lines = [f"{path.relative_to(tmp_path)},{path.parent.name},1" for path in sorted(root.rglob("*.png"))]
     (tmp_path / "t.csv").write_text("\n".join(["image,label,query", *lines]))
-    assert read_pictures(tmp_path / "t.csv").dataset.factors == {}
+    assert read_training_folder(tmp_path / "t.csv").dataset.factors == {}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
 def test_tables_that_say_nothing_are_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises((DatasetError, UsageError), match=says):
-        read_pictures(tmp_path / "t.csv")
+        read_training_folder(tmp_path / "t.csv")
 
 
 def test_the_split_is_by_class_and_follows_from_the_seed() -> None:

@@ -45,7 +45,7 @@ def toy(**change: Any) -> Recipe:
 @pytest.fixture(scope="module")
 def thirty_classes() -> Dataset:
     """The first of the training split, which takes seconds to draw."""
-    full = zoo.data.load("glyphs", "train")
+    full = zoo.data.load_dataset("glyphs", "train")
     rows = np.flatnonzero(full.labels < 30)
     return dataclasses.replace(
         full,
@@ -60,7 +60,7 @@ def thirty_classes() -> Dataset:
 @pytest.fixture
 def few(thirty_classes: Dataset, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """They alone are what the name `glyphs` stands for."""
-    monkeypatch.setattr(data.datasets, "load", lambda *_: thirty_classes)
+    monkeypatch.setattr(data.datasets, "load_dataset", lambda *_: thirty_classes)
     return thirty_classes
 
 
@@ -150,7 +150,7 @@ def test_training_by_name_writes_a_loadable_model_folder(own_zoo: Path) -> None:
 
 
 def test_the_splits_have_no_class_in_common() -> None:
-    test, train = zoo.data.load("glyphs", "test"), zoo.data.load("glyphs", "train")
+    test, train = zoo.data.load_dataset("glyphs", "test"), zoo.data.load_dataset("glyphs", "train")
     assert not set(test.classes) & set(train.classes)
 
 

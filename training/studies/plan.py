@@ -36,8 +36,8 @@ from training.studies.study import (
     resolve_recipes,
     slug,
 )
-from zoo.data.folder import check_parted
-from zoo.data.official import RECALL_AT
+from zoo.data.folder import check_splits
+from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import TrainingError, UsageError
 from zoo.files import append_json_line, complete_lines, locked, write_json
 
@@ -237,7 +237,7 @@ def check_images(recipe: Recipe, root: str | Path | None) -> None:
         return
     if root is None:
         raise UsageError("which folder? Name it with --data DIR.")
-    check_parted(root)
+    check_splits(root)
 
 
 EXTENDABLE = ("seeds", "selections", "only")
@@ -358,9 +358,9 @@ def adapt_to_dataset(plan: Plan) -> Plan:
 def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
     """The measure, or instead of a recall beyond 1 all those at which the data set is reported."""
     beyond = measure.recall_at is not None and measure.recall_at > 1
-    if not beyond or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_AT:
+    if not beyond or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_DEPTHS:
         return [measure]
-    return [Measure(f"recall_at_{k}") for k in RECALL_AT[dataset] if k > 1]
+    return [Measure(f"recall_at_{k}") for k in RECALL_DEPTHS[dataset] if k > 1]
 
 
 Values = dict[str, dict[int, float]]

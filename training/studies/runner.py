@@ -172,7 +172,7 @@ class Splits:
 
     def dataset(self, name: str, split: str) -> Dataset:
         if (name, split) not in self.known:
-            self.known[name, split] = datasets.load(name, split, self.root)
+            self.known[name, split] = datasets.load_dataset(name, split, self.root)
         return self.known[name, split]
 
     def images(self, name: str, split: str, how: Preprocessing) -> np.ndarray:

@@ -233,11 +233,11 @@ def models(
 ) -> None:
     """compare the models measured here, seeds as one row"""
     from training.studies.compare import METRICS, find_runs, own_scores
-    from zoo.data import check_name
+    from zoo.data import check_dataset_name
     from zoo.render import Table
 
     if dataset is not None:
-        check_name(dataset)
+        check_dataset_name(dataset)
     rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
     columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
     numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
@@ -296,7 +296,7 @@ def report(
     strict: Strict = False,
 ) -> int:
     """write a model's report as one HTML page"""
-    from zoo.data import check
+    from zoo.data import check_dataset
     from zoo.errors import UsageError
     from zoo.models.card import read_card
     from zoo.models.load import find, load
@@ -306,7 +306,9 @@ def report(
         raise UsageError(
             f"{model} is a study, which reports itself: zoo benchmark resume {model} --report", code="is-a-study"
         )
-    check(dataset or read_card(find(model)).dataset, split, data)  # before loading the model, which takes seconds
+    check_dataset(
+        dataset or read_card(find(model)).dataset, split, data
+    )  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)
     with leaving_out() as unreadable:
@@ -356,18 +358,18 @@ def served(
 
 def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str | None) -> DataSet | None:
     """Return the data set; None if none is named and the model's own is missing: then only the gallery is measured."""
-    from zoo.data import load
+    from zoo.data import load_dataset
     from zoo.data.dataset import FOLDER
-    from zoo.data.decode import readable
+    from zoo.data.decode import readable_subset
     from zoo.errors import DatasetError
 
     if dataset or data:
-        images = load(dataset or gallery.card.dataset, split, data)
-        images, unreadable = readable(images) if images.name == FOLDER else (images, {})
+        images = load_dataset(dataset or gallery.card.dataset, split, data)
+        images, unreadable = readable_subset(images) if images.name == FOLDER else (images, {})
         note_left_out(unreadable.values())
         return images
     try:
-        return load(gallery.card.dataset, split)
+        return load_dataset(gallery.card.dataset, split)
     except DatasetError as error:
         note(f"only the gallery is measured; name the images to embed with --dataset: {error}")
         return None

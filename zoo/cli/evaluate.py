@@ -96,7 +96,7 @@ def evaluate(
     ] = False,
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
-    from zoo.data import check
+    from zoo.data import check_dataset
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import parse_groups
     from zoo.models.card import read_card
@@ -105,7 +105,9 @@ def evaluate(
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
     parse_groups(groups)
-    check(dataset or read_card(find(model)).dataset, split, data)  # before loading the model, which takes seconds
+    check_dataset(
+        dataset or read_card(find(model)).dataset, split, data
+    )  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)
     progress = sys.stderr.isatty()
@@ -140,11 +142,11 @@ def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
 
 
 def _print_scores(result: Evaluation) -> None:
-    from zoo.data.dataset import part_of
+    from zoo.data.dataset import split_title
 
     measured = result.queries - result.queries_without_relatives
     what = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
-    print(f"{what} on {result.dataset}, {part_of(result.split)}" if result.dataset else what)
+    print(f"{what} on {result.dataset}, {split_title(result.split)}" if result.dataset else what)
     print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
     if result.unreadable:
         images = "image" if result.unreadable == 1 else "images"
@@ -189,7 +191,7 @@ def embed(
     as_json: Json = False,
 ) -> int:
     """write the embeddings of a folder or table of images to a file"""
-    from zoo.errors import ImageError, UsageError, none_readable
+    from zoo.errors import ImageError, UsageError, none_readable_message
     from zoo.evaluation.embeddings import check_outputs_free, output_files, write_embeddings
     from zoo.models.load import load
     from zoo.paths import expand
@@ -207,7 +209,7 @@ def embed(
     rows, unreadable = embedder.embed_readable(paths, batch_size, progress=sys.stderr.isatty())
     note_left_out(unreadable.values())
     if not len(rows):
-        raise ImageError(none_readable(len(paths), unreadable[0]))
+        raise ImageError(none_readable_message(len(paths), unreadable[0]))
     with write_errors(out):
         kept = [fact for index, fact in enumerate(facts) if index not in unreadable]
         write_embeddings(out, rows, kept, embedder)
@@ -229,8 +231,8 @@ def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
     from zoo.errors import UsageError
 
     if table.is_table(images):
-        rows = table.read(images)
-        return [table.place_of(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows]
+        rows = table.read_image_rows(images)
+        return [table.image_path(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows]
     root, paths = (images.parent, [images]) if images.is_file() else (images, list_images(images))
     if not paths:
         raise UsageError(f"{images} holds no images.", code="no-images")
@@ -408,10 +410,10 @@ def data(
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""
-    from zoo.data import load
+    from zoo.data import load_dataset
     from zoo.data.dataset import export_folder
 
-    images = load(dataset, split, data)
+    images = load_dataset(dataset, split, data)
     folder = export_folder(images, out)
     if as_json:
         print_json({"folder": str(folder), "images": len(images), "classes": len(images.classes)})

@@ -117,14 +117,14 @@ def index(
     """index a folder or table of images into a gallery"""
     from serving.gallery import backends
     from serving.gallery.builder import index_folder
-    from zoo.data import check_data
+    from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
 
     reference = model_reference(model)
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
-    check_data(images, FOLDER)  # before the model is loaded, which takes a second
+    check_dataset_path(images, FOLDER)  # before the model is loaded, which takes a second
     if backend is not None:
         backends.check(backend)
     embedder = load(model, runtime, precision)

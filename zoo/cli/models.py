@@ -231,11 +231,11 @@ def _published_rows(model: ModelInfo) -> list[list[str]]:
 
 
 def _subject(result: dict[str, Any]) -> str:
-    from zoo.data.dataset import part_of
+    from zoo.data.dataset import split_title
 
     named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
     when = result.get("date", "date unknown")
-    part = part_of(result["split"])
+    part = split_title(result["split"])
     if left_out := result.get("unreadable"):  # which older files do not have
         part += f", {left_out} unreadable left out"
     return f"{named['dataset']}, {part}, with {named['runtime']} in {named['precision']} ({when})"
@@ -286,14 +286,14 @@ def _mark(check: Check) -> str:
 
 
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
-    from zoo.data import check_data
+    from zoo.data import check_dataset_path
     from zoo.evaluation.remeasure import remeasure, remeasure_costs
     from zoo.models.load import find
     from zoo.models.verify import verify as verify_golden
     from zoo.models.verify import verify_files, verify_records
 
     if data is not None:
-        check_data(data, "folder")  # scores on a table are checked against it
+        check_dataset_path(data, "folder")  # scores on a table are checked against it
     folder = find(model)
     yield from verify_golden(folder)
     yield from verify_files(folder)
@@ -371,7 +371,7 @@ def _whitening_images(
     whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
 ) -> Sequence[ImageLike] | None:
     """Return the images to fit whitening on; None if no whitening is wanted."""
-    from zoo.data import load
+    from zoo.data import load_dataset
     from zoo.errors import UsageError
     from zoo.models.load import images_of
 
@@ -381,7 +381,7 @@ def _whitening_images(
             code="two-whitenings",
         )
     if whiten_on:
-        return images_of(load(whiten_on, "train", data).images, limit, batch_size)
+        return images_of(load_dataset(whiten_on, "train", data).images, limit, batch_size)
     return images_of(whiten or None, limit, batch_size)
 
 

@@ -117,14 +117,14 @@ def run(
     Every arm is trained with several seeds. --set changes the recipes of all arms.
     """
     from training.studies.papers import check_name, find_studies, partial_note
-    from zoo.data import check
+    from zoo.data import check_dataset
 
     check_name(study)
     if dataset is None:
         raise UsageError(
             f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.", code="no-dataset"
         )
-    check(dataset, "test", data)
+    check_dataset(dataset, "test", data)
     studies = find_studies(study, dataset)
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
@@ -366,9 +366,9 @@ def search(
     """
     from training.studies.search import find_space
     from zoo import paths
-    from zoo.data import check
+    from zoo.data import check_dataset
 
-    check(dataset, "test", data)
+    check_dataset(dataset, "test", data)
     for loss in losses:
         find_space(loss)
     from training.studies.plan import check_images

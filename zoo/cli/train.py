@@ -107,14 +107,14 @@ def train(
     """train a model by its recipe into the local zoo"""
     from training.logging import check_trackers
     from training.overrides import resolve, with_custom_name
-    from zoo.data import check_data
+    from zoo.data import check_dataset_path
 
     check_trackers(track or [])
     if data is not None:
-        check_data(data, "folder")  # before torch is loaded
+        check_dataset_path(data, "folder")  # before torch is loaded
     recipe: Recipe | Ensemble = with_custom_name(resolve(name, settings or [], seed, new_name), name)
     if data is not None:
-        check_data(data, recipe.data.dataset)
+        check_dataset_path(data, recipe.data.dataset)
     if features is not None:
         recipe = _recipe_on_features(recipe, features, model, settings or [], new_name)
     elif model is not None:
@@ -452,7 +452,7 @@ def features(
         )
     _check_count("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)
-    datasets.check(name, split, root)
+    datasets.check_dataset(name, split, root)
     find(model)
     from training.features import extract  # torch, after the arguments are checked
     from training.trainer import Place
@@ -460,7 +460,7 @@ def features(
 
     source = _trunk_model(model)
     chosen_views = _views(source, recipe, views, seed)
-    images = datasets.load(name, split, root)
+    images = datasets.load_dataset(name, split, root)
     extract(source, images, out, chosen_views, dtype, Place(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
     if as_json:

@@ -83,40 +83,40 @@ DATASETS: dict[str, Loader] = {
 """Every data set that has a name. A new one is one file and one line here."""
 
 
-def load(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
+def load_dataset(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
     """One split ("train" or "test") of the data set `name`.
 
     `data`: the only folder to look in, instead of `ZOO_DATA` and the download cache; for "folder" it is the data set,
     or a table of it (CSV, see `zoo.data.table`).
     Raises `DatasetError` for an unknown name or split and for data that is missing or not as published.
     """
-    check(name, split, data)
+    check_dataset(name, split, data)
     return DATASETS[name](split, data)
 
 
-def check(name: str, split: str = "test", data: str | Path | None = None) -> None:
+def check_dataset(name: str, split: str = "test", data: str | Path | None = None) -> None:
     """Raise those errors of `load` that need no image to be read: an unknown name or split, no such folder."""
     from zoo.data.dataset import SPLITS, WHOLE
 
-    check_name(name)
+    check_dataset_name(name)
     if split not in SPLITS and (name, split) != ("folder", WHOLE):
         raise DatasetError(f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.")
     if data is not None:
-        check_data(data, name)
+        check_dataset_path(data, name)
 
 
-def check_data(data: str | Path, name: str) -> None:
+def check_dataset_path(data: str | Path, name: str) -> None:
     """Raise `DatasetError` where neither the folder of that data set's files is there nor, for "folder", a table."""
     from zoo.data.table import is_table
 
     if name != "folder":
-        check_folder(data)
+        check_data_folder(data)
     elif not expand(data).is_dir() and not (is_table(data) and expand(data).is_file()):
         what = "file" if is_table(data) else "folder"
         raise DatasetError(f"{_reason(data, what)}; name the one that holds the data set, or a table of images (.csv).")
 
 
-def check_folder(data: str | Path) -> None:
+def check_data_folder(data: str | Path) -> None:
     """Raise `DatasetError` for a folder of data that is not there."""
     if not expand(data).is_dir():
         raise DatasetError(f"{_reason(data, 'folder')}; name the one that holds the data set.")
@@ -126,7 +126,7 @@ def _reason(data: str | Path, what: str) -> str:
     return f"{data} is not a {what}" if expand(data).exists() else f"there is no {what} {data}"
 
 
-def check_name(name: str) -> None:
+def check_dataset_name(name: str) -> None:
     """Raise `DatasetError` for a name that no data set has."""
     if name in DATASETS:
         return

@@ -40,58 +40,60 @@ RECORD = 2 + 3 * SIDE * SIDE
 RECORDS, NAMES = "train.bin", "fine_label_names.txt"
 
 
-def read(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """The images of `train.bin`, uint8 [n, 32, 32, 3], their fine labels, int64 [n], and the names of these.
 
     path: the archive, which is not extracted to be read, or its extracted folder. A record is a byte of the coarse
     label, one of the fine label, and the red, green and blue planes, row by row. Raises `DatasetError` where the
     archive is another one, a file is missing, or the records are cut off or name no class.
     """
-    records, text = _files(path, md5)
+    records, text = _read_members(path, md5)
     names = tuple(text.decode("ascii", errors="replace").split())
     if len(records) % RECORD:
-        raise spoilt(path, f"{RECORDS} holds {len(records):,} bytes, which are no whole records of {RECORD:,}")
+        raise _damaged_archive(
+            path, f"{RECORDS} holds {len(records):,} bytes, which are no whole records of {RECORD:,}"
+        )
     rows = np.frombuffer(records, np.uint8).reshape(-1, RECORD)
     labels = rows[:, 1].astype(np.int64)
     if len(rows) and labels.max() >= len(names):
-        raise spoilt(path, f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes")
+        raise _damaged_archive(path, f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes")
     return rows[:, 2:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels, names
 
 
-def _files(path: Path, md5: str) -> tuple[bytes, bytes]:
+def _read_members(path: Path, md5: str) -> tuple[bytes, bytes]:
     if path.is_dir():
-        return _of_folder(path, RECORDS), _of_folder(path, NAMES)
+        return _read_folder_member(path, RECORDS), _read_folder_member(path, NAMES)
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if found != md5:
-            raise spoilt(path, f"it is not the published archive: its md5 is {found}, expected {md5}")
+            raise _damaged_archive(path, f"it is not the published archive: its md5 is {found}, expected {md5}")
         with tarfile.open(path, "r:gz") as archive:
-            return _of_archive(path, archive, RECORDS), _of_archive(path, archive, NAMES)
+            return _read_archive_member(path, archive, RECORDS), _read_archive_member(path, archive, NAMES)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise spoilt(path, f"it cannot be read ({error})") from None
+        raise _damaged_archive(path, f"it cannot be read ({error})") from None
 
 
-def _of_folder(folder: Path, name: str) -> bytes:
+def _read_folder_member(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:
-        raise spoilt(folder, f"{name} is missing") from None
+        raise _damaged_archive(folder, f"{name} is missing") from None
     except OSError as error:
-        raise spoilt(folder, f"{name} cannot be read ({error.strerror})") from None
+        raise _damaged_archive(folder, f"{name} cannot be read ({error.strerror})") from None
 
 
-def _of_archive(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
+def _read_archive_member(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
     try:
         member = archive.extractfile(f"{FOLDER}/{name}")
     except KeyError:
         member = None
     if member is None:
-        raise spoilt(path, f"{name} is missing")
+        raise _damaged_archive(path, f"{name} is missing")
     return member.read()
 
 
-def spoilt(path: Path, reason: str) -> DatasetError:
+def _damaged_archive(path: Path, reason: str) -> DatasetError:
     """The error for an archive, or its folder, that is there but not as published."""
     return DatasetError(f"{path}: {reason}. Get {ARCHIVE} again from {URL} and put it in its place.")
 
@@ -120,19 +122,19 @@ def load(
     if path.name == FILE:
         found = sha256_of(path)
         if found != sha256:
-            raise _spoilt(path, f"it is not the {FILE} that is known: its sha256 is {found}, expected {sha256}")
-        names, images = _read(path, split, expected["train"].classes)
+            raise _damaged(path, f"it is not the {FILE} that is known: its sha256 is {found}, expected {sha256}")
+        names, images = _read_zip(path, split, expected["train"].classes)
     else:
-        names, images = _read_binary(path, split, expected["train"].classes, md5)
+        names, images = _read_official(path, split, expected["train"].classes, md5)
     classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
     if (counts := Counts(len(images), len(classes))) != expected[split]:
-        raise _spoilt(path, f"it holds {counts} for {split}; expected {expected[split]}")
+        raise _damaged(path, f"it holds {counts} for {split}; expected {expected[split]}")
     return Dataset("cifar100", split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
 
 
-def _read_binary(path: Path, split: str, trains: int, md5: str) -> tuple[list[str], list[ImageLike]]:
+def _read_official(path: Path, split: str, trains: int, md5: str) -> tuple[list[str], list[ImageLike]]:
     """As `_read`, from the authors' archive."""
-    pixels, labels, classes = read(path, md5)
+    pixels, labels, classes = read_official_archive(path, md5)
     named = sorted(classes)
     chosen = set(named[:trains] if split == "train" else named[trains:])
     rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in chosen]
@@ -140,7 +142,7 @@ def _read_binary(path: Path, split: str, trains: int, md5: str) -> tuple[list[st
     return sorted(names), [np.ascontiguousarray(pixels[names[name]]) for name in sorted(names)]
 
 
-def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[ImageLike]]:
+def _read_zip(path: Path, split: str, trains: int) -> tuple[list[str], list[ImageLike]]:
     """The names and bytes of the split's images; `trains` of the classes are for training."""
     try:
         # About 2 KB an image: all of them are read at once, and no open file is shared between threads.
@@ -151,12 +153,12 @@ def _read(path: Path, split: str, trains: int) -> tuple[list[str], list[ImageLik
             names = [name for name in names if name.partition("/")[0] in chosen]
             return names, [archive.read(name) for name in names]
     except (BadZipFile, OSError) as error:
-        raise _spoilt(path, f"it cannot be read: {error}") from None
+        raise _damaged(path, f"it cannot be read: {error}") from None
 
 
-def _spoilt(path: Path, reason: str) -> DatasetError:
+def _damaged(path: Path, reason: str) -> DatasetError:
     if path.name != FILE:
-        return spoilt(path, reason)
+        return _damaged_archive(path, reason)
     # The zip is looked for first: the archive beside it would not be read.
     return DatasetError(
         f"{path}: {reason}. Nobody publishes this file: put the right one in its place, or take it away, get {ARCHIVE} "

@@ -25,7 +25,7 @@ WHOLE = "all"
 """The split of a folder that is not parted, whichever was asked for."""
 
 
-def part_of(split: str | None) -> str:
+def split_title(split: str | None) -> str:
     """How a split is called."""
     return "all of it" if split == WHOLE else f"{split} split"
 

@@ -26,19 +26,19 @@ from zoo import paths
 from zoo.data.dataset import Dataset, subset
 from zoo.data.images import ImageLike, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import DatasetError, ImageError, none_readable
+from zoo.errors import DatasetError, ImageError, none_readable_message
 from zoo.files import atomic_folder, write_json
 
-SKIP = ", or leave such images out with data.skip_unreadable=true"
+SKIP_HINT = ", or leave such images out with data.skip_unreadable=true"
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 Square = tuple[np.ndarray, float]
 
 
 def map_in_threads(
-    function: Callable[[Item], Made], items: Iterable[Item], ahead: int | None = None, together: int = 1
-) -> Iterator[Made]:
+    function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None, together: int = 1
+) -> Iterator[Result]:
     """Yield what `function` makes of each item, in the order of the items.
 
     Args:
@@ -51,11 +51,11 @@ def map_in_threads(
     threads = len(os.sched_getaffinity(0))
     most = max(1, (ahead or 16 * threads) // together)
 
-    def make(some: Sequence[Item]) -> list[Made]:
+    def make(some: Sequence[Item]) -> list[Result]:
         return [function(item) for item in some]
 
     source = iter(items)
-    waiting: deque[Future[list[Made]]] = deque()
+    waiting: deque[Future[list[Result]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         try:
             while some := list(islice(source, together)):
@@ -70,11 +70,11 @@ def map_in_threads(
 
 
 def decode_in_threads(
-    function: Callable[[Item], Made], items: Iterable[Item], ahead: int | None = None, together: int = 1
-) -> Iterator[Made | ImageError]:
+    function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None, together: int = 1
+) -> Iterator[Result | ImageError]:
     """Yield what `function` makes of each item, or the `ImageError` that it raises; see `map_in_threads`."""
 
-    def attempt(item: Item) -> Made | ImageError:
+    def attempt(item: Item) -> Result | ImageError:
         try:
             return function(item)
         except ImageError as error:
@@ -83,7 +83,7 @@ def decode_in_threads(
     return map_in_threads(attempt, items, ahead, together)
 
 
-def batches(
+def decode_batches(
     images: Iterable[ImageLike],
     how: Preprocessing,
     batch_size: int,
@@ -111,13 +111,13 @@ def batches(
             yield np.stack(read)
 
 
-def _progress_bar(decoded: Iterator[Made], title: str, total: int, progress: bool) -> Iterable[Made]:
+def _progress_bar(decoded: Iterator[Result], title: str, total: int, progress: bool) -> Iterable[Result]:
     # On a terminal the bar is one line; a log file gets one line per update.
     interval = 0.1 if sys.stderr.isatty() else 30
     return tqdm(decoded, title, total, False, mininterval=interval, unit="image", disable=not progress)
 
 
-def readable(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[str, ImageError]]:
+def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[str, ImageError]]:
     """Return the data set without unreadable images, and the errors of these by their source.
 
     Raises:
@@ -127,7 +127,7 @@ def readable(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[st
     if not unreadable:
         return dataset, unreadable
     if len(unreadable) == len(dataset):
-        raise ImageError(none_readable(len(dataset), next(iter(unreadable.values()))))
+        raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))))
     kept = np.array([source not in unreadable for source in dataset.sources])
     return subset(dataset, kept, dataset.split), unreadable
 
@@ -190,22 +190,22 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
     """
     if not all(isinstance(dataset.images[row], Path) for row in rows[:1]):
         pixels = np.empty((len(rows), *squares.how.shape), np.uint8)
-        return _fill(pixels, dataset, rows, squares, title, progress)
-    folder = paths.home() / "cache" / _key(dataset, rows, squares)
+        return _decode_into(pixels, dataset, rows, squares, title, progress)
+    folder = paths.home() / "cache" / _cache_name(dataset, rows, squares)
     if not folder.exists():
-        _write(folder, dataset, rows, squares, title, progress)
-    decoded = _read(folder)
+        _write_cache(folder, dataset, rows, squares, title, progress)
+    decoded = _read_cache(folder)
     if decoded.skipped and not squares.skip:
-        raise unreadable(decoded.skipped[0], dataset.name, "as was found before.")
+        raise unreadable_error(decoded.skipped[0], dataset.name, "as was found before.")
     return decoded
 
 
-def unreadable(source: str, name: str, why: object, or_else: str = SKIP) -> DatasetError:
+def unreadable_error(source: str, name: str, why: object, or_else: str = SKIP_HINT) -> DatasetError:
     """Return the error that names an unreadable image of a data set."""
     return DatasetError(f"{source} of {name} cannot be read: {why} Mend or remove it{or_else}.")
 
 
-def _fill(
+def _decode_into(
     pixels: np.ndarray, dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, progress: bool
 ) -> Decoded:
     aspects: list[float] = []
@@ -216,7 +216,7 @@ def _fill(
     for row, square in zip(rows, bar, strict=True):
         if isinstance(square, ImageError):
             if not squares.skip:
-                raise unreadable(dataset.sources[row], dataset.name, square)
+                raise unreadable_error(dataset.sources[row], dataset.name, square)
             skipped.append(dataset.sources[row])
             continue
         pixels[len(kept)], aspect = square
@@ -225,7 +225,7 @@ def _fill(
     return Decoded(pixels[: len(kept)], np.array(aspects, np.float32), np.array(kept, np.int64), skipped)
 
 
-def _key(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:
+def _cache_name(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:
     """Return the cache folder's name: it depends on the files (path, size, time of change), rows and squares."""
     total = hashlib.sha256(repr(replace(squares, skip=False)).encode() + np.ascontiguousarray(rows).tobytes())
     for row in rows:
@@ -238,19 +238,21 @@ def _key(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:
     return f"{dataset.name}-{dataset.split}-{squares.how.crop}-{total.hexdigest()[:12]}"
 
 
-def _write(folder: Path, dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, progress: bool) -> None:
+def _write_cache(
+    folder: Path, dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, progress: bool
+) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as temporary:
         shape = (len(rows), *squares.how.shape)
         pixels = np.lib.format.open_memmap(temporary / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
-        decoded = _fill(pixels, dataset, rows, squares, title, progress)
+        decoded = _decode_into(pixels, dataset, rows, squares, title, progress)
         pixels.flush()
         np.save(temporary / "aspects.npy", decoded.aspects)
         np.save(temporary / "rows.npy", decoded.rows)
         write_json(temporary / "skipped.json", decoded.skipped)
 
 
-def _read(folder: Path) -> Decoded:
+def _read_cache(folder: Path) -> Decoded:
     rows = np.load(folder / "rows.npy")
     # Copy on write: torch wants arrays that it might write to.
     pixels = np.load(folder / "pixels.npy", mmap_mode="c")[: len(rows)]

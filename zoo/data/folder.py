@@ -18,7 +18,7 @@ from zoo.data import table
 from zoo.data.dataset import SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.images import SUFFIXES
-from zoo.errors import DatasetError, UsageError, none_readable
+from zoo.errors import DatasetError, UsageError, none_readable_message
 from zoo.paths import expand
 
 
@@ -38,7 +38,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     if table.is_table(data):
         return table.load(split, data)
     root = expand(data)
-    if is_parted(root):
+    if has_splits(root):
         if split == WHOLE:
             raise DatasetError(f"{root} has the folders train and test, and is no split of its own; name one of them.")
         root = root / split
@@ -50,19 +50,19 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     return Dataset(name="folder", split=split, images=paths, labels=labels, classes=classes, sources=names)
 
 
-def is_parted(root: str | Path) -> bool:
+def has_splits(root: str | Path) -> bool:
     """Whether the folder has the subfolders `train` and `test`, or the table a column `split`."""
     if table.is_table(root):
-        return table.is_parted(root)
+        return table.has_splits(root)
     return all((expand(root) / name).is_dir() for name in SPLITS)
 
 
-def check_parted(root: str | Path) -> None:
+def check_splits(root: str | Path) -> None:
     """Raise `DatasetError` for a folder or table whose classes are not parted into those to train on and those to
     measure on, and for a table of which one is both; not for a folder that is missing, which who reads it says."""
     if table.is_table(root):
-        table.check_parted(root)
-    if expand(root).is_dir() and not is_parted(root):
+        table.check_splits(root)
+    if expand(root).is_dir() and not has_splits(root):
         raise DatasetError(
             f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "
             f"classes' folders into {root}/train and {root}/test."
@@ -74,7 +74,7 @@ def list_unlabelled(place: str | Path) -> list[Path]:
 
     Raises `DatasetError` where there are none, and what `list_images` and `table.images_of` raise.
     """
-    images = table.images_of(place) if table.is_table(place) else list_images(place)
+    images = table.training_images(place) if table.is_table(place) else list_images(place)
     if not images:
         raise DatasetError(f"{place} holds no images to learn from.")
     return images
@@ -138,18 +138,18 @@ def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, .
     return np.array([index[name] for name in folders], dtype=np.int64), classes
 
 
-def digest_of(sources: Iterable[str]) -> str:
+def sources_sha256(sources: Iterable[str]) -> str:
     """Return the SHA-256 of images' sources, which tells whether two folders hold the same images."""
     text = "".join(f"{source}\n" for source in sources)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()  # names of files may be any bytes
 
 
-LEAST_CLASSES = 4
+MIN_CLASSES = 4
 """Two to train on and two to measure on."""
 
 
 @dataclass(frozen=True)
-class Pictures:
+class TrainingFolder:
     """dataset: the images that can be read, of classes that have two or more. What was left out, and why: unreadable,
     image -> reason; alone: classes with a single readable image."""
 
@@ -164,7 +164,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Split:
+class ClassSplit:
     """Classes to train on and classes to measure on; no class is in both."""
 
     train: Dataset
@@ -181,17 +181,17 @@ class Split:
             "test_classes": list(self.test.classes),
             "train_images": len(self.train),
             "test_images": len(self.test),
-            "images_sha256": digest_of([*self.train.sources, *self.test.sources]),
+            "images_sha256": sources_sha256([*self.train.sources, *self.test.sources]),
         }
 
 
-def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
+def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFolder:
     """The images of a folder of folders, or of a table (`zoo.data.table`); each is decoded once.
 
     Raises `DatasetError` or `UsageError` where there is nothing that can be split, saying what is missing.
     """
     place = expand(path)
-    if is_parted(place):
+    if has_splits(place):
         raise UsageError(
             f"{path} is parted into train and test. The split is made here, by class: name a folder whose subfolders "
             "are the classes, or a table without the column split."
@@ -201,19 +201,19 @@ def read_pictures(path: str | Path, progress: bool = False) -> Pictures:
     unreadable = {source: str(error) for source, error in unreadable_images(named, progress).items()}
     readable = np.array([source not in unreadable for source in named.sources])
     if not readable.any():
-        raise DatasetError(none_readable(len(named), next(iter(unreadable.values()))))
+        raise DatasetError(none_readable_message(len(named), next(iter(unreadable.values()))))
     counts = np.bincount(named.labels[readable], minlength=len(named.classes))
     kept = readable & (counts[named.labels] >= 2)
     alone = tuple(name for name, count in zip(named.classes, counts, strict=True) if count == 1)
     found = int((counts >= 2).sum())
-    if found < LEAST_CLASSES:
+    if found < MIN_CLASSES:
         single = f" {len(alone)} classes have a single image ({', '.join(alone[:5])})." if alone else ""
         broken = f" {len(unreadable)} images cannot be read." if unreadable else ""
         raise DatasetError(
-            f"{path} holds {found} classes of two or more readable images; {LEAST_CLASSES} are needed, two to train on "
+            f"{path} holds {found} classes of two or more readable images; {MIN_CLASSES} are needed, two to train on "
             f"and two to measure on.{single}{broken} Add classes, or images to those that are there."
         )
-    return Pictures(subset(named, kept), unreadable, alone)
+    return TrainingFolder(subset(named, kept), unreadable, alone)
 
 
 def check_share(share: float) -> None:
@@ -222,11 +222,11 @@ def check_share(share: float) -> None:
         raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
 
 
-def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> Split:
+def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> ClassSplit:
     """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
     check_share(share)
     number = len(dataset.classes)
     count = min(max(2, round(share * number)), number - 2)
     drawn = np.random.default_rng(seed).choice(number, count, replace=False)
     tests = np.isin(dataset.labels, drawn)
-    return Split(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
+    return ClassSplit(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)

@@ -75,15 +75,15 @@ def check_fonts(sha256: Mapping[str, str]) -> None:
 
 
 @lru_cache(maxsize=len(FACES))
-def _font(face: str) -> ImageFont.FreeTypeFont:
+def _load_font(face: str) -> ImageFont.FreeTypeFont:
     # The basic layout draws each character alone: no shaping, hence the same with and without libraqm.
     return ImageFont.truetype(font_file(face), EM, layout_engine=ImageFont.Layout.BASIC)
 
 
 @lru_cache(maxsize=16384)
-def ink(character: str, face: str) -> Image.Image:
+def glyph_image(character: str, face: str) -> Image.Image:
     """The upright glyph as coverage (mode L), cropped to its ink, with a border of 2 empty pixels."""
-    mask = _font(face).getmask(character, "L")
+    mask = _load_font(face).getmask(character, "L")
     drawn = Image.frombytes("L", mask.size, bytes(mask))
     drawn = drawn.crop(drawn.getbbox())
     framed = Image.new("L", (drawn.width + 4, drawn.height + 4))
@@ -164,16 +164,16 @@ def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
 
 def render(character: str, style: Style, rng: np.random.Generator, size: int = SIZE) -> np.ndarray:
     """The picture as uint8 [size, size, 3]; `rng` draws the background's pattern and the noise."""
-    cover = coverage(character, style, size)[..., None]
+    cover = ink_coverage(character, style, size)[..., None]
     ground = _TONES[style.background, int(not style.inverted)] + _PATTERN_DEPTH * _pattern(style.pattern, rng, size)
     picture = ground + cover * (_TONES[style.ink, int(style.inverted)] - ground)
     picture += style.noise * rng.standard_normal((size, size, 1), dtype=np.float32)
     return np.clip(np.rint(picture), 0, 255).astype(np.uint8)
 
 
-def coverage(character: str, style: Style, size: int = SIZE) -> np.ndarray:
+def ink_coverage(character: str, style: Style, size: int = SIZE) -> np.ndarray:
     """How much of each pixel is ink, float32 [size, size] in 0..1: the glyph turned, scaled and shifted, never cut."""
-    glyph = ink(character, FACES[style.face])
+    glyph = glyph_image(character, FACES[style.face])
     fine = size * _SUPERSAMPLING
     scale = style.scale * fine / max(glyph.size)
     c, s = cos(radians(style.angle)), sin(radians(style.angle))

@@ -30,7 +30,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from zoo.errors import ImageError, ImageTooLargeError
 
-MAX_IN_JPEG = {
+MAX_JPEG_PARTS = {
     # Encoders write about ten. libtiff draws the line there too, for the JPEGs within a TIFF.
     "scans": (b"\xff\xda", 100),
     # One is usual, some more for the further pictures of an MPO file.
@@ -39,21 +39,21 @@ MAX_IN_JPEG = {
 }
 """What a JPEG may hold of things that add up: how each begins, and how many there may be."""
 
-MAX_READS, MAX_READS_OF_BMP = 50_000, 400_000
+MAX_READS, MAX_BMP_READS = 50_000, 400_000
 """By which Pillow takes a file piece by piece, some microseconds each; a BMP of runs needs two for each of them."""
-BYTES_A_READ = 500
+BYTES_PER_READ = 500
 """Of a large file, which may be read more often. ffmpeg makes the smallest pieces, PNGs in 4 kB of four reads each."""
 
 MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
 """Of a portable map (PPM, PGM, PBM) whose numbers are written out."""
 
 
-class Rationed(BytesIO):
+class ReadLimitedFile(BytesIO):
     """A file in memory that can be read so many times; then it raises `ImageError`."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
-        self.left = max(MAX_READS_OF_BMP if data.startswith(b"BM") else MAX_READS, len(data) // BYTES_A_READ)
+        self.left = max(MAX_BMP_READS if data.startswith(b"BM") else MAX_READS, len(data) // BYTES_PER_READ)
 
     def read(self, size: int | None = -1) -> bytes:
         self.left -= 1
@@ -65,7 +65,7 @@ class Rationed(BytesIO):
 def check_cost(data: bytes) -> None:
     """Raise `ImageError` for a file whose pieces would take longer to read than its pixels to decode."""
     if data.startswith(b"\xff\xd8"):
-        for name, (begins, most) in MAX_IN_JPEG.items():
+        for name, (begins, most) in MAX_JPEG_PARTS.items():
             if (count := data.count(begins)) > most:
                 raise ImageError(f"the image has {count:,} {name}; at most {most:,} are read.")
     if data[:2] in (b"P1", b"P2", b"P3") and (len(data) > MAX_PLAIN_BYTES or data.count(b"#") > MAX_PLAIN_COMMENTS):
@@ -162,7 +162,7 @@ def _open_file(source: Any, limits: Limits) -> Image.Image:
         raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
     data = data if isinstance(source, bytes | bytearray | memoryview) else Path(source).read_bytes()
     check_cost(data)
-    return Image.open(Rationed(data), formats=FORMATS)
+    return Image.open(ReadLimitedFile(data), formats=FORMATS)
 
 
 def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:
@@ -198,7 +198,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _scale_to_8bit(image: Image.Image) -> Image.Image:
-    scale = _scale_of_floats(image) if image.mode == "F" else 255 / 65535
+    scale = _float_scale(image) if image.mode == "F" else 255 / 65535
     scaled = np.empty((image.height, image.width), np.uint8)
     for left, top, values in _tiles(image):
         height, width = values.shape
@@ -206,7 +206,7 @@ def _scale_to_8bit(image: Image.Image) -> Image.Image:
     return Image.fromarray(scaled)
 
 
-def _scale_of_floats(image: Image.Image) -> float:
+def _float_scale(image: Image.Image) -> float:
     highest = max(float(values.max()) if np.isfinite(values).all() else np.inf for _, _, values in _tiles(image))
     if highest == np.inf:
         raise ImageError(f"{describe(image)} holds NaN or infinite pixels.")

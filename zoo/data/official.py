@@ -36,7 +36,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Published:
+class OfficialDataset:
     """A data set as its authors offer it.
 
     name: in `DATASETS`. title: what its authors call it. home: the address of its page. folders: names that its folder
@@ -90,7 +90,7 @@ class Published:
             raise self.spoilt(f"{where} lists {found} for {part}; expected {expected}.")
 
 
-_NAMED = 3
+_MAX_NAMED = 3
 """How many missing files a message names."""
 
 
@@ -112,7 +112,9 @@ class Listing:
         return Counts(len(self.names), len(set(self.classes)))
 
 
-def read_rows(source: Published, path: Path, kinds: Sequence[Callable[[str], Any]], header: int = 0) -> list[tuple]:
+def read_rows(
+    source: OfficialDataset, path: Path, kinds: Sequence[Callable[[str], Any]], header: int = 0
+) -> list[tuple]:
     """The lines of a text file as fields parted by spaces, one of `kinds` (int, str) for each; empty lines are skipped.
 
     header: how many lines come before. Raises `DatasetError` naming the file, and the line that is broken.
@@ -127,7 +129,9 @@ def read_rows(source: Published, path: Path, kinds: Sequence[Callable[[str], Any
     return [_row(source, path, number, fields, kinds) for number, fields in numbered]
 
 
-def _row(source: Published, path: Path, number: int, fields: list[str], kinds: Sequence[Callable[[str], Any]]) -> tuple:
+def _row(
+    source: OfficialDataset, path: Path, number: int, fields: list[str], kinds: Sequence[Callable[[str], Any]]
+) -> tuple:
     try:
         return tuple(kind(field) for kind, field in zip(kinds, fields, strict=True))
     except ValueError:
@@ -135,7 +139,7 @@ def _row(source: Published, path: Path, number: int, fields: list[str], kinds: S
 
 
 def listed_dataset(
-    source: Published,
+    source: OfficialDataset,
     split: str,
     listing: Listing,
     expected: Counts,
@@ -162,7 +166,7 @@ def listed_dataset(
     )
 
 
-def _check_names(source: Published, listing: Listing) -> None:
+def _check_names(source: OfficialDataset, listing: Listing) -> None:
     for name in listing.names:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or "\0" in name:
@@ -172,7 +176,7 @@ def _check_names(source: Published, listing: Listing) -> None:
         raise source.spoilt(f"{listing.path} lists {twice} twice.")
 
 
-def _check_files(source: Published, listing: Listing) -> None:
+def _check_files(source: OfficialDataset, listing: Listing) -> None:
     """Raise `DatasetError` naming the first of the listed files that are not there."""
     wanted: dict[str, list[str]] = defaultdict(list)
     for name in listing.names:
@@ -184,15 +188,15 @@ def _check_files(source: Published, listing: Listing) -> None:
         str(PurePosixPath(folder, file)) for folder in wanted for file in wanted[folder] if file not in there[folder]
     ]
     if lacking:
-        more = " and others" if len(lacking) > _NAMED else ""
+        more = " and others" if len(lacking) > _MAX_NAMED else ""
         raise source.spoilt(
             f"{listing.base} lacks {len(lacking):,} of the {len(listing.names):,} files that {listing.path} lists: "
-            f"{', '.join(lacking[:_NAMED])}{more}. It may have been extracted only in part.",
+            f"{', '.join(lacking[:_MAX_NAMED])}{more}. It may have been extracted only in part.",
             listing.base,
         )
 
 
-def _files(source: Published, folder: Path) -> frozenset[str]:
+def _files(source: OfficialDataset, folder: Path) -> frozenset[str]:
     """The names of the files in `folder`; none where it isn't there."""
     try:
         with os.scandir(folder) as entries:
@@ -203,5 +207,5 @@ def _files(source: Published, folder: Path) -> frozenset[str]:
         raise source.spoilt(f"the folder {folder} cannot be read: {error.strerror}.") from None
 
 
-RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+RECALL_DEPTHS = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 """As the authors of the splits do (Oh Song et al. 2016; Liu et al. 2016). All others: 1, 2, 4, 8."""

@@ -31,7 +31,7 @@ ALPHABETS = _TRAIN + _TEST
 
 
 @dataclass(frozen=True)
-class Source:
+class SplitSource:
     """Where a split comes from: a file, the alphabets taken from it, and how many characters those have together."""
 
     file: PublishedFile
@@ -45,7 +45,7 @@ class Source:
 
 
 SOURCES = {
-    "train": Source(
+    "train": SplitSource(
         PublishedFile(
             "images_background_small1.zip",
             1319022,
@@ -54,7 +54,7 @@ SOURCES = {
         _TRAIN,
         136,
     ),
-    "test": Source(
+    "test": SplitSource(
         PublishedFile(
             "images_background_small2.zip",
             1580917,
@@ -93,7 +93,7 @@ def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -
     )
 
 
-def _read(source: Source, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
+def _read(source: SplitSource, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
     """The split's images by name, `<root>/<alphabet>/<character>/<file>.png`."""
     roots = data_roots(data)
     for root in roots:
@@ -126,7 +126,7 @@ def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path
         ) from None
 
 
-def _from_zip(path: Path, source: Source, base_url: str, fetched: bool) -> dict[str, ImageLike]:
+def _from_zip(path: Path, source: SplitSource, base_url: str, fetched: bool) -> dict[str, ImageLike]:
     """fetched: whether it would be downloaded if it were not there."""
     found = sha256_of(path)
     if found != source.file.sha256:
@@ -146,12 +146,12 @@ def _instead(url: str, fetched: bool) -> str:
     return f"Get it from {url} and put it in its place; nothing is fetched into a folder that is named."
 
 
-def _from_folder(folder: Path, source: Source, base_url: str) -> dict[str, ImageLike]:
+def _from_folder(folder: Path, source: SplitSource, base_url: str) -> dict[str, ImageLike]:
     files = {f"{source.folder}/{path.relative_to(folder).as_posix()}": path for path in folder.glob("*/*/*.png")}
     return _complete({name: path for name, path in files.items() if _belongs(name, source)}, source, folder, base_url)
 
 
-def _belongs(name: str, source: Source) -> bool:
+def _belongs(name: str, source: SplitSource) -> bool:
     """Whether `name` is an image of one of the split's alphabets."""
     parts = PurePosixPath(name).parts
     return (
@@ -162,7 +162,7 @@ def _belongs(name: str, source: Source) -> bool:
     )
 
 
-def _complete(images: Mapping[str, ImageLike], source: Source, where: Path, base_url: str) -> dict[str, ImageLike]:
+def _complete(images: Mapping[str, ImageLike], source: SplitSource, where: Path, base_url: str) -> dict[str, ImageLike]:
     """The images, or `DatasetError` where some are missing or too many."""
     characters = len({PurePosixPath(name).parent for name in images})
     if characters != source.characters or len(images) != source.characters * DRAWERS:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
-LARGEST_STATISTIC, SMALLEST_STD = 1e4, 1e-4
+MAX_STATISTIC, MIN_STD = 1e4, 1e-4
 """Of preprocessing, on the scale 0..1: what lies beyond is no statistic of pixels, and gives infinity or NaN."""
 
 
@@ -41,8 +41,8 @@ class Preprocessing:
             raise CardError(f"preprocessing.mode is {self.mode!r}; expected 'L' (grey) or 'RGB'.")
         if not (len(self.mean) == len(self.std) == self.channels):
             raise CardError(f"preprocessing.mean and .std need {self.channels} value(s) for mode {self.mode}.")
-        self._check_range("mean", "numbers", -LARGEST_STATISTIC)
-        self._check_range("std", "positive numbers", SMALLEST_STD)
+        self._check_range("mean", "numbers", -MAX_STATISTIC)
+        self._check_range("std", "positive numbers", MIN_STD)
         if not 1 <= self.crop <= self.resize <= 4096:
             raise CardError(f"preprocessing needs 1 <= crop <= resize <= 4096, not {self.crop} and {self.resize}.")
         if self.interpolation not in INTERPOLATIONS:
@@ -52,9 +52,9 @@ class Preprocessing:
 
     def _check_range(self, key: str, kind: str, least: float) -> None:
         values: tuple[float, ...] = getattr(self, key)
-        if not all(least <= value <= LARGEST_STATISTIC for value in values):  # which NaN is not either
+        if not all(least <= value <= MAX_STATISTIC for value in values):  # which NaN is not either
             raise CardError(
-                f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {LARGEST_STATISTIC:g}, on "
+                f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {MAX_STATISTIC:g}, on "
                 "the scale 0 to 1 of the pixels."
             )
 

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from zoo.data.dataset import Dataset
-from zoo.data.official import Counts, Listing, Published, listed_dataset, read_rows
+from zoo.data.official import Counts, Listing, OfficialDataset, listed_dataset, read_rows
 from zoo.errors import missing
 
-CARS_SOURCE = Published(
+CARS_SOURCE = OfficialDataset(
     name="cars",
     title="Cars196",
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (or, where that is gone, a mirror of the same files)",
@@ -62,7 +62,7 @@ def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str,
     """
     root = CARS_SOURCE.find(data)
     in_two = (root / "devkit").is_dir() and not (root / "car_ims").is_dir()
-    known = _in_two_folders(root) if in_two else _in_one_folder(root)
+    known = _read_two_folders(root) if in_two else _read_one_folder(root)
     if wrong := sorted({number for number in known.numbers if not 1 <= number <= len(known.classes)}):
         raise CARS_SOURCE.spoilt(f"{known.path} has class {wrong[0]}, but names {len(known.classes)} classes.")
     trains = expected["train"].classes
@@ -71,25 +71,25 @@ def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str,
     return listed_dataset(CARS_SOURCE, split, listing, expected[split], dict(enumerate(known.classes, 1)))
 
 
-def _in_one_folder(root: Path) -> _Annotations:
+def _read_one_folder(root: Path) -> _Annotations:
     path = root / "cars_annos.mat"
-    return _Annotations(path, *_images(path, "relative_im_path"), _class_names(path))
+    return _Annotations(path, *_read_annotations(path, "relative_im_path"), _read_class_names(path))
 
 
-def _in_two_folders(root: Path) -> _Annotations:
+def _read_two_folders(root: Path) -> _Annotations:
     devkit = root / "devkit"
     # The labels of the test images were published later, as a file of their own.
     late = "cars_test_annos_withlabels.mat"
     tested = root / late if (root / late).is_file() else devkit / late
-    names, numbers = _images(devkit / "cars_train_annos.mat", "fname")
-    test_names, test_numbers = _images(tested, "fname")
+    names, numbers = _read_annotations(devkit / "cars_train_annos.mat", "fname")
+    test_names, test_numbers = _read_annotations(tested, "fname")
     files = [f"cars_train/{name}" for name in names] + [f"cars_test/{name}" for name in test_names]
-    return _Annotations(devkit, files, numbers + test_numbers, _class_names(devkit / "cars_meta.mat"))
+    return _Annotations(devkit, files, numbers + test_numbers, _read_class_names(devkit / "cars_meta.mat"))
 
 
-def _images(path: Path, name: str) -> tuple[list[str], list[int]]:
+def _read_annotations(path: Path, name: str) -> tuple[list[str], list[int]]:
     """The field `name` and the class of each entry of a MAT file's `annotations`."""
-    entries = _read(path, "annotations")
+    entries = _read_variable(path, "annotations")
     try:
         return [str(value) for value in entries[name]], [int(value) for value in entries["class"]]
     except (IndexError, ValueError, TypeError):
@@ -98,11 +98,11 @@ def _images(path: Path, name: str) -> tuple[list[str], list[int]]:
         ) from None
 
 
-def _class_names(path: Path) -> list[str]:
-    return [str(name) for name in _read(path, "class_names")]
+def _read_class_names(path: Path) -> list[str]:
+    return [str(name) for name in _read_variable(path, "class_names")]
 
 
-def _read(path: Path, variable: str) -> np.ndarray:
+def _read_variable(path: Path, variable: str) -> np.ndarray:
     """A variable of a MAT file, at least 1-D; a struct array has one field a column."""
     try:
         from scipy.io import loadmat
@@ -119,7 +119,7 @@ def _read(path: Path, variable: str) -> np.ndarray:
     return np.atleast_1d(found)
 
 
-CUB_SOURCE = Published(
+CUB_SOURCE = OfficialDataset(
     name="cub",
     title="CUB-200-2011",
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
@@ -148,10 +148,10 @@ def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, 
     trains = expected["train"].classes
     chosen = [(name, class_of[number]) for number, name in images if (class_of[number] <= trains) == (split == "train")]
     listing = Listing(path, root / "images", [name for name, _ in chosen], [label for _, label in chosen])
-    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _titles(listing))
+    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _cub_titles(listing))
 
 
-def _titles(listing: Listing) -> dict[int, str]:
+def _cub_titles(listing: Listing) -> dict[int, str]:
     """Class number -> the folder that its images lie in."""
     titles: dict[int, str] = {}
     for name, label in zip(listing.names, listing.classes, strict=True):
@@ -161,7 +161,7 @@ def _titles(listing: Listing) -> dict[int, str]:
     return titles
 
 
-INSHOP_SOURCE = Published(
+INSHOP_SOURCE = OfficialDataset(
     name="inshop",
     title="DeepFashion In-Shop Clothes Retrieval",
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
@@ -194,7 +194,7 @@ def load_inshop(
         (path for mark in INSHOP_SOURCE.marks if (path := root / mark).is_file()), root / INSHOP_SOURCE.marks[0]
     )
     parts = _PARTS[split]
-    rows = [row for row in read_rows(INSHOP_SOURCE, path, (str, str, _part), header=2) if row[2] in parts]
+    rows = [row for row in read_rows(INSHOP_SOURCE, path, (str, str, _parse_part), header=2) if row[2] in parts]
     base = root if (root / "img").is_dir() else root / "Img"
     listing = Listing(path, base, [name for name, _, _ in rows], [item for _, item, _ in rows])
     if split == "train":
@@ -206,14 +206,14 @@ def load_inshop(
     return listed_dataset(INSHOP_SOURCE, split, listing, expected[split], factors={"query": query})
 
 
-def _part(text: str) -> str:
+def _parse_part(text: str) -> str:
     """`text`, if it is what the list may say of an image; else a `ValueError`, which makes the line a broken one."""
     if text not in ("train", "query", "gallery"):
         raise ValueError(text)
     return text
 
 
-SOP_SOURCE = Published(
+SOP_SOURCE = OfficialDataset(
     name="sop",
     title="Stanford Online Products",
     home="https://cvgl.stanford.edu/projects/lifted_struct/",

@@ -24,7 +24,7 @@ IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
 PATH = "path"
 """The name of the column image in the tables that `zoo embed` writes and `zoo index --labels` reads."""
 
-TRUTH = {"1": True, "true": True, "0": False, "false": False}
+BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 """The values of a cell that says whether an image searches."""
 
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -40,21 +40,21 @@ def is_table(path: str | Path) -> bool:
     return expand(path).suffix.lower() == ".csv" and not is_folder(path)
 
 
-def is_parted(path: str | Path) -> bool:
+def has_splits(path: str | Path) -> bool:
     """Return whether the table has the column split. Raises what `load` raises, except for missing labels."""
-    return SPLIT in read(path)[0]
+    return SPLIT in read_image_rows(path)[0]
 
 
-def check_parted(path: str | Path) -> None:
+def check_splits(path: str | Path) -> None:
     """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
     path = expand(path)
-    rows = read(path, labelled=True)
+    rows = read_image_rows(path, labelled=True)
     if SPLIT not in rows[0]:
         raise DatasetError(
             f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
             "with train or test in every row, so that no class is in both."
         )
-    train, test = (set(_of_split(path, rows, split).classes) for split in SPLITS)
+    train, test = (set(_split_dataset(path, rows, split).classes) for split in SPLITS)
     if both := sorted(train & test):
         raise DatasetError(
             f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
@@ -79,7 +79,7 @@ def load(split: str, path: str | Path) -> Dataset:
         UsageError: The file is not a table, lacks a column or a cell (with its line), or lists an image twice.
     """
     path = expand(path)
-    dataset = _of_split(path, read(path, labelled=True), split)
+    dataset = _split_dataset(path, read_image_rows(path, labelled=True), split)
     if len(dataset.classes) == 1:
         raise DatasetError(f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.")
     return dataset
@@ -88,25 +88,25 @@ def load(split: str, path: str | Path) -> Dataset:
 def load_unlabelled(split: str, path: str | Path) -> Dataset:
     """Read a table that may lack labels, as `load` does: an image without one has the class ""; one class is enough."""
     path = expand(path)
-    return _of_split(path, read(path), split)
+    return _split_dataset(path, read_image_rows(path), split)
 
 
-def images_of(path: str | Path) -> list[Path]:
+def training_images(path: str | Path) -> list[Path]:
     """Return the images that a table lists, without those of the split test; labels are not read.
 
     Raises what `load_unlabelled` raises.
     """
     path = expand(path)
-    rows = read(path)
-    return [place_of(path, row[IMAGE]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+    rows = read_image_rows(path)
+    return [image_path(path, row[IMAGE]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
 
-def place_of(path: Path, image: str) -> Path:
+def image_path(path: Path, image: str) -> Path:
     """Return the path of an image that a table names, relative to the table's folder."""
     return path.parent / expand(image)
 
 
-def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
+def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
     if SPLIT not in rows[0]:
         split = WHOLE
     elif split == WHOLE:
@@ -117,12 +117,12 @@ def _of_split(path: Path, rows: list[Row], split: str) -> Dataset:
         raise DatasetError(f"{path} lists no images of the split {split}.")
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
-    images = [place_of(path, name) for name in names]
-    asks = {QUERY: np.array([TRUTH[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
+    images = [image_path(path, name) for name in names]
+    asks = {QUERY: np.array([BOOLEANS[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
     return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
 
 
-def read(path: str | Path, labelled: bool = False) -> list[Row]:
+def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     """Return the rows, at least one: image, label ("" for none) and, if the table has these columns, split and query.
 
     Args:
@@ -146,7 +146,7 @@ def read(path: str | Path, labelled: bool = False) -> list[Row]:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
     if not rows:
         raise DatasetError(f"{path} lists no images.")
-    _check(path, rows, labelled)
+    _check_image_rows(path, rows, labelled)
     return [row for _, row in rows]
 
 
@@ -192,7 +192,7 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
     return wanted
 
 
-def _check(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
+def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
     for line, row in rows:
         if labelled and not (row[IMAGE] and row[LABEL]):
@@ -203,8 +203,8 @@ def _check(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -
             raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:
             raise UsageError(f"{path}, line {line}: the split is {' or '.join(SPLITS)}, not {row[SPLIT]!r}.")
-        if row.get(QUERY, "0").lower() not in TRUTH:
-            raise UsageError(f"{path}, line {line}: query is {', '.join(TRUTH)}, not {row[QUERY]!r}.")
+        if row.get(QUERY, "0").lower() not in BOOLEANS:
+            raise UsageError(f"{path}, line {line}: query is {', '.join(BOOLEANS)}, not {row[QUERY]!r}.")
         seen.add(row[IMAGE])
 
 
@@ -244,11 +244,11 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
     try:
         with _csv_rows(path) as (header, cells):
             key, columns = _metadata_columns(path, header, lists)
-            rows = _rows(path, cells, key, lists)
+            rows = _metadata_rows(path, cells, key, lists)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
     labelled = LABEL in header
-    read = {column: _kind([row[column] for row in rows.values() if row[column]]) for column in columns}
+    read = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
         {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
         tuple(columns),
@@ -268,7 +268,9 @@ def _metadata_columns(path: Path, names: list[str], lists: bool) -> tuple[str, l
     return key, [name for name in named if name not in (key, LABEL)]
 
 
-def _rows(path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lists: bool) -> dict[str, dict[str, str]]:
+def _metadata_rows(
+    path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lists: bool
+) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
     for line, row in cells:
         if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
@@ -280,7 +282,7 @@ def _rows(path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lis
     return rows
 
 
-def _kind(cells: list[str]) -> Callable[[str], Any]:
+def _cell_parser(cells: list[str]) -> Callable[[str], Any]:
     """Return the function that parses the cells of a column."""
     if all(map(_WHOLE.fullmatch, cells)):
         return int

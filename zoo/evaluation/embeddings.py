@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from zoo.data.table import LABEL, PATH, QUERY, TRUTH
+from zoo.data.table import BOOLEANS, LABEL, PATH, QUERY
 from zoo.errors import UsageError
-from zoo.files import PIECE, atomic_path, read_json, write_json
+from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import NAME, Card
-from zoo.paths import versions
+from zoo.paths import library_versions
 
 if TYPE_CHECKING:
     from zoo.models.load import Embedder
@@ -118,14 +118,14 @@ def make_record(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> Embe
         sha256=rows_sha256(rows),
         names_sha256=names_sha256(names),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions(model.runtime),
+        versions=library_versions(model.runtime),
     )
 
 
 def rows_sha256(rows: np.ndarray) -> str:
     """SHA-256 of the numbers of rows [n, d] as little-endian float32, a piece of the rows in memory at a time."""
     digest = hashlib.sha256()
-    step = max(1, PIECE // (4 * max(1, rows.shape[1])))
+    step = max(1, CHUNK_BYTES // (4 * max(1, rows.shape[1])))
     for start in range(0, len(rows), step):
         digest.update(np.ascontiguousarray(rows[start : start + step], "<f4").data)
     return digest.hexdigest()
@@ -281,7 +281,7 @@ def read_queries(path: Path) -> np.ndarray:
             raise UsageError(f"{expected}.")
         return values.astype(np.bool_)
     texts = _read_texts(path, QUERY)
-    told = [TRUTH.get(text.strip().lower()) for text in texts]
+    told = [BOOLEANS.get(text.strip().lower()) for text in texts]
     if None in told:
         place = told.index(None)
         raise UsageError(f"{expected}; row {place + 1} of {len(told)} says {texts[place][:40]!r}.")

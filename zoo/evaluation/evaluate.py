@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data import check as check_dataset
-from zoo.data import load as load_dataset
+from zoo.data import check_dataset, load_dataset
 from zoo.data.dataset import FOLDER, Dataset, subset
-from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable
+from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable_message
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
@@ -31,7 +30,7 @@ from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
 from zoo.models.results import Evaluation
-from zoo.paths import versions
+from zoo.paths import library_versions
 
 QUERY_GROUPS = ("retrieval", "ranking")
 """Groups that have a value for each query, and so an interval."""
@@ -101,7 +100,7 @@ def evaluate(
         measured without them, and the measurement says how many there were. Without it each is a warning.
     queries: bool [n], of plain embeddings with labels: which rows search; the others are the gallery that they search.
 
-    Raises the errors of `zoo.load`, `zoo.data.load`, `retrieval_metrics` and the groups' functions, `UsageError`
+    Raises the errors of `zoo.load`, `load_dataset`, `retrieval_metrics` and the groups' functions, `UsageError`
     for an unknown group, and `ImageError` for an image of any other data set that cannot be read, or where none can.
     """
     groups, k = parse_groups(metrics), check_depths(k)
@@ -140,7 +139,7 @@ def attribute_to_model(found: Evaluation, model: Embedder) -> Evaluation:
         fingerprint=model.card.fingerprint,
         runtime=model.runtime,
         precision=model.precision,
-        versions=versions(model.runtime),
+        versions=library_versions(model.runtime),
     )
 
 
@@ -170,7 +169,7 @@ def embed_dataset(
         return rows, dataset
     unreadable.update((dataset.sources[place], error) for place, error in errors.items())
     if not len(rows):
-        raise ImageError(none_readable(len(dataset), next(iter(errors.values()))))
+        raise ImageError(none_readable_message(len(dataset), next(iter(errors.values()))))
     kept = np.ones(len(dataset), bool)
     kept[list(errors)] = False
     return rows, subset(dataset, kept, dataset.split)
@@ -240,5 +239,5 @@ def _evaluation(
         metrics={**measured.means(), **embedding_metrics(groups, rows, labels)},
         intervals=bootstrap_intervals(measured.values, measured.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions=versions(),
+        versions=library_versions(),
     )

@@ -271,7 +271,7 @@ def can_prefilter(dim: int) -> bool:
 
 
 def _processor_has_avx2() -> bool:
-    return "avx2" in (paths.flags() or ())
+    return "avx2" in (paths.cpu_flags() or ())
 
 
 _INT8_MAX_NUMBERS = 2**29
@@ -361,7 +361,7 @@ def can_multiply_int8(dim: int) -> bool:
 
 def _processor_has_int8() -> bool:
     # Without these instructions the 8-bit product of some libraries saturates, and is not exact.
-    return not {"avx512_vnni", "amx_int8"}.isdisjoint(paths.flags() or ())
+    return not {"avx512_vnni", "amx_int8"}.isdisjoint(paths.cpu_flags() or ())
 
 
 @functools.cache

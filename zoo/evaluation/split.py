@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
-from zoo.data.folder import digest_of
+from zoo.data.folder import sources_sha256
 from zoo.errors import DatasetError
 from zoo.files import read_object
 from zoo.models.card import Card
@@ -53,7 +53,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     """The split of the data set `name` that the model in `folder` is measured on.
 
     Where it was made of a folder of pictures and `data` is a folder (or table) that is not parted and holds the classes
-    that its record names for the split, these are; else what `zoo.data.load` gives, whose errors are raised.
+    that its record names for the split, these are; else what `zoo.data.load_dataset` gives, whose errors are raised.
     """
     record = read_split_record(folder) if name == card.dataset == FOLDER and split in SPLITS else None
     if record is None:
@@ -103,13 +103,13 @@ def _in_classes(dataset: Dataset, names: Sequence[str]) -> np.ndarray:
 def _is_same(whole: Dataset, record: SplitRecord) -> bool:
     """Whether the folder's images of the record's classes are those that it was made of, which could all be read."""
     rows = [row for names in (record.train, record.test) for row in np.flatnonzero(_in_classes(whole, names)).tolist()]
-    if digest_of(whole.sources[row] for row in rows) == record.images_sha256:
+    if sources_sha256(whole.sources[row] for row in rows) == record.images_sha256:
         return True
     if len(rows) <= record.images:
         return False
     unreadable = unreadable_images(subset(whole, _in_classes(whole, [*record.train, *record.test])))
     sources = (whole.sources[row] for row in rows)
-    return digest_of(source for source in sources if source not in unreadable) == record.images_sha256
+    return sources_sha256(source for source in sources if source not in unreadable) == record.images_sha256
 
 
 def _whole_split(dataset: Dataset, split: str) -> EvaluationSplit:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from zoo import paths
-from zoo.data.decode import batches
+from zoo.data.decode import decode_batches
 from zoo.data.images import ImageLike
 from zoo.errors import (
     CardError,
@@ -33,7 +33,7 @@ from zoo.errors import (
     RecipeError,
     UsageError,
     nearest,
-    none_readable,
+    none_readable_message,
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.hub.download import drop_altered
@@ -322,11 +322,11 @@ def pooled_features(
     run = open_trunk(network, card, device)
     with tqdm(unit="image", desc="whitening", disable=not progress) as bar:
         rows = []
-        for pixels in batches(images, card.preprocessing, batch_size, unreadable=unreadable):
+        for pixels in decode_batches(images, card.preprocessing, batch_size, unreadable=unreadable):
             rows.append(run(pixels))
             bar.update(len(pixels))
     if unreadable and not rows:
-        raise ImageError(none_readable(len(unreadable), next(iter(unreadable.values()))))
+        raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))))
     return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
 
 

@@ -131,10 +131,10 @@ class Embedder:
     def _batches(
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> Iterable[np.ndarray]:
-        from zoo.data.decode import batches  # Pillow is read while a graph is opened (zoo.models.load)
+        from zoo.data.decode import decode_batches  # Pillow is read while a graph is opened (zoo.models.load)
 
         total = len(images) if isinstance(images, Sized) else None
-        source = batches(images, self.preprocessing, batch_size, unreadable=unreadable)
+        source = decode_batches(images, self.preprocessing, batch_size, unreadable=unreadable)
         if not progress:
             return source
         return _with_progress(source, total)

@@ -195,7 +195,7 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
             ort.preload_dlls()
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = paths.threads()
+    options.intra_op_num_threads = paths.thread_count()
     # Threads that wait for work by spinning take the cores from those that decode images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _saturates():
@@ -249,7 +249,7 @@ def _saturates() -> bool:
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
-    known = paths.flags()
+    known = paths.cpu_flags()
     return known is None or not any("vnni" in flag for flag in known)
 
 

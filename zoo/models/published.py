@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from zoo.data import DATASETS
 from zoo.data.dataset import SPLITS
-from zoo.data.official import RECALL_AT
+from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import UsageError, ZooError, nearest
 
 WHOLE = "embedding"
@@ -144,7 +144,7 @@ def scale(metric: str) -> float:
 
 def _check_recall(where: str, dataset: str, metric: str) -> None:
     """Refuse a recall that nobody reports on the data set: a slip of a table's head, as R@2 for R@10 on SOP."""
-    found, known = RECALL.fullmatch(metric), RECALL_AT.get(dataset)
+    found, known = RECALL.fullmatch(metric), RECALL_DEPTHS.get(dataset)
     reported = found is None or known is None or int(found[1]) in known
     _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, known or ()))}.")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.dataset import Dataset, part_of
+from zoo.data.dataset import Dataset, split_title
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
@@ -79,7 +79,7 @@ def report(
         ZooError: the errors of `Embedder.embed` and `zoo.evaluate`.
     """
     parts = sections(model, dataset, mapping, batch_size, progress, unreadable)
-    return page(f"{model.card.name} on {dataset.name}, {part_of(dataset.split)}", parts)
+    return page(f"{model.card.name} on {dataset.name}, {split_title(dataset.split)}", parts)
 
 
 def sections(
@@ -313,7 +313,7 @@ def _colour_groups(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _spectrum_section(rows: np.ndarray, split: str) -> Section:
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     text = (
-        f"Spectral decay {spectral_decay(rows):.3f} ({part_of(split)}): how far the singular values are from even "
+        f"Spectral decay {spectral_decay(rows):.3f} ({split_title(split)}): how far the singular values are from even "
         "(dashed); 0 where all directions are used alike. Revisiting measures it on training data."
     )
     picture = Picture(figures.spectrum(values), SVG, "Singular values of the embeddings")

@@ -191,9 +191,9 @@ def test_test_images_are_not_read_before_training_has_ended(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    load = runner.datasets.load
+    load = runner.datasets.load_dataset
     monkeypatch.setattr(
-        runner.datasets, "load", lambda name, split, root: opened.append(split) or load(name, split, root)
+        runner.datasets, "load_dataset", lambda name, split, root: opened.append(split) or load(name, split, root)
     )
     train = runner.train_network
 

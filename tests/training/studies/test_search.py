@@ -181,7 +181,7 @@ def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     go(one, tmp_path, [])
     (scores,) = (row["scores"] for row in build_report(one, tmp_path))
-    labels = datasets.load("folder", "test", small.data).labels
+    labels = datasets.load_dataset("folder", "test", small.data).labels
     apart = [retrieval_metrics(each, labels, k=(1,))["map_at_r"] for each in rows]
     assert scores["separated"]["map_at_r"]["mean"] == pytest.approx(np.mean(apart))
     joined = retrieval_metrics(np.hstack(rows), labels, k=(1,))["map_at_r"]
@@ -206,14 +206,14 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As In-Shop does: a gallery image searches nothing and no query is found, by models apart and together."""
-    load, rows, embed = runner.datasets.load, [], search.embed
+    load, rows, embed = runner.datasets.load_dataset, [], search.embed
 
     def parted(name: str, split: str, root: object) -> object:
         found = load(name, split, root)
         query = (np.arange(len(found)) % 4 == 1).astype(np.int64)  # one of four images a class
         return dataclasses.replace(found, factors={"query": query}) if split == "test" else found
 
-    monkeypatch.setattr(runner.datasets, "load", parted)
+    monkeypatch.setattr(runner.datasets, "load_dataset", parted)
     monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     write_search(one, tmp_path)
@@ -267,13 +267,13 @@ def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, sma
 
 
 def test_no_trial_reads_test_data(tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = runner.datasets.load
+    load = runner.datasets.load_dataset
 
     def training_alone(name: str, split: str, root: object) -> object:
         assert split == "train"
         return load(name, split, root)
 
-    monkeypatch.setattr(runner.datasets, "load", training_alone)
+    monkeypatch.setattr(runner.datasets, "load_dataset", training_alone)
     lines: list[str] = []
     work, space = create_workplace(torch.device("cpu"), small.data), find_space("ntxent")
     trials = load_trials(small, tmp_path)["ntxent"]

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 
-from zoo.data import cifar100, load
+from zoo.data import cifar100, load_dataset
 from zoo.data.images import open_image
 from zoo.data.official import Counts
 from zoo.errors import DatasetError
@@ -35,7 +35,7 @@ def write_zip(folder: Path, *names: str) -> str:
 
 
 def test_the_halves_are_of_different_classes(cifar_root: Path) -> None:
-    train, test = (load("cifar100", split, cifar_root) for split in ("train", "test"))
+    train, test = (load_dataset("cifar100", split, cifar_root) for split in ("train", "test"))
     assert list(train.classes + test.classes) == sorted({*train.classes, *test.classes})
     assert (train.classes[0], train.classes[-1]) == ("apple", "mountain")
     assert (test.classes[0], test.classes[-1]) == ("mouse", "worm")
@@ -81,7 +81,7 @@ def test_other_counts_are_refused(tmp_path: Path) -> None:
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
     digest = write_zip(tmp_path, "a/1.png")
     with pytest.raises(DatasetError, match=rf"its sha256 is {digest}, expected 9eac335d") as error:
-        load("cifar100", "test", tmp_path)
+        load_dataset("cifar100", "test", tmp_path)
     assert says_what_to_do(str(error.value), tmp_path)
     (tmp_path / cifar100.FILE).write_bytes(b"not a zip")
     with pytest.raises(DatasetError, match="cannot be read: File is not a zip file") as error:
@@ -154,7 +154,7 @@ def test_the_zip_and_the_official_archive_hold_the_same_counts(tmp_path: Path) -
     with pytest.raises(
         DatasetError, match="holds 2 images of 2 classes for train; expected 25,000 images of 50 classes"
     ) as error:
-        load("cifar100", "train", tmp_path)
+        load_dataset("cifar100", "train", tmp_path)
     assert f"Get {cifar100.ARCHIVE} again from {cifar100.URL}" in str(error.value)
 
 
@@ -163,7 +163,7 @@ def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
 ) -> None:
     monkeypatch.setenv("ZOO_DATA", str(tmp_path))
     with pytest.raises(DatasetError) as error:
-        load("cifar100")
+        load_dataset("cifar100")
     for part in (str(tmp_path), str(own_zoo), cifar100.FILE, "50,000", "<class>/<file>.png", "--data", "ZOO_DATA"):
         assert part in str(error.value)
     for part in (cifar100.URL, "packed or extracted", "its page gives no licence"):
@@ -175,4 +175,4 @@ def test_where_it_is_nowhere_it_says_what_it_is_and_where_to_put_it(
 def test_the_official_pickle_is_never_opened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(DatasetError, match=rf"{name} is a pickle, which could run any code and isn't opened\."):
-        load("cifar100", data=tmp_path)
+        load_dataset("cifar100", data=tmp_path)

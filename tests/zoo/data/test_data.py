@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.data import DATASETS, load
+from zoo.data import DATASETS, load_dataset
 from zoo.errors import DatasetError
 
 
@@ -33,7 +33,7 @@ FOLDERS = (
 )
 def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, message: str) -> None:
     with pytest.raises(DatasetError) as error:
-        load(name, split)
+        load_dataset(name, split)
     assert str(error.value).removesuffix(FOLDERS) == message
 
 
@@ -49,4 +49,4 @@ def test_importing_the_table_imports_no_data_set() -> None:
 def test_a_mistyped_folder_is_not_passed_over(name: str, tmp_path: Path) -> None:
     for folder in (tmp_path / "nowhere", "~nosuchuser/data"):
         with pytest.raises(DatasetError, match=f"there is no folder {folder}"):
-            load(name, "test", folder)
+            load_dataset(name, "test", folder)

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from tests.serving import toys
 from zoo.cli.main import main
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import list_images
 from zoo.errors import DatasetError, ImageError

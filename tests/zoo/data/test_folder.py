@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from zoo.data import load
+from zoo.data import load_dataset
 from zoo.data.dataset import Dataset, export_folder, folder_names
 from zoo.data.folder import list_images
 from zoo.data.images import open_image
@@ -50,7 +50,7 @@ def test_linked_folders_are_followed_but_loops_are_not(tmp_path: Path) -> None:
 
 def test_classes_are_the_images_folders(tmp_path: Path) -> None:
     fill(tmp_path, "wren/1.png", "birds/wren/1.png", "birds/wren/2.png", "birds/3.png")
-    found = load("folder", "test", tmp_path)
+    found = load_dataset("folder", "test", tmp_path)
     assert found.classes == ("birds", "birds/wren", "wren")
     assert list(found.sources) == ["birds/3.png", "birds/wren/1.png", "birds/wren/2.png", "wren/1.png"]
     assert found.labels.tolist() == [0, 1, 1, 2]
@@ -60,13 +60,13 @@ def test_classes_are_the_images_folders(tmp_path: Path) -> None:
 
 def test_subfolders_train_and_test_are_the_splits(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "train/b/1.png", "test/c/1.png", "test/d/1.png", "test/d/2.png")
-    assert load("folder", "train", tmp_path).classes == ("a", "b")
-    assert load("folder", "test", str(tmp_path)).classes == ("c", "d")
+    assert load_dataset("folder", "train", tmp_path).classes == ("a", "b")
+    assert load_dataset("folder", "test", str(tmp_path)).classes == ("c", "d")
 
 
 def test_without_both_the_whole_folder_is_either_split(tmp_path: Path) -> None:
     fill(tmp_path, "test/1.png", "other/1.png")
-    whole = [load("folder", split, tmp_path) for split in ("train", "test", "all")]
+    whole = [load_dataset("folder", split, tmp_path) for split in ("train", "test", "all")]
     assert {each.classes for each in whole} == {("other", "test")}
     assert {each.split for each in whole} == {"all"}  # no score of it is one of classes that were never trained on
 
@@ -74,9 +74,9 @@ def test_without_both_the_whole_folder_is_either_split(tmp_path: Path) -> None:
 def test_what_is_parted_is_no_split_of_its_own(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "train/b/1.png", "test/c/1.png", "test/d/1.png")
     with pytest.raises(DatasetError, match="has the folders train and test"):
-        load("folder", "all", tmp_path)
+        load_dataset("folder", "all", tmp_path)
     with pytest.raises(DatasetError, match="no split 'all'"):
-        load("glyphs", "all")
+        load_dataset("glyphs", "all")
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_what_is_parted_is_no_split_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_is_no_data_set_is_refused(tmp_path: Path, files: list[str], message: str) -> None:
     with pytest.raises(DatasetError, match=message):
-        load("folder", "test", fill(tmp_path, *files))
+        load_dataset("folder", "test", fill(tmp_path, *files))
 
 
 def test_a_folder_has_to_be_named_and_be_there(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="--data"):
-        load("folder", "test")
+        load_dataset("folder", "test")
     with pytest.raises(DatasetError, match=r"there is no folder .*nowhere"):
-        load("folder", "test", tmp_path / "nowhere")
+        load_dataset("folder", "test", tmp_path / "nowhere")
     fill(tmp_path, "a.png")
     with pytest.raises(DatasetError, match=r"a\.png is not a folder"):
-        load("folder", "test", tmp_path / "a.png")
+        load_dataset("folder", "test", tmp_path / "a.png")
 
 
 def dataset(classes: tuple[str, ...], labels: list[int]) -> Dataset:
@@ -111,7 +111,7 @@ def dataset(classes: tuple[str, ...], labels: list[int]) -> Dataset:
 
 def test_a_data_set_written_out_reads_back_pixel_for_pixel(tmp_path: Path) -> None:
     written = dataset(("Greek/character01", "Latin/character 01", "latin/character_01"), [2, 0, 1, 0, 2, 2])
-    read = load("folder", "test", export_folder(written, tmp_path / "out"))
+    read = load_dataset("folder", "test", export_folder(written, tmp_path / "out"))
     assert read.classes == ("Greek/character01", "Latin/character_01", "latin/character_01-2")
     assert list(read.sources) == [
         "Greek/character01/0.png",

@@ -19,9 +19,9 @@ from PIL import features
 
 from tools import glyphs_alphabet
 from tools.glyphs_alphabet import THRESHOLD, Candidate
-from zoo.data import glyphs, glyphs_render, load
+from zoo.data import glyphs, glyphs_render, load_dataset
 from zoo.data.dataset import Dataset
-from zoo.data.glyphs_render import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, coverage
+from zoo.data.glyphs_render import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, ink_coverage
 from zoo.errors import DatasetError, MissingDependencyError
 
 PLAIN = Style(0, 0.0, 0.6, (0.0, 0.0), 0, 5, False, 0, 5.0)
@@ -29,7 +29,7 @@ PLAIN = Style(0, 0.0, 0.6, (0.0, 0.0), 0, 5, False, 0, 5.0)
 
 @pytest.fixture(scope="module")
 def test_split() -> Dataset:
-    return load("glyphs", "test")
+    return load_dataset("glyphs", "test")
 
 
 def digest(pictures: Sequence[np.ndarray]) -> str:
@@ -58,7 +58,7 @@ def test_splits_hold_whole_scripts() -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_classes_have_their_own_readable_names(split: str) -> None:
-    found = load("glyphs", split)
+    found = load_dataset("glyphs", split)
     assert len(set(found.classes)) == len(found.classes) == len(found) // 20
     for name, character in zip(found.classes, glyphs.characters(split), strict=True):
         assert name.replace("-", "").isalnum()
@@ -78,7 +78,7 @@ def test_names_and_sources_say_which_character(test_split: Dataset) -> None:
 
 def test_a_picture_does_not_depend_on_what_was_drawn_before(test_split: Dataset) -> None:
     order = np.random.default_rng(0).permutation(len(test_split))[:60]
-    alone = {int(i): load("glyphs", "test").images[int(i)] for i in order[:5]}
+    alone = {int(i): load_dataset("glyphs", "test").images[int(i)] for i in order[:5]}
     drawn = {int(i): test_split.images[int(i)] for i in order}
     for i, picture in alone.items():
         np.testing.assert_array_equal(picture, drawn[i])
@@ -89,7 +89,7 @@ def test_a_picture_does_not_depend_on_what_was_drawn_before(test_split: Dataset)
 
 def test_another_process_draws_the_same(test_split: Dataset) -> None:
     code = (
-        "import hashlib, sys; from zoo.data import load; images = load('glyphs', 'test').images;"
+        "import hashlib, sys; from zoo.data import load_dataset; images = load_dataset('glyphs', 'test').images;"
         "print(hashlib.sha256(b''.join(images[i].tobytes() for i in range(0, 2000, 41))).hexdigest());"
         "print('matplotlib' in sys.modules, 'torch' in sys.modules)"
     )
@@ -121,7 +121,7 @@ def test_images_are_a_sequence(test_split: Dataset) -> None:
 
 
 def test_factors_span_their_ranges_evenly() -> None:
-    factors = load("glyphs", "train").factors
+    factors = load_dataset("glyphs", "train").factors
     n = len(factors["face"])
     for name, size in {"face": len(FACES), "ink": 8, "background": 8, "inverted": 2, "pattern": len(PATTERNS)}.items():
         counts = np.bincount(factors[name], minlength=size)
@@ -145,7 +145,7 @@ def test_colours_are_the_ones_named(test_split: Dataset) -> None:
     f = test_split.factors
     for i in range(0, len(test_split), 53):
         style = test_split.images.style(i)  # type: ignore[attr-defined]
-        cover = coverage(glyphs.characters("test")[i // 20].text, style)
+        cover = ink_coverage(glyphs.characters("test")[i // 20].text, style)
         picture = test_split.images[i].astype(np.float64)
         inverted = int(f["inverted"][i])
         ink = PALETTE[COLOURS[f["ink"][i]]][inverted]
@@ -158,7 +158,7 @@ def test_colours_are_the_ones_named(test_split: Dataset) -> None:
 
 def test_the_angle_is_counter_clockwise_and_in_degrees() -> None:
     for angle in (-15.0, -4.0, 0.0, 9.0, 15.0):
-        cover = coverage("ǀ", replace(PLAIN, angle=angle), size=200)
+        cover = ink_coverage("ǀ", replace(PLAIN, angle=angle), size=200)
         y, x = np.nonzero(cover > 0.5)
         axis = np.linalg.eigh(np.cov(x, -y))[1][:, 1]
         turned = np.degrees(np.arctan2(axis[1], axis[0])) % 180 - 90
@@ -170,8 +170,8 @@ def test_scale_is_the_longer_side_and_nothing_is_ever_cut(character: str) -> Non
     for angle in (-15.0, 0.0, 15.0):
         for shift in ((0.0, 0.0), (1.0, 1.0), (-1.0, 1.0)):
             style = replace(PLAIN, scale=0.8, angle=angle, shift=shift)
-            cover = coverage(character, style, size=120)
-            middle = coverage(character, replace(style, shift=(0.0, 0.0)), size=120)
+            cover = ink_coverage(character, style, size=120)
+            middle = ink_coverage(character, replace(style, shift=(0.0, 0.0)), size=120)
             assert cover.sum() == pytest.approx(middle.sum(), rel=0.01)
             if angle == 0:
                 y, x = np.nonzero(cover > 0.5)
@@ -231,7 +231,7 @@ def test_known_look_alikes_are_found(found: list[Candidate], similarity: np.ndar
 
 def test_likeness_by_turning_is_found_by_turning_alone() -> None:
     def descriptions(text: str) -> np.ndarray:
-        drawn = [glyphs_render.ink(text, face) for face in FACES[:4]]
+        drawn = [glyphs_render.glyph_image(text, face) for face in FACES[:4]]
         return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
 
     upright = descriptions("ǀ") @ descriptions("ᐟ").T
@@ -242,7 +242,7 @@ def test_likeness_by_turning_is_found_by_turning_alone() -> None:
 
 def test_normalised_glyphs_have_the_same_place_and_size() -> None:
     for text in ("C", "c", "ǀ", "Ж", "ᐧ"):
-        weight = np.asarray(glyphs_alphabet.normalised(glyphs_render.ink(text, "DejaVuSans")), dtype=np.float64)
+        weight = np.asarray(glyphs_alphabet.normalised(glyphs_render.glyph_image(text, "DejaVuSans")), dtype=np.float64)
         weight /= weight.sum()
         y, x = np.mgrid[:32, :32] + 0.5
         cx, cy = (weight * x).sum(), (weight * y).sum()
@@ -274,24 +274,24 @@ def test_of_a_chain_of_look_alikes_every_other_one_is_kept() -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"dml-zoo\[glyphs\]"):
-        load("glyphs", "test")
+        load_dataset("glyphs", "test")
 
 
 def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for face in FACES:
         shutil.copyfile(glyphs_render.font_file(face), tmp_path / f"{face}.ttf")
     monkeypatch.setattr(glyphs_render, "font_folder", lambda: tmp_path)
-    assert len(load("glyphs", "test")) > 0
+    assert len(load_dataset("glyphs", "test")) > 0
     with (tmp_path / "DejaVuSerif-Bold.ttf").open("ab") as file:
         file.write(b"\0")
     with pytest.raises(DatasetError, match=r"DejaVuSerif-Bold\.ttf has sha256 [0-9a-f]{64}, not"):
-        load("glyphs", "test")
+        load_dataset("glyphs", "test")
     (tmp_path / "DejaVuSerif-Bold.ttf").unlink()
     with pytest.raises(DatasetError, match=r"DejaVuSerif-Bold\.ttf is missing"):
-        load("glyphs", "test")
+        load_dataset("glyphs", "test")
 
 
 def test_a_glyph_is_framed_by_two_empty_pixels() -> None:
-    ink = glyphs_render.ink("Ж", "STIXGeneral")
+    ink = glyphs_render.glyph_image("Ж", "STIXGeneral")
     assert ink.mode == "L"
     assert ink.getbbox() == (2, 2, ink.width - 2, ink.height - 2)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from zoo.data.decode import batches
+from zoo.data.decode import decode_batches
 from zoo.data.images import Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ImageError, ImageTooLargeError
@@ -176,7 +176,7 @@ def test_draft_decoding_stays_near_full_decoding() -> None:
 
 def test_batches_keep_order_and_cover_all() -> None:
     images = [np.full((8, 8), i, np.uint8) for i in range(23)]
-    chunks = list(batches(iter(images), GREY, 5))
+    chunks = list(decode_batches(iter(images), GREY, 5))
     assert [len(chunk) for chunk in chunks] == [5, 5, 5, 5, 3]
     assert np.concatenate(chunks)[:, 0, 0, 0].tolist() == list(range(23))
 

@@ -25,7 +25,7 @@ LIMITS = Limits(max_pixels=24_000_000)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_file_built_to_keep_a_decoder_busy_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MAX_READS", 10_000)  # in keeping with the small files
-    monkeypatch.setattr(images, "MAX_READS_OF_BMP", 10_000)
+    monkeypatch.setattr(images, "MAX_BMP_READS", 10_000)
     begun = time.process_time()
     with contextlib.suppress(ImageError):
         open_image(BOMBS[name], LIMITS, draft=256)
@@ -38,7 +38,7 @@ def test_a_file_built_to_keep_a_decoder_busy_does_not(name: str, monkeypatch: py
 )
 def test_it_is_refused_with_the_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MAX_READS", 10_000)
-    monkeypatch.setattr(images, "MAX_READS_OF_BMP", 10_000)
+    monkeypatch.setattr(images, "MAX_BMP_READS", 10_000)
     with pytest.raises(ImageError, match=r"scans|EXIF|too many pieces|plain portable map"):
         open_image(BOMBS[name], LIMITS)
 

@@ -13,8 +13,8 @@ from zipfile import ZipFile
 import pytest
 
 from tests.zoo.data.written import write_lines
-from zoo.data import cifar100, load
-from zoo.data.official import Counts, Published
+from zoo.data import cifar100, load_dataset
+from zoo.data.official import Counts, OfficialDataset
 from zoo.data.retrieval_sets import (
     CARS_SOURCE,
     CUB_SOURCE,
@@ -52,9 +52,9 @@ def test_the_counts_that_are_checked_are_the_published_ones(
 
 
 @pytest.mark.parametrize("source", [CUB_SOURCE, CARS_SOURCE, SOP_SOURCE, INSHOP_SOURCE], ids=lambda source: source.name)
-def test_why_it_is_not_fetched_is_said(source: Published, tmp_path: Path) -> None:
+def test_why_it_is_not_fetched_is_said(source: OfficialDataset, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="It is not fetched for you: ") as error:
-        load(source.name, "test", tmp_path)
+        load_dataset(source.name, "test", tmp_path)
     assert source.unfetched in str(error.value)
     assert "not extracted" not in str(error.value)
 
@@ -81,7 +81,7 @@ def test_an_archive_that_was_not_extracted_is_named_with_what_extracts_it(
         with tarfile.open(packed, "w:gz") as tarred:
             tarred.add(inside, f"{top}/x.txt")
     with pytest.raises(DatasetError) as error:
-        load(name, "test", data)
+        load_dataset(name, "test", data)
     said = str(error.value)
     assert f"{packed} is there, but not extracted: " in said
     if archive.endswith(".zip"):
@@ -103,4 +103,4 @@ def test_an_archive_within_or_beside_a_copy_that_lacks_files_is_named_too(tmp_pa
     (tmp_path / "CUB_200_2011").mkdir()
     write_lines(tmp_path / "CUB_200_2011.tgz", "")
     with pytest.raises(DatasetError, match=r"images\.txt is missing\. .*CUB_200_2011\.tgz is there, but not extracted"):
-        load("cub", "train", tmp_path)
+        load_dataset("cub", "train", tmp_path)

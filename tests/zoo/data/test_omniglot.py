@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.zoo.data.faulty_server import Fault, serving
-from zoo.data import download, load, omniglot
+from zoo.data import download, load_dataset, omniglot
 from zoo.data.images import open_image
 from zoo.errors import DatasetError
 
@@ -27,7 +27,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("split", "characters"), [("train", 136), ("test", 106)])
 def test_the_split_is_the_published_one(data_root: Path, split: str, characters: int) -> None:
-    found = load("omniglot", split, data_root)
+    found = load_dataset("omniglot", split, data_root)
     assert (found.name, found.split) == ("omniglot", split)
     assert len(found.classes) == characters
     assert Counter(found.labels.tolist()) == dict.fromkeys(range(characters), 20)
@@ -41,7 +41,7 @@ def test_the_split_is_the_published_one(data_root: Path, split: str, characters:
 
 
 def test_no_alphabet_is_in_both_splits(data_root: Path) -> None:
-    train, test = (load("omniglot", split, data_root) for split in ("train", "test"))
+    train, test = (load_dataset("omniglot", split, data_root) for split in ("train", "test"))
     alphabets = {split.split: {name.split("/")[0] for name in split.classes} for split in (train, test)}
     assert alphabets["test"] == TEST_ALPHABETS
     assert not alphabets["train"] & alphabets["test"]
@@ -49,7 +49,7 @@ def test_no_alphabet_is_in_both_splits(data_root: Path) -> None:
 
 
 def test_images_are_dark_strokes_on_white(data_root: Path) -> None:
-    found = load("omniglot", "test", data_root)
+    found = load_dataset("omniglot", "test", data_root)
     for i in range(0, len(found), 211):
         pixels = np.asarray(open_image(found.images[i]))
         assert pixels.shape == (105, 105)
@@ -61,7 +61,7 @@ def test_an_extracted_folder_is_the_same_as_the_zip(data_root: Path, tmp_path: P
     with ZipFile(data_root / "images_background_small2.zip") as archive:
         archive.extractall(tmp_path)
     (tmp_path / "images_background_small2" / "Tagalog" / "character01" / ".DS_Store").write_bytes(b"")
-    from_zip, from_folder = load("omniglot", "test", data_root), load("omniglot", "test", tmp_path)
+    from_zip, from_folder = load_dataset("omniglot", "test", data_root), load_dataset("omniglot", "test", tmp_path)
     assert [Path(path).read_bytes() for path in from_folder.images] == list(from_zip.images)
     assert (from_folder.sources, from_folder.classes) == (from_zip.sources, from_zip.classes)
     np.testing.assert_array_equal(from_folder.labels, from_zip.labels)
@@ -70,7 +70,7 @@ def test_an_extracted_folder_is_the_same_as_the_zip(data_root: Path, tmp_path: P
     with pytest.raises(
         DatasetError, match=r"small2 holds 2100 images of 105 characters .*expected 2120 of 106"
     ) as error:
-        load("omniglot", "test", tmp_path)
+        load_dataset("omniglot", "test", tmp_path)
     assert f"in its place; it comes from {omniglot.BASE_URL}/images_background_small2.zip." in str(error.value)
 
 
@@ -84,22 +84,22 @@ def test_another_zip_under_that_name_is_refused(
         file.write(b"!")
     url = f"{omniglot.BASE_URL}/{path.name}"
     with pytest.raises(DatasetError, match=rf"{re.escape(str(path))} is not the published .*sha256 ") as error:
-        load("omniglot", "train", tmp_path)
+        load_dataset("omniglot", "train", tmp_path)
     assert f"Get it from {url} and put it in its place; nothing is fetched" in str(error.value)
     assert "Delete" not in str(error.value)
     monkeypatch.setenv("ZOO_DATA", str(tmp_path))  # from there it would be fetched if it were gone
     with pytest.raises(DatasetError) as error:
-        load("omniglot", "train")
+        load_dataset("omniglot", "train")
     assert f"Delete it, and it will be fetched again from {url}." in str(error.value)
 
 
 def test_the_environment_names_a_folder_too(data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ZOO_DATA", str(data_root))
-    assert len(load("omniglot", "test")) == 2120
+    assert len(load_dataset("omniglot", "test")) == 2120
     with pytest.raises(
         DatasetError, match=rf"{tmp_path} holds no Omniglot: expected images_background_small2\.zip"
     ) as error:
-        load("omniglot", "test", tmp_path)  # a folder that was named is not passed over
+        load_dataset("omniglot", "test", tmp_path)  # a folder that was named is not passed over
     assert f"{omniglot.BASE_URL}/images_background_small2.zip" in str(error.value)
 
 

@@ -13,7 +13,7 @@ import pytest
 from scipy.io import savemat
 
 from tests.zoo.data.written import write_images
-from zoo.data import load, retrieval_sets
+from zoo.data import load_dataset, retrieval_sets
 from zoo.data.official import Counts
 from zoo.errors import DatasetError
 
@@ -83,12 +83,12 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"Cars196 is not in .*expected the folder cars196.*ai\.stanford\.edu.*--data"
     ):
-        load("cars", data=tmp_path)
+        load_dataset("cars", data=tmp_path)
     root = write_in_one(tmp_path)
     with pytest.raises(
         DatasetError, match=r"lists 0 images of 0 classes for test; expected 8,131 images of 98 classes"
     ):
-        load("cars", "test", tmp_path)
+        load_dataset("cars", "test", tmp_path)
     (root / "car_ims" / "000006.jpg").unlink()
     with pytest.raises(DatasetError, match=r"lacks 1 of the 4 files .*cars_annos\.mat lists: car_ims/000006\.jpg\."):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
@@ -154,10 +154,10 @@ def test_without_scipy_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["scipy"] = None
-from zoo.data import load
+from zoo.data import load_dataset
 from zoo.errors import MissingDependencyError
 try:
-    load("cars", "test", {str(tmp_path)!r})
+    load_dataset("cars", "test", {str(tmp_path)!r})
 except MissingDependencyError as error:
     print(error)
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.zoo.data.written import write_images, write_lines
-from zoo.data import load, retrieval_sets
+from zoo.data import load_dataset, retrieval_sets
 from zoo.data.images import open_image
 from zoo.data.official import Counts
 from zoo.errors import DatasetError
@@ -76,16 +76,16 @@ def test_where_it_is_nowhere_it_says_where_to_get_it_and_to_put_it(
 ) -> None:
     monkeypatch.setenv("ZOO_DATA", str(tmp_path))
     with pytest.raises(DatasetError) as error:
-        load("cub")
+        load_dataset("cub")
     for part in (str(tmp_path), str(own_zoo), "CUB_200_2011", "www.vision.caltech.edu", "--data", "ZOO_DATA"):
         assert part in str(error.value)
     with pytest.raises(DatasetError, match="expected the folder CUB_200_2011"):
-        load("cub", data=tmp_path)
+        load_dataset("cub", data=tmp_path)
 
 
 def test_the_published_counts_are_the_default(data: Path) -> None:
     with pytest.raises(DatasetError, match=r"lists 0 images of 0 classes for test; expected 5,924 images of 100 class"):
-        load("cub", "test", data)
+        load_dataset("cub", "test", data)
     assert sum(counts.images for counts in retrieval_sets.CUB_EXPECTED.values()) == 11_788
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.zoo.data.written import write_images, write_lines
-from zoo.data import load, retrieval_sets
+from zoo.data import load_dataset, retrieval_sets
 from zoo.data.dataset import Dataset
 from zoo.data.official import Counts
 from zoo.errors import DatasetError, EvaluationError
@@ -65,11 +65,11 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
     with pytest.raises(
         DatasetError, match=r"lists 2 images of 2 classes for query; expected 14,218 images of 3,985 cl"
     ):
-        load("inshop", "test", data)
+        load_dataset("inshop", "test", data)
     with pytest.raises(
         DatasetError, match=r"lists 3 images of 2 classes for train; expected 25,882 images of 3,997 cl"
     ):
-        load("inshop", "train", data)
+        load_dataset("inshop", "train", data)
     (data / FOLDER / "Img" / ROWS[4][0]).unlink()
     with pytest.raises(
         DatasetError, match=r"Img lacks 1 of the 5 files .*: img/WOMEN/Skirts/id_00000009/01_2_side\.jpg\."
@@ -82,7 +82,7 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
     with pytest.raises(DatasetError, match=r"Eval/list_eval_partition\.txt is missing\. .*mmlab\.ie\.cuhk\.edu\.hk"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     with pytest.raises(DatasetError, match="In-Shop Clothes Retrieval is not in"):
-        load("inshop", data=tmp_path_factory.mktemp("empty"))
+        load_dataset("inshop", data=tmp_path_factory.mktemp("empty"))
 
 
 @pytest.mark.parametrize(

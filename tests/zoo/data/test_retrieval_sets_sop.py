@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.zoo.data.written import write_images, write_lines
-from zoo.data import load, retrieval_sets
+from zoo.data import load_dataset, retrieval_sets
 from zoo.data.official import Counts
 from zoo.errors import DatasetError
 
@@ -47,7 +47,7 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
     with pytest.raises(
         DatasetError, match=r"lists 2 images of 2 classes for test; expected 60,502 images of 11,316 cl"
     ):
-        load("sop", "test", data)
+        load_dataset("sop", "test", data)
     (root / "toaster_final" / "251952414262_1.JPG").unlink()
     with pytest.raises(
         DatasetError, match=r"lacks 1 of the 2 files .*Ebay_test\.txt lists: toaster_final/\d+_1\.JPG\."
@@ -58,7 +58,7 @@ def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathF
         retrieval_sets.load_sop("test", data, EXPECTED)
     assert len(retrieval_sets.load_sop("train", data, EXPECTED)) == 3
     with pytest.raises(DatasetError, match="Stanford Online Products is not in"):
-        load("sop", data=tmp_path_factory.mktemp("empty"))
+        load_dataset("sop", data=tmp_path_factory.mktemp("empty"))
 
 
 def test_broken_lines_and_names_that_lead_elsewhere_are_refused(data: Path) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.zoo.data.test_folder import fill
 from zoo.cli.main import main
-from zoo.data import load
+from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
-from zoo.data.folder import check_parted, list_unlabelled
-from zoo.data.table import images_of, load_unlabelled
+from zoo.data.folder import check_splits, list_unlabelled
+from zoo.data.table import load_unlabelled, training_images
 from zoo.errors import DatasetError, EvaluationError, UsageError
 from zoo.evaluation import evaluate
 
@@ -38,7 +38,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_table_says_classes_and_splits(tmp_path: Path) -> None:
     table = write(tmp_path, ROWS)
-    train, test = load("folder", "train", table), load("folder", "test", table)
+    train, test = load_dataset("folder", "train", table), load_dataset("folder", "test", table)
     assert (train.split, test.split) == ("train", "test")
     assert train.classes == ("wren", "wren, winter")
     assert test.classes == ("owl", "wren")
@@ -46,32 +46,32 @@ def test_a_table_says_classes_and_splits(tmp_path: Path) -> None:
     assert list(test.images) == [tmp_path / "b/1.png", tmp_path / "b/2.png", tmp_path / "b/3.png"]
     assert list(test.sources) == ["b/1.png", "b/2.png", "b/3.png"]
     with pytest.raises(DatasetError, match=r"has 1 class\(es\) in both splits \(wren\)"):
-        check_parted(table)
-    check_parted(write(tmp_path, ROWS.replace("b/2.png,wren", "b/2.png,kite")))
+        check_splits(table)
+    check_splits(write(tmp_path, ROWS.replace("b/2.png,wren", "b/2.png,kite")))
     with pytest.raises(DatasetError, match="is no split of its own; name train or test"):
-        load("folder", "all", table)
+        load_dataset("folder", "all", table)
 
 
 def test_without_a_column_split_all_of_it_is_the_data_set(tmp_path: Path) -> None:
     table = write(tmp_path, "path,label\n/elsewhere/1.png,wren\n~/2.png,owl\n")
     for split in ("train", "test", "all"):
-        found = load("folder", split, table)
+        found = load_dataset("folder", split, table)
         assert found.split == "all"
         assert list(found.images) == [Path("/elsewhere/1.png"), Path.home() / "2.png"]
     with pytest.raises(DatasetError, match="has no column split"):
-        check_parted(table)
+        check_splits(table)
 
 
 def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> None:
     rows = "image,label,split,query\n1.png,a,train,0\n2.png,b,train,0\n3.png,c,test,1\n4.png,d,test,FALSE\n"
     table = write(tmp_path, rows)
-    assert load("folder", "test", table).factors["query"].tolist() == [1, 0]
-    assert load("folder", "train", table).factors["query"].tolist() == [0, 0]
-    one_sided = load("folder", "test", write(tmp_path, rows.replace("FALSE", "true")))
+    assert load_dataset("folder", "test", table).factors["query"].tolist() == [1, 0]
+    assert load_dataset("folder", "train", table).factors["query"].tolist() == [0, 0]
+    one_sided = load_dataset("folder", "test", write(tmp_path, rows.replace("FALSE", "true")))
     with pytest.raises(EvaluationError, match=r"folder \(test\): some rows must be queries"):
         evaluate(np.eye(2), one_sided)
     with pytest.raises(UsageError, match="line 3: query is 1, true, 0, false, not 'no'"):
-        load("folder", "test", write(tmp_path, rows.replace("b,train,0", "b,train,no")))
+        load_dataset("folder", "test", write(tmp_path, rows.replace("b,train,0", "b,train,no")))
 
 
 @pytest.mark.parametrize(
@@ -94,44 +94,44 @@ def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> No
 )
 def test_what_is_no_such_table_is_refused_by_its_line(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises((DatasetError, UsageError), match=says):
-        load("folder", "test", write(tmp_path, text))
+        load_dataset("folder", "test", write(tmp_path, text))
 
 
 def test_a_table_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"there is no file .*none\.csv; name the one that holds .* or a table"):
-        load("folder", "test", tmp_path / "none.csv")
+        load_dataset("folder", "test", tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("image,label\nä.png,a\n".encode("latin-1"))
     with pytest.raises(UsageError, match="cannot be read as CSV in UTF-8"):
-        load("folder", "test", tmp_path / "latin.csv")
+        load_dataset("folder", "test", tmp_path / "latin.csv")
 
 
 def test_images_need_no_labels_where_nobody_asks_for_them(tmp_path: Path) -> None:
     bare = write(tmp_path, "image\na/1.png\n~/2.png\n")
-    assert images_of(bare) == [tmp_path / "a/1.png", Path.home() / "2.png"] == list_unlabelled(bare)
+    assert training_images(bare) == [tmp_path / "a/1.png", Path.home() / "2.png"] == list_unlabelled(bare)
     found = load_unlabelled("all", bare)
     assert (found.split, found.classes, list(found.sources)) == ("all", ("",), ["a/1.png", "~/2.png"])
     with pytest.raises(UsageError, match=r"needs a header with the columns image \(or path\) and label"):
-        load("folder", "test", bare)
+        load_dataset("folder", "test", bare)
     parted = write(tmp_path, ROWS.replace("a/1.png,wren", "a/1.png,"))
-    assert images_of(parted) == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
+    assert training_images(parted) == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
     assert load_unlabelled("train", parted).classes == ("", "wren, winter")
     with pytest.raises(UsageError, match="line 2: an image and a label are needed, both"):
-        load("folder", "test", parted)
+        load_dataset("folder", "test", parted)
     with pytest.raises(UsageError, match="line 3: an image is needed"):
-        images_of(write(tmp_path, "image,label\na.png,\n,x\n"))
+        training_images(write(tmp_path, "image,label\na.png,\n,x\n"))
     with pytest.raises(UsageError, match=r"needs a header with the column image \(or path\), and split"):
-        images_of(write(tmp_path, "file\na.png\n"))
+        training_images(write(tmp_path, "file\na.png\n"))
     with pytest.raises(DatasetError, match=r"birds\.csv holds no images to learn from"):
         list_unlabelled(write(tmp_path, "image,split\na.png,test\n"))
 
 
 def test_a_folder_may_be_called_like_a_table(tmp_path: Path) -> None:
-    assert load("folder", "test", fill(tmp_path / "x.csv", "a/1.png", "b/1.png")).classes == ("a", "b")
+    assert load_dataset("folder", "test", fill(tmp_path / "x.csv", "a/1.png", "b/1.png")).classes == ("a", "b")
 
 
 def test_no_other_data_set_is_a_table(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"birds\.csv is not a folder"):
-        load("cub", "test", write(tmp_path, ROWS))
+        load_dataset("cub", "test", write(tmp_path, ROWS))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -149,9 +149,9 @@ def test_whatever_names_and_labels_a_table_holds(tmp_path: Path, rows: dict[str,
     table.write_text(text.getvalue(), encoding="utf-8", newline="")
     if len(set(rows.values())) == 1:
         with pytest.raises(DatasetError, match="the single class"):
-            load("folder", "test", table)
+            load_dataset("folder", "test", table)
         return
-    found = load("folder", "test", table)
+    found = load_dataset("folder", "test", table)
     assert list(found.sources) == list(rows)
     assert [found.classes[code] for code in found.labels] == list(rows.values())
 
@@ -171,7 +171,7 @@ def test_a_model_is_trained_and_measured_by_a_table_as_by_folders(
 ) -> None:
     pictures, lines = tmp_path / "pictures", ["image,label,split"]
     for split in ("train", "test"):
-        whole = load("glyphs", split)
+        whole = load_dataset("glyphs", split)
         export_folder(subset(whole, whole.labels < 6, split), pictures / split)
     for path in sorted(pictures.rglob("*.png")):
         split, label, name = path.relative_to(pictures).parts

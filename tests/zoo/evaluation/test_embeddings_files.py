@@ -104,7 +104,7 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
 def test_a_data_set_gives_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from zoo import data as datasets
 
-    known = datasets.load("glyphs", "test")
+    known = datasets.load_dataset("glyphs", "test")
     rows = np.random.default_rng(1).normal(size=(len(known), 8)).astype(np.float32)
     save_file({"embeddings": rows, "labels": np.zeros(len(known), np.int64)}, tmp_path / "rows.safetensors")
     assert main(["score", str(tmp_path / "rows.safetensors"), "--dataset", "glyphs", "--json"]) == 0

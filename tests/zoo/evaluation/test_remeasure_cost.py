@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from tests.serving import toys
 from zoo.cli.main import main
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost, remeasure_costs
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card

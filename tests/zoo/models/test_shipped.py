@@ -86,7 +86,7 @@ def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path
 @pytest.fixture(scope="module")
 def drawn() -> Dataset:
     """The pictures that all were measured on, drawn once: that takes far longer than to embed them."""
-    lazy = zoo.data.load("glyphs", "test")
+    lazy = zoo.data.load_dataset("glyphs", "test")
     return dataclasses.replace(lazy, images=list(lazy.images))
 
 

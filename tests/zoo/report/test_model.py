@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 
 from tests.raising import raises
 from tests.serving import toys
-from zoo.data import load as load_dataset
+from zoo.data import load_dataset
 from zoo.data.dataset import Dataset
 from zoo.errors import MissingDependencyError, UsageError
 from zoo.evaluation import evaluate
