@@ -23,21 +23,21 @@ import onnx
 
 from exports import parity as images
 from exports.graph import write_graph
-from exports.parity import Baseline, Parity, Run, baseline, measure
-from exports.precision import write_half
+from exports.parity import EmbedPixels, Parity, ReferenceRetrieval, measure_parity, reference_retrieval
+from exports.precision import write_fp16
 from zoo import paths
-from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
+from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of, write_json
-from zoo.hub.download import name_of
+from zoo.hub.download import cached_model_name
 from zoo.models import onnx_runtime, torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import check_precision
 from zoo.models.results import PARITY_FILE as PARITY
 from zoo.models.results import misplaced
 
 
-def place_of(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
+def output_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
     """Where variants of the model are to be written; nothing is written yet.
 
     The model's folder; for one that is shipped with the package or lies in the Hub's cache, the folder in the local zoo
@@ -53,7 +53,7 @@ def place_of(folder: Path, precisions: Sequence[str], name: str | None = None) -
         return folder
     card = read_card(folder)
     asked = None if name is None or (paths.expand(name) / "card.json").exists() else name.removeprefix("hf-hub:")
-    copy = paths.local_models() / (asked or name_of(folder) or card.name)
+    copy = paths.local_models() / (asked or cached_model_name(folder) or card.name)
     if (copy / "card.json").exists() and read_card(copy).fingerprint != card.fingerprint:
         raise UsageError(f"{copy} is another model of the same name as {folder}; rename or remove one of them.")
     return copy
@@ -68,9 +68,9 @@ def copy_model(folder: Path, place: Path) -> None:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)  # links into the cache's blobs become files
 
 
-def writable(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
+def writable_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
     """The place of `place_of`, and what both functions above raise; the copy is there afterwards."""
-    place = place_of(folder, precisions, name)
+    place = output_folder(folder, precisions, name)
     if place != folder:
         copy_model(folder, place)
     return place
@@ -82,19 +82,16 @@ def _in_hub_cache(folder: Path) -> bool:
     return folder.resolve().is_relative_to(Path(HF_HUB_CACHE).resolve())
 
 
-def check_precision(precision: str) -> None:
-    """Raise `UsageError` for a precision that no graph comes in."""
-    if precision not in FILES:
-        raise UsageError(f"models are exported in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
-
-
 class Exporter:
     """Exports of one model folder, one precision after another; what they share is made once.
 
-    calibration, data, count: of int8's calibration images (`exports.parity.sample`); data also holds the data set that
-    the cost is measured on. cost: whether fp16's and int8's cost in retrieval is measured where that data set is at
-    hand. force: write a variant that is under its floor as well. into: where variants are published (default:
-    `folder`); the model is copied there with the first of them.
+    Args:
+        folder: The model folder.
+        calibration, data, count: The images that calibrate int8; see `draw_calibration_images`. `data` also holds the
+            data set that the cost is measured on.
+        force: Write a variant that misses its floor as well.
+        cost: Measure the cost of fp16 and int8 in retrieval where the data set is available.
+        into: The folder that variants are written to (default: `folder`). The model is copied there with the first one.
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class Exporter:
         data: Path | None = None,
         force: bool = False,
         cost: bool = True,
-        count: int = images.CALIBRATION,
+        count: int = images.CALIBRATION_COUNT,
         into: Path | None = None,
     ) -> None:
         if into is None and folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
@@ -114,7 +111,7 @@ class Exporter:
         self.into = into or folder
         self.dropped: list[str] = []
         """The graphs that the last export took away, because they were made of the one that it replaced."""
-        self._baseline: Baseline | str = ""
+        self._baseline: ReferenceRetrieval | str = ""
         check_files(folder, self.card)
 
     def export(self, precision: str) -> Parity:
@@ -131,7 +128,7 @@ class Exporter:
             base = None if precision == "fp32" else self._base(Path(name) / "fp32.onnx")
             pixels = self._compared(precision)
             details = self._write(precision, base, pixels, graph)
-            stamp(graph, self.card, precision)
+            write_metadata(graph, self.card, precision)
             parity = dataclasses.replace(self._parity(graph, pixels, precision), details=details)
             if not parity.holds and not self.force:
                 raise ExportError(_refusal(self.card, parity))
@@ -144,15 +141,15 @@ class Exporter:
 
         Raises `ExportError` where an embedding is less equal than `RESIZE_FLOOR`; nothing is written then.
         """
-        from exports.graph import compare, write_resizing
+        from exports.graph import compare_resizing, write_resizing_graph
 
         how, source = self.card.preprocessing, self.folder / onnx_runtime.FILES[precision]
         with tempfile.TemporaryDirectory() as name:
             graph = Path(name) / "model.onnx"
-            write_resizing(source, how, graph)
-            stamp(graph, self.card, precision)
+            write_resizing_graph(source, how, graph)
+            write_metadata(graph, self.card, precision)
             run, _ = onnx_runtime.open_file(source, self.card, precision=precision)
-            row = compare(graph, run, images.pictures(how), how)
+            row = compare_resizing(graph, run, images.pattern_images(how), how)
             if not row["holds"] and not self.force:
                 raise ExportError(
                     f"resizing inside the {precision} graph of {self.card.name} departs from Pillow's: least cosine "
@@ -167,14 +164,14 @@ class Exporter:
             copy_model(self.folder, self.into)
             self.folder = self.into
         of = {"fingerprint": self.card.fingerprint}
-        self.dropped = publish(self.folder, name, graph, {variant: of | said for variant, said in entries.items()})
+        self.dropped = add_graph(self.folder, name, graph, {variant: of | said for variant, said in entries.items()})
 
     def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
             write_graph(self.folder, self.card, graph)
             return {}
         if precision == "fp16":
-            return write_half(base, pixels, graph)
+            return write_fp16(base, pixels, graph)
         from exports.quantize import write_int8
 
         return {**write_int8(base, self._sample.calibration, graph), "calibrated_on": self._sample.source}
@@ -193,26 +190,26 @@ class Exporter:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be known of the images that costs were measured on, in words."""
-        return self._baseline.notes if isinstance(self._baseline, Baseline) else ()
+        return self._baseline.notes if isinstance(self._baseline, ReferenceRetrieval) else ()
 
     @cached_property
-    def _sample(self) -> images.Sample:
-        return images.sample(self.card, self.calibration, self.data, self.count, self.folder)
+    def _sample(self) -> images.CalibrationImages:
+        return images.draw_calibration_images(self.card, self.calibration, self.data, self.count, self.folder)
 
     @cached_property
-    def _torch(self) -> Run:
+    def _torch(self) -> EmbedPixels:
         return torch_runtime.open_model(self.folder, self.card, device="cpu")[0]
 
     def _parity(self, graph: Path, pixels: np.ndarray, precision: str) -> Parity:
         expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
         run, _ = onnx_runtime.open_file(graph, self.card)
-        return measure(expected, run, pixels, precision)
+        return measure_parity(expected, run, pixels, precision)
 
     def _compared(self, precision: str) -> np.ndarray:
         """The pixels on which a graph is compared with torch."""
         # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
-        others = self._sample.held_out if precision == "int8" else images.noise(self.card.preprocessing)
-        return np.concatenate([images.golden_images(self.folder, self.card), others])
+        others = self._sample.held_out if precision == "int8" else images.noise_images(self.card.preprocessing)
+        return np.concatenate([images.golden_pixels(self.folder, self.card), others])
 
     def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
         """What the precision costs, or why that was not measured: {"not_measured": ...}."""
@@ -220,7 +217,7 @@ class Exporter:
             return None
         if not self._baseline:
             run, _ = onnx_runtime.open_file(base, self.card)
-            self._baseline = baseline(self.folder, self.card, run, self.data)
+            self._baseline = reference_retrieval(self.folder, self.card, run, self.data)
         if isinstance(self._baseline, str):
             return {"not_measured": self._baseline}
         run, _ = onnx_runtime.open_file(graph, self.card)
@@ -234,7 +231,7 @@ def export(
     return Exporter(folder, calibration, data, force).export(precision)
 
 
-def stamp(path: Path, card: Card, precision: str) -> None:
+def write_metadata(path: Path, card: Card, precision: str) -> None:
     """Write into a graph which model it is of, so that it is never run as another's."""
     model = onnx.load(path)
     # ONNX Runtime's optimiser lists every domain that it knows; other readers may know fewer.
@@ -247,7 +244,7 @@ def stamp(path: Path, card: Card, precision: str) -> None:
     onnx.save(model, path)
 
 
-def publish(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> list[str]:
+def add_graph(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> list[str]:
     """Put a finished graph into the folder, with its entries in parity.json and its hash in the card; what was dropped.
 
     All three are written under temporary names first and then renamed, the card last: a graph without its hash in the

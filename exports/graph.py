@@ -32,7 +32,7 @@ from onnxscript.onnx_opset import opset20
 from onnxscript.onnx_types import UINT8
 from torch import nn
 
-from exports.parity import Run
+from exports.parity import EmbedPixels
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
 from zoo.models.card import Card
@@ -48,16 +48,16 @@ LOWEST = "lowest"
 def write_graph(folder: Path, card: Card, path: Path) -> None:
     """Write the fp32 graph of the model in `folder` to `path`. Raises `ExportError` where torch cannot export it."""
     model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
-    _without_keywords(model)
+    _rename_keyword_heads(model)
     example = torch.zeros((2, *card.preprocessing.shape), dtype=torch.uint8)
     try:
         program = _export(model, example)
     except Exception as error:  # the exporter raises a family of its own
         raise ExportError(f"{card.name} cannot be exported to ONNX: {error}") from None
-    onnx.save(keep_padding(_anonymous(program.model_proto)), path)
+    onnx.save(keep_padding(_remove_traces(program.model_proto)), path)
 
 
-def _without_keywords(model: nn.Module) -> None:
+def _rename_keyword_heads(model: nn.Module) -> None:
     """Rename heads whose names, as MIC's `class`, cannot be variables of the Python code that the exporter writes."""
     for module in model.modules():
         if isinstance(module, nn.ModuleDict):
@@ -66,7 +66,7 @@ def _without_keywords(model: nn.Module) -> None:
             module.update(dict(heads))
 
 
-def _anonymous(model: onnx.ModelProto) -> onnx.ModelProto:
+def _remove_traces(model: onnx.ModelProto) -> onnx.ModelProto:
     """The graph without the exporter's stack traces, which hold the paths of the machine that made it."""
     for holder in (model.graph, *model.functions):
         del holder.metadata_props[:]
@@ -170,7 +170,7 @@ FILTERS: dict[str, tuple[Callable[..., Any], float]] = {
 """Pillow's filters and the halves of their supports. nearest is none: it takes one pixel and averages nothing."""
 
 
-def resizing(how: Preprocessing) -> onnx.ModelProto:
+def resizing_graph(how: Preprocessing) -> onnx.ModelProto:
     """A graph from `images` uint8 [n, h, w, c] to `pixels` uint8 [n, crop, crop, c].
 
     Raises `ExportError` for the interpolation "nearest".
@@ -219,9 +219,9 @@ def resizing(how: Preprocessing) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(graph.to_model_proto())
 
 
-def write_resizing(graph: Path, how: Preprocessing, path: Path) -> None:
+def write_resizing_graph(graph: Path, how: Preprocessing, path: Path) -> None:
     """Write `graph` with resizing in front of it to `path`: `images` of any size in, `embeddings` out."""
-    model, first = onnx.load(graph), resizing(how)
+    model, first = onnx.load(graph), resizing_graph(how)
     first.ir_version = model.ir_version
     del first.opset_import[1:]  # that of the functions, which are inlined
     merged = onnx.compose.merge_models(first, model, io_map=[("pixels", INPUT)], prefix1=PREFIX)
@@ -235,9 +235,9 @@ def _rename_input(graph: onnx.GraphProto, old: str, new: str) -> None:
         node.input[:] = [new if name == old else name for name in node.input]
 
 
-def compare(path: Path, run: Run, images: Sequence[np.ndarray], how: Preprocessing) -> dict[str, Any]:
+def compare_resizing(path: Path, run: EmbedPixels, images: Sequence[np.ndarray], how: Preprocessing) -> dict[str, Any]:
     """How far the resizing graph at `path` is from `run`, the graph without, behind Pillow: pixels and embeddings."""
-    resizes, whole = _session(resizing(how)), open_session(path, "cpu")
+    resizes, whole = _session(resizing_graph(how)), open_session(path, "cpu")
     pixels = [to_pixels(image, how)[None] for image in images]
     steps = [
         np.abs(resizes.run(None, {IMAGES: a[None]})[0].astype(int) - b) for a, b in zip(images, pixels, strict=True)

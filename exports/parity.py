@@ -37,7 +37,7 @@ from zoo.models.load import Embedder
 from zoo.models.results import EXPORT_FLOORS
 from zoo.paths import expand
 
-Run = Callable[[np.ndarray], np.ndarray]
+EmbedPixels = Callable[[np.ndarray], np.ndarray]
 
 BATCHES = (1, 2, 7, 32)
 NORM_ERROR = 1e-5
@@ -74,7 +74,7 @@ class Parity:
         return {**asdict(self), "holds": self.holds}
 
 
-def measure(expected: np.ndarray, run: Run, pixels: np.ndarray, variant: str) -> Parity:
+def measure_parity(expected: np.ndarray, run: EmbedPixels, pixels: np.ndarray, variant: str) -> Parity:
     """Compare `run` with torch's embeddings `expected` [n, dim] of the pixels, in batches of four sizes."""
     torch = expected.astype(np.float64)
     gots = [_in_batches(run, pixels, size) for size in BATCHES]
@@ -94,7 +94,7 @@ def measure(expected: np.ndarray, run: Run, pixels: np.ndarray, variant: str) ->
     )
 
 
-def _in_batches(run: Run, pixels: np.ndarray, size: int) -> np.ndarray:
+def _in_batches(run: EmbedPixels, pixels: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([run(pixels[i : i + size]) for i in range(0, len(pixels), size)]).astype(np.float64)
 
 
@@ -111,7 +111,7 @@ UNPARTED = (
 
 
 @dataclass(frozen=True)
-class Baseline:
+class ReferenceRetrieval:
     """The fp32 graph's retrieval on the test split that a model is measured on. unreadable: how many of a folder's
     images were left out. notes: what whoever reads the costs should know, in words."""
 
@@ -120,14 +120,16 @@ class Baseline:
     unreadable: int = 0
     notes: tuple[str, ...] = ()
 
-    def cost(self, folder: Path, card: Card, run: Run, precision: str) -> dict[str, Any]:
+    def cost(self, folder: Path, card: Card, run: EmbedPixels, precision: str) -> dict[str, Any]:
         """What `zoo.evaluation.remeasure.precision_cost` gives of the variant, and how many images were left out."""
         variant = _retrieval(self.dataset, _embedder(folder, card, run, precision))
         cost = precision_cost(self.dataset, self.measured, variant, precision)
         return {**cost, "unreadable": self.unreadable} if self.unreadable else cost
 
 
-def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Baseline | str:
+def reference_retrieval(
+    folder: Path, card: Card, run: EmbedPixels, data: Path | None = None
+) -> ReferenceRetrieval | str:
     """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured.
 
     Of a folder that is not parted these are the classes that the model's recipe.json says were held out.
@@ -147,7 +149,7 @@ def baseline(folder: Path, card: Card, run: Run, data: Path | None = None) -> Ba
     if len(np.unique(measured.classes)) < 2:
         return "there is a single class to test on"
     left_out = (f"left out: {error}" for error in unreadable.values())
-    return Baseline(found.dataset, measured, len(unreadable), (*found.notes, *left_out))
+    return ReferenceRetrieval(found.dataset, measured, len(unreadable), (*found.notes, *left_out))
 
 
 def _retrieval(
@@ -156,17 +158,17 @@ def _retrieval(
     return measure_retrieval(dataset, model, sys.stderr.isatty(), unreadable)
 
 
-def _embedder(folder: Path, card: Card, run: Run, precision: str) -> Embedder:
+def _embedder(folder: Path, card: Card, run: EmbedPixels, precision: str) -> Embedder:
     return Embedder(card, folder, "onnx", precision, "cpu", run)
 
 
-CALIBRATION = 128
-HELD_OUT = 61
-NOISE = 60
+CALIBRATION_COUNT = 128
+HELD_OUT_COUNT = 61
+NOISE_COUNT = 60
 
 
 @dataclass(frozen=True)
-class Sample:
+class CalibrationImages:
     """Pixels uint8 [n, h, w, c]: training images to calibrate on, and others that calibration never saw."""
 
     source: str
@@ -174,19 +176,19 @@ class Sample:
     held_out: np.ndarray
 
 
-def golden_images(folder: Path, card: Card) -> np.ndarray:
+def golden_pixels(folder: Path, card: Card) -> np.ndarray:
     """The model folder's golden images as pixels."""
     return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
 
 
-def noise(how: Preprocessing) -> np.ndarray:
+def noise_images(how: Preprocessing) -> np.ndarray:
     """Noise from flat to full contrast, so that no range of values goes unseen."""
     draw = np.random.default_rng(0)
-    contrast = np.linspace(0.05, 1, NOISE).reshape(-1, 1, 1, 1)
-    return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE, *how.shape))).astype(np.uint8)
+    contrast = np.linspace(0.05, 1, NOISE_COUNT).reshape(-1, 1, 1, 1)
+    return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE_COUNT, *how.shape))).astype(np.uint8)
 
 
-def pictures(how: Preprocessing) -> list[np.ndarray]:
+def pattern_images(how: Preprocessing) -> list[np.ndarray]:
     """Coarse patterns with some grain, larger and smaller than the crop, wide and tall: uint8 [h, w, channels]."""
     draw = np.random.default_rng(0)
     side = how.crop
@@ -199,13 +201,13 @@ def pictures(how: Preprocessing) -> list[np.ndarray]:
     return made
 
 
-def sample(
+def draw_calibration_images(
     card: Card,
     source: str | None = None,
     data: Path | None = None,
-    count: int = CALIBRATION,
+    count: int = CALIBRATION_COUNT,
     folder: Path | None = None,
-) -> Sample:
+) -> CalibrationImages:
     """`count` training images and some held out, drawn at random.
 
     source: a data set's name (its train split calibrates, its test split is held out), or a folder or table of images,
@@ -221,10 +223,10 @@ def sample(
         return _parted(card, data, _learnt(folder, card, data) or list_unlabelled(data), count)
     if name in DATASETS and not (name == FOLDER and data is None):
         train, test = _split(card, name, "train", data), _split(card, name, "test", data)
-        return Sample(
+        return CalibrationImages(
             f"{name}, train split",
             _pixels(train, card.preprocessing, count, 0, skip=name == FOLDER),
-            _pixels(test, card.preprocessing, HELD_OUT, 1, skip=name == FOLDER),
+            _pixels(test, card.preprocessing, HELD_OUT_COUNT, 1, skip=name == FOLDER),
         )
     if source is None or not (expand(source).is_dir() or is_table(source)):
         raise ExportError(_no_images(card)) if source is None else UsageError(_no_source(source))
@@ -242,14 +244,14 @@ def _learnt(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
     return found.images if found.split != WHOLE else []
 
 
-def _parted(card: Card, source: Path, found: Sequence[ImageLike], count: int) -> Sample:
+def _parted(card: Card, source: Path, found: Sequence[ImageLike], count: int) -> CalibrationImages:
     """A part of a folder's or table's images to calibrate on, and another that is held out."""
     drawn = np.random.default_rng(0).permutation(len(found))
     if len(drawn) < 2:
         raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")
-    held = min(HELD_OUT, len(drawn) // 3 or 1)
+    held = min(HELD_OUT_COUNT, len(drawn) // 3 or 1)
     calibration, held_out = [found[i] for i in drawn[held:]], [found[i] for i in drawn[:held]]
-    return Sample(
+    return CalibrationImages(
         f"{'table' if is_table(source) else 'folder'} {expand(source).name}",
         _pixels(calibration, card.preprocessing, count, 0, skip=True),
         _pixels(held_out, card.preprocessing, held, 1, skip=True),

@@ -20,7 +20,7 @@ import onnx
 from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 from zoo.models.results import EXPORT_FLOORS
 
-LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+LAYER_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """The operators that hold nearly all weights and nearly all arithmetic."""
 
 
@@ -40,20 +40,22 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
     before = _reached(nodes, [node.input for node in nodes], [node.output for node in nodes])
     after = _reached(nodes[::-1], [node.output for node in nodes[::-1]], [node.input for node in nodes[::-1]])
     return Layers(
-        front=tuple(n.name for n in nodes if n.op_type not in LAYERS and n.name not in before and n.name in after),
-        first=tuple(n.name for n in nodes if n.op_type in LAYERS and n.name not in before),
-        last=tuple(n.name for n in nodes if n.op_type in LAYERS and n.name not in after),
-        tail=tuple(n.name for n in nodes if n.op_type not in LAYERS and n.name not in after),
+        front=tuple(
+            n.name for n in nodes if n.op_type not in LAYER_OPERATORS and n.name not in before and n.name in after
+        ),
+        first=tuple(n.name for n in nodes if n.op_type in LAYER_OPERATORS and n.name not in before),
+        last=tuple(n.name for n in nodes if n.op_type in LAYER_OPERATORS and n.name not in after),
+        tail=tuple(n.name for n in nodes if n.op_type not in LAYER_OPERATORS and n.name not in after),
     )
 
 
-def weighted(graph: onnx.GraphProto) -> list[str]:
+def weighted_layers(graph: onnx.GraphProto) -> list[str]:
     """Names of the layers that have weights, in the order of computation."""
-    without = set(products(graph))
-    return [n.name for n in graph.node if n.op_type in LAYERS and n.name not in without]
+    without = set(activation_products(graph))
+    return [n.name for n in graph.node if n.op_type in LAYER_OPERATORS and n.name not in without]
 
 
-def products(graph: onnx.GraphProto) -> list[str]:
+def activation_products(graph: onnx.GraphProto) -> list[str]:
     """Names of the matrix products of two activations, as in attention: of queries and keys, of shares and values.
 
     They have no weights to make smaller, and 8 bits cost much there: of vit_tiny_patch16_224 with random weights the
@@ -72,7 +74,7 @@ def _reached(
     for node, entry, leave in zip(nodes, entries, exits, strict=True):
         if reached := not values.isdisjoint(entry):
             names.add(node.name)
-        if reached or node.op_type in LAYERS:
+        if reached or node.op_type in LAYER_OPERATORS:
             values.update(name for name in leave if name)
     return names
 
@@ -83,7 +85,7 @@ GROUPS = 12
 BATCH = 8
 
 
-def insensitive(layers: Sequence[str], change: Callable[[Sequence[str]], float], allowed: float) -> list[str]:
+def insensitive_layers(layers: Sequence[str], change: Callable[[Sequence[str]], float], allowed: float) -> list[str]:
     """As many of the layers as change the embeddings by at most `allowed` together; none where no part of them does.
 
     layers: names in the order of computation. change: how much it changes the embeddings to reduce these layers alone,
@@ -101,13 +103,13 @@ def insensitive(layers: Sequence[str], change: Callable[[Sequence[str]], float],
     return []
 
 
-def without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
+def names_without(names: Iterable[str], left_out: Iterable[str]) -> list[str]:
     """The names but those left out, in their order."""
     absent = set(left_out)
     return [name for name in names if name not in absent]
 
 
-def embed(path: Path, pixels: np.ndarray) -> np.ndarray:
+def run_graph(path: Path, pixels: np.ndarray) -> np.ndarray:
     """A graph's output on pixels uint8 [n, h, w, c], by ONNX Runtime on the CPU: [n, dim]."""
     session = open_session(path, "cpu")
     return np.concatenate(
@@ -120,7 +122,7 @@ def least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
     return float(np.nan_to_num((rows * expected).sum(1), nan=-1.0).min())
 
 
-SENSITIVE = (
+SENSITIVE_OPERATORS = (
     "LayerNormalization",
     "InstanceNormalization",
     "GroupNormalization",
@@ -137,11 +139,11 @@ SENSITIVE = (
 _ANY = 2**40
 """Weights of any size are folded."""
 
-ENOUGH = (1 + EXPORT_FLOORS["fp16"]) / 2
+SUFFICIENT_COSINE = (1 + EXPORT_FLOORS["fp16"]) / 2
 """The least cosine that leaves room above the floor for other images."""
 
 
-def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
+def write_fp16(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     """Write the fp32 graph `base` in float16 to `path`; what stayed in float32.
 
     The pixels' normalisation before the first layer and all that follows the last one (pooling where there are no
@@ -150,21 +152,23 @@ def write_half(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     float16, as many as keep it.
     """
     model = _folded(onnx.load(base))
-    ends, expected = find_layers(model.graph), embed(base, pixels)
+    ends, expected = find_layers(model.graph), run_graph(base, pixels)
 
     def cosine(kept: Sequence[str]) -> float:
         _convert(model, kept, path)
-        return least_cosine(embed(path, pixels), expected)
+        return least_cosine(run_graph(path, pixels), expected)
 
     kept = [*ends.front, *ends.tail]
     said = ["pixel normalisation", "pooling after the last layer and unit length"]
-    if cosine(kept) < ENOUGH:
-        layers, nodes = weighted(model.graph), [node.name for node in model.graph.node]
-        chosen = insensitive(layers, lambda names: 1 - cosine(without(nodes, names)), 1 - ENOUGH)
-        _convert(model, without(nodes, chosen) if chosen else kept, path)
+    if cosine(kept) < SUFFICIENT_COSINE:
+        layers, nodes = weighted_layers(model.graph), [node.name for node in model.graph.node]
+        chosen = insensitive_layers(
+            layers, lambda names: 1 - cosine(names_without(nodes, names)), 1 - SUFFICIENT_COSINE
+        )
+        _convert(model, names_without(nodes, chosen) if chosen else kept, path)
         if chosen:
-            return {"kept_in_float": ["all but layers", *without(layers, chosen)]}
-    return {"kept_in_float": said + sorted({node.op_type for node in model.graph.node} & set(SENSITIVE))}
+            return {"kept_in_float": ["all but layers", *names_without(layers, chosen)]}
+    return {"kept_in_float": said + sorted({node.op_type for node in model.graph.node} & set(SENSITIVE_OPERATORS))}
 
 
 def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -189,7 +193,7 @@ def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:
         copy,
         keep_io_types=True,
         node_block_list=list(kept),
-        op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SENSITIVE],
+        op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SENSITIVE_OPERATORS],
     )
     _unique(half.graph)
     # From one float32 operator to the next the converter goes through float16, which would round the result as well.

@@ -21,18 +21,28 @@ from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
-from exports.precision import BATCH, LAYERS, embed, find_layers, insensitive, least_cosine, products, weighted, without
+from exports.precision import (
+    BATCH,
+    LAYER_OPERATORS,
+    activation_products,
+    find_layers,
+    insensitive_layers,
+    least_cosine,
+    names_without,
+    run_graph,
+    weighted_layers,
+)
 from zoo.errors import ExportError
 from zoo.models.onnx_runtime import INPUT
 from zoo.models.results import EXPORT_FLOORS
 
-BETWEEN = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool")
+BETWEEN_LAYERS = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool")
 """Operators between layers that keep int8, so that values need not become floats from one layer to the next."""
 
-AIM = 0.99
+TARGET_COSINE = 0.99
 """The least cosine to fp32 at which no more layers are put back into float."""
 
-ENOUGH = (2 + EXPORT_FLOORS["int8"]) / 3
+SUFFICIENT_COSINE = (2 + EXPORT_FLOORS["int8"]) / 3
 """The least cosine that leaves room above the floor: the worst of other images is off by some two or three times as
 much."""
 
@@ -47,13 +57,17 @@ class Scope:
 
 
 SCOPES = (
-    Scope("layers and what lies between them", (*LAYERS, *BETWEEN), ends_in_float=False),
-    Scope("layers and what lies between them, but not the first and last layers", (*LAYERS, *BETWEEN), True),
-    Scope("layers alone, but not the first and last", LAYERS, True),
+    Scope("layers and what lies between them", (*LAYER_OPERATORS, *BETWEEN_LAYERS), ends_in_float=False),
+    Scope(
+        "layers and what lies between them, but not the first and last layers",
+        (*LAYER_OPERATORS, *BETWEEN_LAYERS),
+        True,
+    ),
+    Scope("layers alone, but not the first and last", LAYER_OPERATORS, True),
 )
 """Tried in turn, from the fastest to the most exact."""
 
-FEWER = Scope("the layers that change least", LAYERS, ends_in_float=False)
+SELECTED_LAYERS = Scope("the layers that change least", LAYER_OPERATORS, ends_in_float=False)
 """Tried where all of those fall short of `ENOUGH`: as many layers as hold it."""
 
 
@@ -69,9 +83,9 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         attempts = _Attempts(base, seen, unseen, Path(name), path)
         for scope in SCOPES:
-            if attempts.best < AIM:
+            if attempts.best < TARGET_COSINE:
                 attempts.write(scope)
-        if attempts.tried and attempts.best < ENOUGH:
+        if attempts.tried and attempts.best < SUFFICIENT_COSINE:
             attempts.write_fewer()
     if not attempts.tried:
         raise ExportError(f"ONNX Runtime cannot quantise this graph: {'; '.join(attempts.reasons)}")
@@ -92,7 +106,7 @@ class _Attempts:
 
     def __init__(self, base: Path, seen: np.ndarray, unseen: np.ndarray, folder: Path, kept: Path) -> None:
         self.model, self.seen, self.folder, self.kept = _prepared(base, folder), seen, folder, kept
-        self.unseen, self.expected = unseen, embed(base, unseen)
+        self.unseen, self.expected = unseen, run_graph(base, unseen)
         self.tried: dict[str, float] = {}
         self.reasons: list[str] = []
 
@@ -110,10 +124,14 @@ class _Attempts:
 
     def write_fewer(self) -> None:
         """Try as many layers as leave every compared embedding within `ENOUGH`."""
-        layers = weighted(self.model.graph)
-        with self._noting_failure(FEWER):
-            if chosen := insensitive(layers, lambda names: 1 - self._cosine(FEWER, without(layers, names)), 1 - ENOUGH):
-                self.write(FEWER, without(layers, chosen))
+        layers = weighted_layers(self.model.graph)
+        with self._noting_failure(SELECTED_LAYERS):
+            if chosen := insensitive_layers(
+                layers,
+                lambda names: 1 - self._cosine(SELECTED_LAYERS, names_without(layers, names)),
+                1 - SUFFICIENT_COSINE,
+            ):
+                self.write(SELECTED_LAYERS, names_without(layers, chosen))
 
     @contextmanager
     def _noting_failure(self, scope: Scope) -> Iterator[None]:
@@ -128,7 +146,7 @@ class _Attempts:
 
     def _cosine(self, scope: Scope, excluded: Sequence[str]) -> float:
         _quantise(self.model, self.seen, self._candidate, scope, excluded, self.folder / "ranges.json")
-        return least_cosine(embed(self._candidate, self.unseen), self.expected)
+        return least_cosine(run_graph(self._candidate, self.unseen), self.expected)
 
 
 def _prepared(base: Path, folder: Path) -> onnx.ModelProto:
@@ -168,7 +186,7 @@ def _quantise(
 ) -> None:
     ends = find_layers(model.graph)
     excluded = [
-        *(*excluded, *ends.front, *ends.tail, *products(model.graph)),
+        *(*excluded, *ends.front, *ends.tail, *activation_products(model.graph)),
         *((*ends.first, *ends.last) if scope.ends_in_float else ()),
     ]
     copy = onnx.ModelProto()
@@ -212,4 +230,4 @@ def _kept(path: Path) -> list[str]:
     """The layers of a quantised graph that take no dequantised weight, by name."""
     graph = onnx.load(path).graph
     dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    return [n.name for n in graph.node if n.op_type in LAYERS and not dequantised.issuperset(n.input[:2])]
+    return [n.name for n in graph.node if n.op_type in LAYER_OPERATORS and not dequantised.issuperset(n.input[:2])]

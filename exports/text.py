@@ -25,13 +25,13 @@ from zoo.models.card import Card, Text, read_card
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import MASK, TOKENS
 
-PREFERRED = ("embeddings", "text_embeds", "text_features", "sentence_embedding", "pooler_output")
+PREFERRED_OUTPUTS = ("embeddings", "text_embeds", "text_features", "sentence_embedding", "pooler_output")
 """What exporters call the embedding, the joint space's first; of several outputs the first of these is taken."""
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
-def chosen_inputs(graph: GraphProto, length: int) -> dict[str, str]:
+def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
     """The graph's names of the inputs, by ours. Raises `ExportError` where it takes anything else than tokens."""
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [each for each in graph.input if each.name not in constants]
@@ -47,7 +47,7 @@ def chosen_inputs(graph: GraphProto, length: int) -> dict[str, str]:
     return {TOKENS: tokens[0].name} | ({MASK: masks[0].name} if masks else {})
 
 
-def chosen_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
+def find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
     """The output with one row of `dim` numbers a text. Raises `ExportError` where there is none, `UsageError` where
     there are several.
     """
@@ -61,7 +61,7 @@ def chosen_output(graph: GraphProto, dim: int, wanted: str | None = None) -> Val
             f"the graph gives {found}; the model's images have {dim} numbers, so a text needs floats [n, {dim}]. A "
             "plain backbone of CLIP's lacks the projection into the texts' space: zoo baseline NAME --as OWN --joint"
         )
-    first = next((name for name in PREFERRED if name in fitting), None)
+    first = next((name for name in PREFERRED_OUTPUTS if name in fitting), None)
     if first is None and len(fitting) > 1:
         raise UsageError(f"{', '.join(fitting)} could each be the embedding; name it with --output.")
     return fitting[first or next(iter(fitting))]
@@ -90,14 +90,19 @@ def _shape(value: ValueInfoProto) -> list[int | str]:
     ]
 
 
-GOLDEN = ("a red chair", "a photo of a dog on the beach", "two people ride bicycles in the rain", "a chair " * 200)
-LARGEST = 2**31 - 1
+GOLDEN_TEXTS = (
+    "a red chair",
+    "a photo of a dog on the beach",
+    "two people ride bicycles in the rain",
+    "a chair " * 200,
+)
+MAX_GRAPH_BYTES = 2**31 - 1
 """Bytes of one ONNX file; what is larger would need a second one beside it."""
 
 _UNIT, _SAME = 1e-3, 1e-6
 
 
-def attach(
+def attach_text_tower(
     folder: Path,
     graph: Path,
     tokenizer: Path,
@@ -119,19 +124,19 @@ def attach(
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         text = _settings(tokenizer, length, padding, lowercase)
-        write_graph(graph, made / text_tower.GRAPH, card.dim, text.length, output)
+        write_text_graph(graph, made / text_tower.GRAPH, card.dim, text.length, output)
         shutil.copyfile(tokenizer, made / text_tower.TOKENIZER)
         files = {file: sha256_of(made / file) for file in (text_tower.GRAPH, text_tower.TOKENIZER)}
         card = dataclasses.replace(card, text=text, files={**card.files, **files})
-        text_tower.write_golden(made, GOLDEN, _golden_rows(made, card))
+        text_tower.write_golden(made, GOLDEN_TEXTS, _golden_rows(made, card))
         return _publish(folder, made, card)
 
 
-def write_graph(source: Path, out: Path, dim: int, length: int, output: str | None = None) -> None:
+def write_text_graph(source: Path, out: Path, dim: int, length: int, output: str | None = None) -> None:
     """The graph with our names for what goes in and comes out, its rows brought to unit length."""
     model = _read(source)
-    inputs = chosen_inputs(model.graph, length)
-    result = chosen_output(model.graph, dim, output)
+    inputs = find_inputs(model.graph, length)
+    result = find_output(model.graph, dim, output)
     kind = result.type.tensor_type.elem_type
     model = compose.add_prefix(model, "tower/")  # none of its own names is one of ours then
     renamed = [helper.make_node("Identity", [ours], [f"tower/{theirs}"]) for ours, theirs in inputs.items()]
@@ -147,7 +152,7 @@ def write_graph(source: Path, out: Path, dim: int, length: int, output: str | No
     model.graph.node.extend(nodes)
     model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, ["n", length]) for name in inputs)
     model.graph.output.append(helper.make_tensor_value_info(text_tower.OUTPUT, TensorProto.FLOAT, ["n", dim]))
-    if model.ByteSize() > LARGEST:
+    if model.ByteSize() > MAX_GRAPH_BYTES:
         raise ExportError(f"{source} has more than 2 GiB, which one ONNX file cannot hold; take it in half precision.")
     out.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, out)
@@ -188,13 +193,15 @@ def _golden_rows(made: Path, card: Card) -> np.ndarray:
     """The golden texts' embeddings. Raises `ExportError` where they are none that a text can be searched by."""
     opened = text_tower.open_tower(made, card)
     try:
-        tokens = opened.tokens(GOLDEN)
+        tokens = opened.tokens(GOLDEN_TEXTS)
         rows = opened.embed(tokens)
-        alone = np.concatenate([opened.embed(opened.tokens([text])) for text in GOLDEN])
+        alone = np.concatenate([opened.embed(opened.tokens([text])) for text in GOLDEN_TEXTS])
     except Exception as error:  # onnxruntime raises a family of its own
         raise ExportError(f"the graph cannot be run on texts of {opened.text.length} tokens: {error}") from None
-    if rows.shape != (len(GOLDEN), card.dim):
-        raise ExportError(f"the graph gives {list(rows.shape)} for {len(GOLDEN)} texts; expected rows of {card.dim}.")
+    if rows.shape != (len(GOLDEN_TEXTS), card.dim):
+        raise ExportError(
+            f"the graph gives {list(rows.shape)} for {len(GOLDEN_TEXTS)} texts; expected rows of {card.dim}."
+        )
     if not (np.abs(np.linalg.norm(rows, axis=1) - 1) < _UNIT).all():
         raise ExportError("the graph gives rows that have no direction: zeros, or numbers that are none.")
     if np.abs(rows - rows[0]).max() < _SAME:

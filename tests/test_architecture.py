@@ -94,7 +94,7 @@ WITHOUT_TORCH = (
     "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
     "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.feature_file",
     "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
-    "zoo.hub.model_page",
+    "zoo.hub.download, zoo.hub.model_page",
 )
 """All are imported by one process, in this order."""
 

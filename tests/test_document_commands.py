@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.text import attach
+from exports.text import attach_text_tower
 from tests import text_toys
 from zoo.cli.main import main
 from zoo.data import glyphs
@@ -280,7 +280,7 @@ def galleries(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path
     made = tmp_path_factory.mktemp("documents-galleries")
     tower = home / "models" / "towers"
     shutil.copytree(zoo.info("margin-conv4-glyphs").folder, tower)
-    attach(tower, *text_toys.write_tower(made / "tower", read_card(tower).dim, padded=True))
+    attach_text_tower(tower, *text_toys.write_tower(made / "tower", read_card(tower).dim, padded=True))
     from serving.gallery.builder import index_folder
 
     index_folder(

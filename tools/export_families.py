@@ -25,7 +25,7 @@ import torch
 from tqdm.auto import tqdm
 
 from exports.export import Exporter
-from exports.parity import noise, sample
+from exports.parity import draw_calibration_images, noise_images
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ExportError, ZooError
 from zoo.files import sha256_of, write_bytes, write_json
@@ -142,7 +142,9 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
             return {**row, "failures": {"torch": _reason(error)}}
         weights = sum(parameter.numel() for parameter in network.parameters())
         row |= {"family": type(network.trunk).__module__.rpartition(".")[2], "parameters": weights, "dim": card.dim}
-        row["under_noise"] = _under_noise(folder, card, sample(card, calibration, data, SAMPLED).held_out)
+        row["under_noise"] = _under_noise(
+            folder, card, draw_calibration_images(card, calibration, data, SAMPLED).held_out
+        )
         exporter = Exporter(folder, calibration, data, cost=False, count=SAMPLED)
         for precision, file in FILES.items():
             try:
@@ -170,7 +172,7 @@ def _write_model(member: Member, folder: Path, calibration: str, data: Path | No
         dim=_features(network, member.size),
         preprocessing=Preprocessing(member.size, member.size),
     )
-    pixels = sample(card, calibration, data, SAMPLED).calibration
+    pixels = draw_calibration_images(card, calibration, data, SAMPLED).calibration
     _wake(network)
     _set_statistics(network, card, pixels)
     files = save_network(network, card, folder)
@@ -194,7 +196,7 @@ def _in_double(network: Network, folder: Path, card: Card) -> float | None:
 
     None of a network that does not compute in double precision, which the network does from here on.
     """
-    pixels = noise(card.preprocessing)
+    pixels = noise_images(card.preprocessing)
     single = open_model(folder, card, device="cpu")[0](pixels).astype(np.float64)
     try:
         double = PixelNetwork(network, card.preprocessing).double().eval()(torch.from_numpy(pixels)).double().numpy()

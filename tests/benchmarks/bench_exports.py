@@ -24,7 +24,7 @@ import onnxruntime as ort
 import torch
 
 from exports.graph import write_graph
-from exports.precision import write_half
+from exports.precision import write_fp16
 from exports.quantize import write_int8
 from tests.benchmarks.figures import Figure, print_figures, write_figures
 from tests.benchmarks.torch_forms import torch_forms, unavailable
@@ -92,7 +92,7 @@ def resnet50(folder: Path, size: int) -> Card:
 def write_graphs(folder: Path, card: Card, size: int) -> dict[str, Path]:
     paths = {precision: folder / f"{precision}.onnx" for precision in PRECISIONS}
     write_graph(folder, card, paths["fp32"])
-    write_half(paths["fp32"], pictures(16, size), paths["fp16"])
+    write_fp16(paths["fp32"], pictures(16, size), paths["fp16"])
     write_int8(paths["fp32"], pictures(16, size), paths["int8"])
     return paths
 

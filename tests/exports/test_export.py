@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto
 
 import zoo
-from exports.export import Exporter, export, writable
+from exports.export import Exporter, export, writable_folder
 from exports.graph import keep_padding
-from exports.parity import measure
+from exports.parity import measure_parity
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
 from zoo.cli.main import main
@@ -134,13 +134,13 @@ def test_pixels_and_unit_length_are_computed_in_float32(exported: Path) -> None:
 def test_parity_of_a_run_by_hand() -> None:
     expected = np.eye(3, dtype=np.float32)
     turned = np.array([[0.6, 0.8, 0], [0, 1, 0], [0, 0, 2]], np.float32)
-    parity = measure(expected, lambda pixels: turned[pixels[:, 0]], np.arange(3).reshape(3, 1), "int8")
+    parity = measure_parity(expected, lambda pixels: turned[pixels[:, 0]], np.arange(3).reshape(3, 1), "int8")
     assert parity.min_cosine == pytest.approx(0.6)
     assert parity.mean_cosine == pytest.approx(2.6 / 3)
     assert parity.max_difference == pytest.approx(1.0)
     assert parity.max_norm_error == pytest.approx(1.0)
     assert not parity.holds
-    broken = measure(expected, lambda pixels: np.full((len(pixels), 3), np.nan), np.zeros((3, 1), int), "fp32")
+    broken = measure_parity(expected, lambda pixels: np.full((len(pixels), 3), np.nan), np.zeros((3, 1), int), "fp32")
     assert not broken.holds
     json.dumps(broken.to_json(), allow_nan=False)
 
@@ -160,7 +160,9 @@ def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
     zoo.load(copy, runtime="onnx", precision=precision)
 
 
-@pytest.mark.parametrize("moment", ["exports.export.stamp", "exports.export.measure", "exports.export.write_json"])
+@pytest.mark.parametrize(
+    "moment", ["exports.export.write_metadata", "exports.export.measure_parity", "exports.export.write_json"]
+)
 def test_an_interrupted_export_leaves_the_folder_as_it_was(
     copy: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -255,9 +257,9 @@ def test_int8_needs_images(copy: Path, tmp_path: Path) -> None:
 
 
 def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> None:
-    from exports.parity import sample
+    from exports.parity import draw_calibration_images
 
-    drawn = sample(CARD, str(pictures))
+    drawn = draw_calibration_images(CARD, str(pictures))
     assert (len(drawn.calibration), len(drawn.held_out)) == (40, 20)
     seen = {image.tobytes() for image in drawn.calibration}
     assert not seen & {image.tobytes() for image in drawn.held_out}
@@ -266,18 +268,18 @@ def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> N
 
 
 def test_pictures_that_cannot_be_read_calibrate_nothing(pictures: Path, tmp_path: Path) -> None:
-    from exports.parity import sample
+    from exports.parity import draw_calibration_images
 
     folder = Path(shutil.copytree(pictures, tmp_path / "pictures"))
     for number in range(30):
         (folder / f"broken{number}.png").write_bytes(b"no picture")
     known = {to_pixels(path, CARD.preprocessing).tobytes() for path in pictures.iterdir()}
-    drawn = sample(CARD, str(folder))
+    drawn = draw_calibration_images(CARD, str(folder))
     assert {image.tobytes() for image in (*drawn.calibration, *drawn.held_out)} <= known
     for path in pictures.iterdir():
         (folder / path.name).write_bytes(b"")
     with pytest.raises(ExportError, match="images can be read"):
-        sample(CARD, str(folder))
+        draw_calibration_images(CARD, str(folder))
 
 
 def test_devices_by_name() -> None:
@@ -360,15 +362,15 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
 def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
     with pytest.raises(UsageError, match="nothing to export"):
-        writable(shipped, ["fp32"])
-    copy = writable(shipped, ["fp16"])
+        writable_folder(shipped, ["fp32"])
+    copy = writable_folder(shipped, ["fp16"])
     assert copy == own_zoo / "models" / "margin-conv4-glyphs"
     assert Exporter(copy, cost=False).export("fp16").holds
-    assert writable(shipped, ["int8"]) == copy
+    assert writable_folder(shipped, ["int8"]) == copy
     assert len(zoo.load("margin-conv4-glyphs", runtime="onnx", precision="fp16").embed(IMAGES[:1])) == 1
     dataclasses.replace(read_card(copy), files={}).write(copy)
     with pytest.raises(UsageError, match="another model of the same name"):
-        writable(shipped, ["fp16"])
+        writable_folder(shipped, ["fp16"])
 
 
 def test_heads_may_be_called_as_python_calls_its_own(tmp_path: Path) -> None:

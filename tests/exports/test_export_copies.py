@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from exports.export import Exporter, copy_model, place_of, writable
+from exports.export import Exporter, copy_model, output_folder, writable_folder
 from tests.models import CARD
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
@@ -35,10 +35,10 @@ def cached(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "org/toy@v1"])
 @pytest.mark.usefixtures("cached")
 def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_by(own_zoo: Path, name: str) -> None:
-    copy = writable(find(name), ["fp16"], name)
+    copy = writable_folder(find(name), ["fp16"], name)
     assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
     assert find(name) == copy
-    assert writable(find(name), ["int8"], name) == copy
+    assert writable_folder(find(name), ["int8"], name) == copy
     listed = {model.name: (model.standing, model.folder) for model in zoo.list_models(method=CARD.method)}
     assert listed[name.removeprefix("hf-hub:")] == ("on the Hub, exported here", copy)
 
@@ -49,7 +49,7 @@ def test_the_copy_of_a_model_with_a_bare_name_is_told_from_one_that_was_trained_
 ) -> None:
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
     assert zoo.info("toy").standing == "on the Hub"
-    copy = writable(find("toy"), ["fp16"], "toy")
+    copy = writable_folder(find("toy"), ["fp16"], "toy")
     assert copy == own_zoo / "models" / "toy"
     assert zoo.info("toy").standing == "on the Hub, exported here"
     (cached / "snapshots" / COMMITS["main"] / "card.json").write_text("{")
@@ -60,13 +60,13 @@ def test_the_copy_of_a_model_with_a_bare_name_is_told_from_one_that_was_trained_
 
 def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path, own_zoo: Path) -> None:
     folder = cached / "snapshots" / COMMITS["main"]
-    assert place_of(folder, ["fp16"], str(folder)) == own_zoo / "models" / "org" / "toy"
+    assert output_folder(folder, ["fp16"], str(folder)) == own_zoo / "models" / "org" / "toy"
     assert not (own_zoo / "models").exists()
 
 
 def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
-    place = place_of(shipped, ["int8"], "margin-conv4-glyphs")
+    place = output_folder(shipped, ["int8"], "margin-conv4-glyphs")
     with pytest.raises(UsageError, match="calibrat"):
         Exporter(shipped, "no-such-data", into=place).export("int8")
     assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 2
@@ -82,7 +82,7 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
 ) -> None:
     name = "margin-conv4-glyphs"
     assert zoo.info(name).standing == "shipped"
-    copy = writable(SHIPPED / name, ["fp16"], name)
+    copy = writable_folder(SHIPPED / name, ["fp16"], name)
     assert (zoo.info(name).status, zoo.info(name).folder) == ("shipped", copy)
     assert main(["info", name]) == main(["list", "--status", "shipped"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "shipped, exported here" in line]

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import zoo
-from exports.export import PARITY, export, publish
+from exports.export import PARITY, add_graph, export
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.models.onnx_runtime import FILES
@@ -35,7 +35,7 @@ def publish_and_die(folder: Path, graph: Path, last: str) -> None:
 
     Path.replace = replace  # type: ignore[method-assign, assignment]
     try:
-        publish(folder, FILES["fp16"], graph, {"fp16": {"holds": True}})
+        add_graph(folder, FILES["fp16"], graph, {"fp16": {"holds": True}})
     finally:
         os._exit(1)
 
@@ -86,7 +86,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_a_full_disk_leaves_the_folder_as_it_was(copy: Path, share: float) -> None:
     graph, before = copy / FILES["fp32"], contents(copy)
     with files_of_at_most(int(share * graph.stat().st_size)), pytest.raises(OSError, match="too large"):
-        publish(copy, FILES["fp16"], graph, {"fp16": {"holds": True}})
+        add_graph(copy, FILES["fp16"], graph, {"fp16": {"holds": True}})
     assert contents(copy) == before
     assert all(check.ok for check in verify(copy))
 

@@ -15,8 +15,8 @@ import pytest
 from onnx import numpy_helper
 
 import zoo
-from exports.export import Exporter, stamp
-from exports.graph import write_resizing
+from exports.export import Exporter, write_metadata
+from exports.graph import write_resizing_graph
 from tests.models import CARD
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
@@ -67,7 +67,7 @@ def write_inexact(folder: Path, precision: str) -> None:
             noise = 0.1 * values.std() * draw.normal(size=values.shape)
             tensor.CopyFrom(numpy_helper.from_array((values + noise).astype(np.float32), tensor.name))
     onnx.save(model, folder / FILES[precision])
-    stamp(folder / FILES[precision], read_card(folder), precision)
+    write_metadata(folder / FILES[precision], read_card(folder), precision)
     vouch(folder, FILES[precision])
 
 
@@ -113,8 +113,8 @@ def test_golden_images_go_through_them_as_they_are(copy: Path) -> None:
 
 def test_one_that_resizes_otherwise_is_found(copy: Path) -> None:
     how = dataclasses.replace(CARD.preprocessing, resize=5 * CARD.preprocessing.resize)
-    write_resizing(copy / FILES["fp32"], how, copy / RESIZING["fp32"])
-    stamp(copy / RESIZING["fp32"], read_card(copy), "fp32")
+    write_resizing_graph(copy / FILES["fp32"], how, copy / RESIZING["fp32"])
+    write_metadata(copy / RESIZING["fp32"], read_card(copy), "fp32")
     vouch(copy, RESIZING["fp32"])
     assert [name for name, check in checks(copy).items() if check.ok is False] == ["golden onnx fp32 resize"]
 
@@ -123,10 +123,10 @@ def test_one_of_another_model_or_that_takes_something_else_is_found(copy: Path) 
     shutil.copy(copy / FILES["fp32"], copy / RESIZING["fp32"])
     vouch(copy, RESIZING["fp32"])
     assert "its card says" in checks(copy)["golden onnx fp32 resize"].detail
-    stamp(copy / RESIZING["fp16"], dataclasses.replace(read_card(copy), architecture="other"), "fp16")
+    write_metadata(copy / RESIZING["fp16"], dataclasses.replace(read_card(copy), architecture="other"), "fp16")
     vouch(copy, RESIZING["fp16"])
     assert "of another model" in checks(copy)["golden onnx fp16 resize"].detail
-    stamp(copy / RESIZING["fp16"], read_card(copy), "int8")
+    write_metadata(copy / RESIZING["fp16"], read_card(copy), "int8")
     vouch(copy, RESIZING["fp16"])
     assert "is an ONNX graph in int8, its name says fp16" in checks(copy)["golden onnx fp16 resize"].detail
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.graph import FILTERS, IMAGES, resizing
+from exports.graph import FILTERS, IMAGES, resizing_graph
 from tests.exports.toys import picture
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing, to_pixels
@@ -28,7 +28,7 @@ def test_pixels_are_pillows(interpolation: str, resize: int, crop: int) -> None:
     how = Preprocessing(resize, crop, interpolation=interpolation)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(resizing(how).SerializeToString(), options)
+    session = ort.InferenceSession(resizing_graph(how).SerializeToString(), options)
     for seed, (height, width) in enumerate(SIZES):
         images = np.stack([picture(seed, height, width), picture(seed + 50, height, width)])
         got = session.run(None, {IMAGES: images})[0]
@@ -55,13 +55,13 @@ def width_first(image: np.ndarray, how: Preprocessing) -> np.ndarray:
 def test_grey_images() -> None:
     how = Preprocessing(20, 16, "L", mean=(0.5,), std=(0.2,))
     image = picture(0, 50, 40)[..., :1]
-    got = ort.InferenceSession(resizing(how).SerializeToString()).run(None, {IMAGES: image[None]})[0]
+    got = ort.InferenceSession(resizing_graph(how).SerializeToString()).run(None, {IMAGES: image[None]})[0]
     assert np.abs(got[0].astype(int) - to_pixels(image, how)).max() <= 1
 
 
 def test_nearest_is_refused() -> None:
     with pytest.raises(ExportError, match="not 'nearest'"):
-        resizing(Preprocessing(20, 16, interpolation="nearest"))
+        resizing_graph(Preprocessing(20, 16, interpolation="nearest"))
 
 
 def test_a_graph_that_resizes_beside_the_one_that_does_not(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from exports.parity import Baseline, baseline, measure, sample
+from exports.parity import ReferenceRetrieval, draw_calibration_images, measure_parity, reference_retrieval
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from zoo.cli.export import parity_lines
@@ -51,7 +51,7 @@ def naive_recall(rows: np.ndarray) -> np.ndarray:
 def test_differences_and_their_paired_interval() -> None:
     fp32, variant = table(0.0), table(0.35)
     dataset = Dataset("noise", "test", images(), LABELS, tuple("abcdef"), [str(i) for i in range(len(LABELS))])
-    known = Baseline(dataset, per_query(fp32, LABELS, k=(1,)))
+    known = ReferenceRetrieval(dataset, per_query(fp32, LABELS, k=(1,)))
     cost = known.cost(Path(), CARD, run_of(variant), "int8")
     expected = naive_recall(variant) - naive_recall(fp32)
     row = cost["recall_at_1"]
@@ -70,7 +70,7 @@ def test_differences_and_their_paired_interval() -> None:
 def test_the_same_embeddings_cost_nothing() -> None:
     rows = table(0.0)
     dataset = Dataset("noise", "test", images(), LABELS, tuple("abcdef"), [str(i) for i in range(len(LABELS))])
-    cost = Baseline(dataset, per_query(rows, LABELS, k=(1,))).cost(Path(), CARD, run_of(rows), "fp16")
+    cost = ReferenceRetrieval(dataset, per_query(rows, LABELS, k=(1,))).cost(Path(), CARD, run_of(rows), "fp16")
     for name in ("recall_at_1", "map_at_r"):
         assert cost[name]["difference"] == 0
         assert cost[name]["interval"] == [0, 0]
@@ -81,10 +81,10 @@ def test_why_it_cannot_be_measured(tmp_path: Path) -> None:
     for name in "ab":
         write_pictures(tmp_path / "all" / name, 3, first=ord(name) * 100)
     run = run_of(table(0.0))
-    assert "no data set" in str(baseline(Path(), CARD, run))
+    assert "no data set" in str(reference_retrieval(Path(), CARD, run))
     folder = dataclasses.replace(CARD, dataset="folder")
-    assert str(baseline(Path(), folder, run)).endswith("name one with a subfolder a class: --data DIR")
-    assert "which classes" in str(baseline(Path(), folder, run, tmp_path / "all"))
+    assert str(reference_retrieval(Path(), folder, run)).endswith("name one with a subfolder a class: --data DIR")
+    assert "which classes" in str(reference_retrieval(Path(), folder, run, tmp_path / "all"))
 
 
 def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_read(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_r
     card = dataclasses.replace(CARD, dataset="folder")
     rows = np.repeat(np.eye(4, 12, dtype=np.float32), 2, axis=0)
     crossed = np.roll(rows, 1, axis=0)
-    known = baseline(tmp_path, card, run_of(rows), tmp_path / "all")
-    assert isinstance(known, Baseline)
+    known = reference_retrieval(tmp_path, card, run_of(rows), tmp_path / "all")
+    assert isinstance(known, ReferenceRetrieval)
     assert (known.dataset.split, known.dataset.classes, known.unreadable) == ("test", ("c", "d"), 1)
     assert "measured on the 2 classes that were held out" in known.notes[0]
     assert known.notes[-1].startswith("left out: image ")
@@ -110,11 +110,11 @@ def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_r
     assert (cost["split"], cost["queries"], cost["classes"], cost["unreadable"]) == ("test", 4, 2, 1)
     assert cost["recall_at_1"]["fp32"] == 1
     assert cost["recall_at_1"]["int8"] == 1 / 4
-    drawn = sample(card, data=tmp_path / "all", folder=tmp_path)
+    drawn = draw_calibration_images(card, data=tmp_path / "all", folder=tmp_path)
     greys = {int(pixels.mean()) for pixels in (*drawn.calibration, *drawn.held_out)}
     assert greys == {0, 10, 20, 30}, "of the classes that it learnt from"
     (tmp_path / "all" / "d").rename(tmp_path / "all" / "e")
-    said = str(baseline(tmp_path, card, run_of(rows), tmp_path / "all"))
+    said = str(reference_retrieval(tmp_path, card, run_of(rows), tmp_path / "all"))
     assert "the folder lacks 1 of the 2 classes" in said
     assert "does not say which classes are for testing" in said
 
@@ -122,7 +122,7 @@ def test_costs_are_of_the_classes_that_were_held_out_and_of_images_that_can_be_r
 def test_pictures_of_a_folder_calibrate_or_are_held_out_never_both(tmp_path: Path) -> None:
     for name in "ab":
         write_pictures(tmp_path / name, 9, first=ord(name) * 100)
-    found = sample(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
+    found = draw_calibration_images(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
     one = {pixels.tobytes() for pixels in found.calibration}
     other = {pixels.tobytes() for pixels in found.held_out}
     assert len(one) == 12
@@ -136,13 +136,13 @@ def test_a_table_calibrates_by_its_training_images(tmp_path: Path) -> None:
     rows = [f"flat/{name},{'test' if i < 3 else 'train'}" for i, name in enumerate(names)]
     table = tmp_path / "t.csv"
     table.write_text("\n".join(["image,split", *rows, "missing.png,train", ""]))
-    found = sample(CARD, str(table))
+    found = draw_calibration_images(CARD, str(table))
     assert (found.source, len(found.calibration) + len(found.held_out)) == ("table t.csv", 6)
     known = {to_pixels(tmp_path / "flat" / name, CARD.preprocessing).tobytes() for name in names[3:]}
     assert {pixels.tobytes() for pixels in (*found.calibration, *found.held_out)} == known
     table.write_text("image\nmissing.png\nnowhere.png\nnor here.png\n")
     with pytest.raises(ExportError, match=r"none of the 2 images can be read; the first: image '.*\.png' does not"):
-        sample(CARD, str(table))
+        draw_calibration_images(CARD, str(table))
 
 
 def test_a_parted_folder_calibrates_past_what_cannot_be_read(tmp_path: Path) -> None:
@@ -150,27 +150,27 @@ def test_a_parted_folder_calibrates_past_what_cannot_be_read(tmp_path: Path) -> 
         for name in "ab":
             write_pictures(tmp_path / split / name, 3, first=ord(name) * 100)
             (tmp_path / split / name / "broken.png").write_bytes(b"no image")
-    found = sample(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
+    found = draw_calibration_images(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
     assert (len(found.calibration), len(found.held_out)) == (6, 6)
 
 
 def test_a_model_of_a_folder_says_what_to_type(tmp_path: Path) -> None:
     student = dataclasses.replace(CARD, dataset="folder")
     with pytest.raises(ExportError) as caught:
-        sample(student)
+        draw_calibration_images(student)
     assert f"zoo export {CARD.name} --precision int8 --calibration DIR" in str(caught.value)
     assert "--data DIR" in str(caught.value)
     assert "data=" not in str(caught.value)
     with pytest.raises(UsageError, match=r"or a folder or table of images, not 'folder'\.$"):
-        sample(student, "folder")
+        draw_calibration_images(student, "folder")
     # Labels, of which a student needs none, are not needed here either.
-    assert len(sample(student, data=write_pictures(tmp_path / "flat", 9)).calibration) == 6
+    assert len(draw_calibration_images(student, data=write_pictures(tmp_path / "flat", 9)).calibration) == 6
 
 
 def test_the_command_says_both_intervals_with_their_verdicts() -> None:
     over_queries = {"interval": [-0.0019, -0.0001], "within_target": True}
     row = {"difference": -0.001, "interval": [-0.0032, 0.0012], "within_target": False, "over_queries": over_queries}
-    known = measure(np.ones((1, 1)), lambda _: np.ones((1, 1)), np.zeros((1, 2, 2, 3), np.uint8), "int8")
+    known = measure_parity(np.ones((1, 1)), lambda _: np.ones((1, 1)), np.zeros((1, 2, 2, 3), np.uint8), "int8")
     cost = {"dataset": "cifar100", "target": 0.002, "recall_at_1": row}
     told = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost)))
     assert told.splitlines()[1:] == [

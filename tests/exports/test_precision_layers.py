@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto, helper
 
-from exports.precision import find_layers, products
+from exports.precision import activation_products, find_layers
 
 
 def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:
@@ -38,4 +38,4 @@ def test_products_of_two_activations_are_told_from_layers() -> None:
     ]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
     weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 2, 3, 4])
-    assert products(helper.make_graph(nodes, "g", [x], [y], [weight])) == ["scores", "mixing"]
+    assert activation_products(helper.make_graph(nodes, "g", [x], [y], [weight])) == ["scores", "mixing"]

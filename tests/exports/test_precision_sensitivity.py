@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from exports.precision import GROUPS, embed, insensitive, write_half
-from exports.quantize import ENOUGH, FEWER, write_int8
+from exports.precision import GROUPS, insensitive_layers, run_graph, write_fp16
+from exports.quantize import SELECTED_LAYERS, SUFFICIENT_COSINE, write_int8
 from zoo.models.onnx_runtime import INPUT, OUTPUT
 
 DRAW = np.random.default_rng(0)
@@ -24,14 +24,14 @@ DRAW = np.random.default_rng(0)
 )
 def test_the_cheapest_that_fit_in_the_order_of_computation(allowed: float, chosen: Sequence[str]) -> None:
     costs = {"a": 3.0, "b": 1.0, "c": 90.0, "d": 2.0}
-    assert insensitive("abcd", lambda names: sum(costs[name] for name in names), allowed) == list(chosen)
+    assert insensitive_layers("abcd", lambda names: sum(costs[name] for name in names), allowed) == list(chosen)
 
 
 def test_what_they_change_together_decides() -> None:
     """Alone each costs 1, together the square of their number."""
-    assert insensitive("abcd", lambda names: len(names) ** 2, 3) == ["a"]
-    assert insensitive("abcd", lambda names: len(names) ** 2, 4) == ["a", "b"]
-    assert insensitive([], lambda names: 0.0, 1) == []
+    assert insensitive_layers("abcd", lambda names: len(names) ** 2, 3) == ["a"]
+    assert insensitive_layers("abcd", lambda names: len(names) ** 2, 4) == ["a", "b"]
+    assert insensitive_layers([], lambda names: 0.0, 1) == []
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.floats(0, 5))
@@ -42,7 +42,7 @@ def test_never_more_than_is_allowed(costs: list[float], allowed: float) -> None:
         asked.append(names)
         return sum(costs[int(name)] for name in names)
 
-    chosen = insensitive([str(i) for i in range(len(costs))], change, allowed)
+    chosen = insensitive_layers([str(i) for i in range(len(costs))], change, allowed)
     assert sum(costs[int(name)] for name in chosen) <= allowed
     assert chosen == sorted(chosen, key=int)
     assert len(asked) <= 2 * GROUPS
@@ -85,20 +85,20 @@ PIXELS = DRAW.integers(0, 256, (40, 1, 2, 3)).astype(np.uint8)
 def test_int8_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
     base, path = fragile(tmp_path / "fp32.onnx", 40), tmp_path / "int8.onnx"
     said = write_int8(base, PIXELS, path)
-    assert said["quantised"] == FEWER.name
-    assert max(cosine for name, cosine in said["tried"].items() if name != FEWER.name) < ENOUGH
+    assert said["quantised"] == SELECTED_LAYERS.name
+    assert max(cosine for name, cosine in said["tried"].items() if name != SELECTED_LAYERS.name) < SUFFICIENT_COSINE
     assert "difference" in said["kept_in_float"]  # its input is the fragile layer's output
     assert "second" not in said["kept_in_float"]
-    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= ENOUGH
+    assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= SUFFICIENT_COSINE
 
 
 def test_fp16_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
     base, path = fragile(tmp_path / "fp32.onnx", 2000), tmp_path / "fp16.onnx"
-    said = write_half(base, PIXELS, path)
+    said = write_fp16(base, PIXELS, path)
     assert said["kept_in_float"][0] == "all but layers"
     assert "difference" in said["kept_in_float"]
     assert "second" not in said["kept_in_float"]
-    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= 0.9999
+    assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= 0.9999
     halves = {t.name for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.FLOAT16}
     assert {"first.weight", "second.weight"} <= halves
 
@@ -128,8 +128,8 @@ def standardised(path: Path) -> Path:
 
 def test_fp16_holds_weights_that_are_made_of_weights(tmp_path: Path) -> None:
     base, path = standardised(tmp_path / "fp32.onnx"), tmp_path / "fp16.onnx"
-    write_half(base, PIXELS, path)
-    assert (embed(path, PIXELS) * embed(base, PIXELS)).sum(1).min() >= 0.9999
+    write_fp16(base, PIXELS, path)
+    assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= 0.9999
     graph = onnx.load(path).graph
     assert not {"mean", "standardise"} & {node.name for node in graph.node}
     large = [t for t in graph.initializer if np.prod(t.dims) >= 64]

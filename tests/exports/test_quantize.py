@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from exports import quantize
-from exports.precision import embed
+from exports.precision import run_graph
 from exports.quantize import SCOPES, write_int8
 from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 
@@ -59,11 +59,11 @@ def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypa
     candidates: list[bool] = []
 
     def broken(path: Path, pixels: np.ndarray) -> np.ndarray:
-        rows = embed(path, pixels)
+        rows = run_graph(path, pixels)
         candidates.append(path.name == "candidate.onnx")
         return np.full_like(rows, np.nan) if candidates[-1] and sum(candidates) == 1 else rows
 
-    monkeypatch.setattr(quantize, "embed", broken)
+    monkeypatch.setattr(quantize, "run_graph", broken)
     path = tmp_path / "int8.onnx"
     said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
     assert said["tried"][SCOPES[0].name] == -1
@@ -74,7 +74,7 @@ def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypa
 def test_of_scopes_that_come_equally_near_the_first_is_kept_as_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantize, "embed", lambda path, pixels: np.full_like(embed(path, pixels), np.nan))
+    monkeypatch.setattr(quantize, "run_graph", lambda path, pixels: np.full_like(run_graph(path, pixels), np.nan))
     said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, tmp_path / "int8.onnx")
     assert said["quantised"] == SCOPES[0].name
     assert said["kept_in_float"] == []

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from exports.text import GOLDEN, attach
+from exports.text import GOLDEN_TEXTS, attach_text_tower
 from tests import text_toys
 from tests.serving import toys
 from zoo.cli.main import main
@@ -48,13 +48,13 @@ def test_texts_get_the_rows_that_numpy_finds(folder: Path, tmp_path: Path, maske
 def test_it_changes_nothing_for_the_images(folder: Path, tmp_path: Path) -> None:
     before, pictures = read_card(folder), [toys.query(kind) for kind in range(4)]
     rows = load(folder, runtime="onnx").embed(pictures)
-    attach(folder, *text_toys.write_tower(tmp_path / "text", DIM), length=8, padding="1")
+    attach_text_tower(folder, *text_toys.write_tower(tmp_path / "text", DIM), length=8, padding="1")
     after = read_card(folder)
     assert after.fingerprint == before.fingerprint, "galleries stay the model's"
     assert (after.text.length, after.text.padding, after.text.lowercase) == (8, 1, False)
     assert before.files.items() < after.files.items()
     np.testing.assert_array_equal(load(folder, runtime="onnx").embed(pictures), rows)
-    attach(folder, *text_toys.write_tower(tmp_path / "other", DIM, seed=6, padded=True), lowercase=True)
+    attach_text_tower(folder, *text_toys.write_tower(tmp_path / "other", DIM, seed=6, padded=True), lowercase=True)
     again = load(folder, runtime="onnx")
     assert again.card.text.lowercase, "the last one counts"
     np.testing.assert_allclose(again.embed_text(TEXTS), text_toys.expected(TEXTS, DIM, seed=6), atol=1e-6)
@@ -87,7 +87,7 @@ def test_what_the_tokenizer_says_need_not_be_said(
 def test_what_has_to_be_said(folder: Path, tmp_path: Path, options: dict, error: type[ZooError], says: str) -> None:
     before = sorted(folder.rglob("*"))
     with pytest.raises(error, match=says):
-        attach(folder, *text_toys.write_tower(tmp_path / "text", DIM), **options)
+        attach_text_tower(folder, *text_toys.write_tower(tmp_path / "text", DIM), **options)
     assert sorted(folder.rglob("*")) == before
     assert read_card(folder).text is None
 
@@ -126,7 +126,7 @@ def changed(path: Path, **values: object) -> Path:
 def test_graphs_that_do_not_fit(folder: Path, tmp_path: Path, how: dict, says: str) -> None:
     graph, tokenizer = text_toys.write_tower(tmp_path / "text", DIM)
     with pytest.raises(ExportError, match=says):
-        attach(folder, changed(graph, **how), tokenizer, length=8, padding="1")
+        attach_text_tower(folder, changed(graph, **how), tokenizer, length=8, padding="1")
     assert read_card(folder).text is None
 
 
@@ -150,9 +150,9 @@ def test_files_that_are_none(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "none", tokenizer, "is not there"),
     ):
         with pytest.raises(ModelFolderError, match=says):
-            attach(folder, one, other)
+            attach_text_tower(folder, one, other)
 
 
 def test_golden_texts_hold_one_that_is_cut() -> None:
-    assert len(GOLDEN) == len(set(GOLDEN))
-    assert max(len(text.split()) for text in GOLDEN) > 77
+    assert len(GOLDEN_TEXTS) == len(set(GOLDEN_TEXTS))
+    assert max(len(text.split()) for text in GOLDEN_TEXTS) > 77

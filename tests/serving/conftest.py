@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from exports.text import attach
+from exports.text import attach_text_tower
 from serving import Client
 from serving.client import core
 from serving.gallery.builder import index_folder
@@ -64,7 +64,7 @@ def gallery_folder(tmp_path_factory: pytest.TempPathFactory, model: Embedder, pi
 def towers(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     """The toy model with a text tower."""
     folder = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
-    attach(folder, *text_toys.write_tower(folder.parent / "text", toys.DIM, padded=True))
+    attach_text_tower(folder, *text_toys.write_tower(folder.parent / "text", toys.DIM, padded=True))
     return load(folder, runtime="onnx")
 
 

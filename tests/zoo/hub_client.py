@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.zoo.hub_state import Hub
 def connected(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[tuple[Hub, list[float]]]:
     """A Hub that this process asks, with an empty cache there; and the seconds that would have been waited."""
     waits: list[float] = []
-    clock = SimpleNamespace(sleep=waits.append)
+    clock = SimpleNamespace(sleep=waits.append, time=time.time)
     with running() as hub:
         constants = "huggingface_hub.constants"
         monkeypatch.setattr(

@@ -62,16 +62,18 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
-    from exports.export import Exporter, check_precision, place_of
     from zoo.models.load import find
-    from zoo.models.onnx_runtime import FILES
+    from zoo.models.onnx_runtime import FILES, check_precision
 
     chosen = list(dict.fromkeys(precision or ["fp32"]))
     precisions = list(FILES) if chosen == ["all"] else chosen
     for name in precisions:
         check_precision(name)
     source = find(model)
-    folder = place_of(source, precisions, model)
+    # Imported only now: it loads torch, and a mistyped name or precision is refused before that.
+    from exports.export import Exporter, output_folder
+
+    folder = output_folder(source, precisions, model)
     own = (folder / "card.json").exists()
     exporter = Exporter(folder if own else source, calibration, data, force, not no_cost, into=folder)
     return _export(exporter, folder, precisions, resize, as_json)
@@ -197,13 +199,16 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from exports.export import writable
-    from exports.text import attach
     from zoo.models.load import find
     from zoo.models.text_tower import GRAPH
 
-    folder = writable(find(model), ["text"], model)
-    card = attach(folder, graph, tokenizer, length, padding, lowercase, output)
+    source = find(model)
+    # Imported only now: it loads torch and onnx, and a mistyped name is refused before that.
+    from exports.export import writable_folder
+    from exports.text import attach_text_tower
+
+    folder = writable_folder(source, ["text"], model)
+    card = attach_text_tower(folder, graph, tokenizer, length, padding, lowercase, output)
     if as_json:
         print_json({"folder": str(folder), "card": card.to_json()})
     elif card.text is not None:

@@ -213,7 +213,7 @@ def _files(model: ModelInfo) -> Iterator[str]:
 
 def _advice(model: ModelInfo) -> list[str]:
     """Return how to get a model that is not here."""
-    from zoo.hub.download import repository
+    from zoo.hub.download import repository_id
 
     if model.folder is not None:
         return []
@@ -221,7 +221,7 @@ def _advice(model: ModelInfo) -> list[str]:
         return [f"\nNot used here yet; the first use fetches it from the Hub: zoo.load({model.name!r})"]
     return [
         f"\nNot trained yet. Train it with: zoo train {model.name}",
-        f"Should it be published, zoo.load({model.name!r}) fetches it: https://huggingface.co/{repository(model.name)}",
+        f"Should it be published, zoo.load({model.name!r}) fetches it: https://huggingface.co/{repository_id(model.name)}",
     ]
 
 

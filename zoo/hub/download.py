@@ -26,13 +26,13 @@ from typing import TypeVar
 
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.files import sha256_of, write_bytes
-from zoo.hub.errors import deepest, explain, is_broken_connection, retry_after, status_of
+from zoo.hub.errors import convert_error, is_broken_connection, retry_after, root_cause, status_of
 from zoo.models.baselines import repository_of
 from zoo.models.card import read_card
 from zoo.models.folder import KNOWN, pickles, refusal
 
 
-def drop_altered(folder: Path) -> list[str]:
+def remove_altered_files(folder: Path) -> list[str]:
     """Remove files of a snapshot whose bytes are not those that the Hub announced; their names.
 
     Large files are announced by their SHA-256, small ones as git names them. Where the cache has no links (Windows) the
@@ -67,7 +67,7 @@ def _sha1(path: Path) -> tuple[str, str]:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha1(data).hexdigest()
 
 
-SWITCH = "HF_HUB_DISABLE_XET"
+XET_VARIABLE = "HF_HUB_DISABLE_XET"
 """The client's own variable. Set to anything, it decides; HF_HUB_DISABLE_XET=0 has large files come by Xet again."""
 
 DAY = 24 * 60 * 60
@@ -78,14 +78,14 @@ _before: list[bool] = []
 
 
 @contextmanager
-def over_http() -> Iterator[None]:
+def without_xet() -> Iterator[None]:
     """Have the client leave Xet aside while the block runs, unless the user has said what it is to do.
 
     Its own downloads in other threads follow suit meanwhile; its setting afterwards is the one of before.
     """
     from huggingface_hub import constants
 
-    if SWITCH in os.environ:
+    if XET_VARIABLE in os.environ:
         yield
         return
     with _lock:
@@ -143,7 +143,7 @@ class AlteredError(Exception):
     """Files, which it names, came with other bytes than announced."""
 
 
-def patiently(ask: Callable[[], Result]) -> Result:
+def call_with_retries(ask: Callable[[], Result]) -> Result:
     """What `ask` returns, called up to three times while the Hub is busy (429), faulty (5xx) or breaks off.
 
     Raises the last error as it came; errors of ours at once.
@@ -154,7 +154,7 @@ def patiently(ask: Callable[[], Result]) -> Result:
         except ZooError:
             raise
         except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
-            cause = deepest(error)
+            cause = root_cause(error)
             if not _may_pass(cause):
                 raise
             asked = retry_after(cause)
@@ -178,7 +178,7 @@ def organisation() -> str:
     return os.environ.get("ZOO_HUB_ORG") or "dml-zoo"
 
 
-def repository(name: str) -> str:
+def repository_id(name: str) -> str:
     """`org/name` as it is; a bare name under `organisation()`."""
     name = name.removeprefix("hf-hub:")
     return name if "/" in name else f"{organisation()}/{name}"
@@ -198,7 +198,7 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
     of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
     """
     repo_id, revision = _with_revision(repo_id, revision)
-    here = cached(repo_id, revision)
+    here = cached_snapshot(repo_id, revision)
     if here is not None and (revision is None or COMMIT.fullmatch(revision)):
         return here
     try:
@@ -211,7 +211,7 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
         if _is_known_to_be_none(repo_id, revision):
             raise NoModelFolderError(_no_model_folder(repo_id, [])) from None
         raise
-    if lacking := absent(folder):
+    if lacking := missing_files(folder):
         raise HubError(_lacks(repo_id, revision, lacking))
     return folder
 
@@ -227,7 +227,7 @@ def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]
     return repo_id, after or revision
 
 
-def cached(repo_id: str, revision: str | None) -> Path | None:
+def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
     """The folder in the cache; None where it is not there, or a download that broke off has left a part of it."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -237,10 +237,10 @@ def cached(repo_id: str, revision: str | None) -> Path | None:
         wanted = _wanted(card.parent)
         folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted, local_files_only=True))
     except HFValidationError as error:
-        raise explain(error, repo_id) from None
+        raise convert_error(error, repo_id) from None
     except (LocalEntryNotFoundError, ValueError):  # the latter where the cache's note of a branch is damaged
         return None
-    return None if absent(folder) else folder
+    return None if missing_files(folder) else folder
 
 
 def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
@@ -255,8 +255,8 @@ def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
 
 def _download(repo_id: str, revision: str | None) -> Path:
     try:
-        with over_http():
-            folder = patiently(lambda: _download_once(repo_id, revision))
+        with without_xet():
+            folder = call_with_retries(lambda: _download_once(repo_id, revision))
     except ZooError:
         raise
     except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
@@ -306,7 +306,7 @@ def _wanted(folder: Path) -> list[str]:
 
 
 def _check_bytes(folder: Path) -> None:
-    if altered := drop_altered(folder):
+    if altered := remove_altered_files(folder):
         raise AlteredError(altered)
 
 
@@ -316,7 +316,7 @@ def _located(error: Exception, repo_id: str, revision: str | None) -> Exception:
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
             "was removed from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
         )
-    ours = explain(error, repo_id, revision)
+    ours = convert_error(error, repo_id, revision)
     if isinstance(ours, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
         return ModelNotFoundError(
             f"{ours} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
@@ -333,7 +333,7 @@ def _cache() -> str:
     return constants.HF_HUB_CACHE
 
 
-def absent(folder: Path) -> list[str]:
+def missing_files(folder: Path) -> list[str]:
     """What a model folder lacks of the files that its card lists."""
     if not (folder / "card.json").is_file():
         return ["card.json"]
@@ -360,7 +360,7 @@ def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
     return f"{message}{refusal(pickles(names))}"
 
 
-def in_cache() -> Iterator[Path]:
+def cached_models() -> Iterator[Path]:
     """The folders of the models that are there whole, at what was the main branch."""
     from huggingface_hub import constants
 
@@ -368,8 +368,8 @@ def in_cache() -> Iterator[Path]:
         if (commit := _commit(ref)) is None:
             continue
         folder = ref.parent.parent / "snapshots" / commit
-        name = name_of(folder)
-        if name and repository_of(name) is None and not absent(folder):
+        name = cached_model_name(folder)
+        if name and repository_of(name) is None and not missing_files(folder):
             yield folder
 
 
@@ -382,7 +382,7 @@ def _commit(ref: Path) -> str | None:
     return said if COMMIT.fullmatch(said) else None
 
 
-def name_of(folder: Path) -> str | None:
+def cached_model_name(folder: Path) -> str | None:
     """The name that loads a folder of the cache, without the organisation where it is `hub.organisation()`.
 
     None for folders that lie elsewhere.
@@ -393,7 +393,7 @@ def name_of(folder: Path) -> str | None:
     return name if owner == organisation() else f"{owner}/{name}"
 
 
-def pinned(folder: Path) -> str | None:
+def pinned_name(folder: Path) -> str | None:
     """`org/name@commit`, by which a folder of the cache is found whatever the branches are at; None elsewhere."""
     found = _repository(folder)
     return None if found is None else f"{'/'.join(found)}@{folder.name}"

@@ -15,7 +15,7 @@ TOKENS = re.compile(r"hf_\w{4,}|(?<=Bearer )\S+")
 AGAIN = "What arrived whole is kept, so that the next call goes on from there."
 
 
-def explain(error: Exception, repo_id: str, revision: str | None = None) -> ZooError:
+def convert_error(error: Exception, repo_id: str, revision: str | None = None) -> ZooError:
     """The error of ours for one that huggingface_hub raised while it read or wrote a repository."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -26,7 +26,7 @@ def explain(error: Exception, repo_id: str, revision: str | None = None) -> ZooE
         RevisionNotFoundError,
     )
 
-    cause = deepest(error)
+    cause = root_cause(error)
     if isinstance(cause, HFValidationError):
         return ModelNotFoundError(f"{repo_id!r} is no valid name of a Hub repository; expected org/name.")
     if isinstance(cause, GatedRepoError):
@@ -51,7 +51,7 @@ def explain(error: Exception, repo_id: str, revision: str | None = None) -> ZooE
     return _by_kind(cause, repo_id)
 
 
-def deepest(error: Exception) -> Exception:
+def root_cause(error: Exception) -> Exception:
     """What a report that a file is not in the cache, or was not sent, was raised from: why not."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -83,7 +83,7 @@ def is_unreachable(error: Exception) -> bool:
     return bool({kind.__name__ for kind in type(error).__mro__} & {"ConnectError", "ConnectTimeout"})
 
 
-def without_tokens(text: str) -> str:
+def mask_tokens(text: str) -> str:
     """The text with everything that is, or looks like, a token of the Hub replaced."""
     token = _token()
     return TOKENS.sub("***", text.replace(token, "***") if token else text)
@@ -153,7 +153,7 @@ def _token() -> str | None:
 
 def _words(error: Exception) -> str:
     """The error's first words, on one line, without tokens."""
-    return without_tokens(shorten(str(error), 300, placeholder=" ...")).rstrip(".")
+    return mask_tokens(shorten(str(error), 300, placeholder=" ...")).rstrip(".")
 
 
 def _is_offline(error: Exception) -> bool:

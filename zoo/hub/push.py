@@ -18,7 +18,7 @@ from typing import Any
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import atomic_folder, read_json, write_bytes
 from zoo.hub import download
-from zoo.hub.errors import explain
+from zoo.hub.errors import convert_error
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.models.card import Card, read_card
 from zoo.models.folder import KNOWN, check_config, check_inside, known_files, pickles_in
@@ -131,7 +131,7 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     if licence is not None:
         card = dataclasses.replace(card, licence=licence)
         contents["card.json"] = _json(card.to_json())
-    cut = {name: _json(told) for name, said in _told(folder, names) if (told := without_paths(said)) != said}
+    cut = {name: _json(told) for name, said in _records(folder, names) if (told := without_paths(said)) != said}
     contents |= cut
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
     others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
@@ -141,7 +141,7 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)), tuple(remarks))
 
 
-def _told(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """What the files say that tell how the model was made. Raises `ModelFolderError` for one that cannot be read."""
     for name in sorted({"recipe.json", "onnx/parity.json"} & set(names)):
         try:
@@ -161,7 +161,7 @@ def _repository(repo_id: str) -> str:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
-    repo_id = download.repository(repo_id)
+    repo_id = download.repository_id(repo_id)
     try:
         validate_repo_id(repo_id)
     except HFValidationError:
@@ -219,7 +219,7 @@ def _send(planned: Publication, private: bool | None, create_pr: bool, message: 
     except ZooError:
         raise
     except Exception as error:  # the client's own errors, the HTTP library's and those of what stores large files
-        raise explain(error, repo_id, revision) from None
+        raise convert_error(error, repo_id, revision) from None
     return dataclasses.replace(planned, url=done.commit_url, commit=done.oid, pull_request=done.pr_url)
 
 

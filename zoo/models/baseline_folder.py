@@ -36,7 +36,7 @@ from zoo.errors import (
     none_readable_message,
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
-from zoo.hub.download import drop_altered
+from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import METHOD, TimmModel, baselines, folder_of, read_config
 from zoo.models.card import NAME, Card, Head, read_card
 from zoo.models.folder import check_files
@@ -110,7 +110,7 @@ def _files(repository: str, commit: str) -> tuple[Path, Path]:
     """config.json and the weights of one commit, with the bytes that the Hub announced."""
     for _ in range(2):
         config, weights = (fetch(repository, commit, name, "") for name in (CONFIG, WEIGHTS))
-        if not (altered := drop_altered(weights.parent)):
+        if not (altered := remove_altered_files(weights.parent)):
             return config, weights
     raise HubError(
         f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo import paths
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
-from zoo.hub.download import in_cache, name_of
+from zoo.hub.download import cached_model_name, cached_models
 from zoo.models.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
 from zoo.models.baselines import root as baselines_root
 from zoo.models.card import Card, Origin, read_card, read_origin
@@ -278,7 +278,9 @@ def damaged() -> dict[Path, str]:
 
 def _described(folder: Path) -> ModelInfo:
     copied_from = _copied_from(folder)
-    return from_folder(folder, copied_from or _status(folder), recipes(), name_of(folder), copied_from is not None)
+    return from_folder(
+        folder, copied_from or _status(folder), recipes(), cached_model_name(folder), copied_from is not None
+    )
 
 
 def _status(folder: Path) -> str:
@@ -297,7 +299,11 @@ def _copied_from(folder: Path) -> str | None:
     if _are_same(folder, paths.SHIPPED / name):
         return "shipped"
     # Models of `hub.organisation()` have bare names, as what is trained here has.
-    return "hub" if any(_are_same(folder, cached) for cached in in_cache() if name_of(cached) == name) else None
+    return (
+        "hub"
+        if any(_are_same(folder, cached) for cached in cached_models() if cached_model_name(cached) == name)
+        else None
+    )
 
 
 def _are_same(folder: Path, other: Path) -> bool:

@@ -255,11 +255,11 @@ def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> P
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or at or None)
     try:
-        return download.snapshot(download.repository(name), revision)
+        return download.snapshot(download.repository_id(name), revision)
     except download.NoModelFolderError:
-        if not _is_timm(download.repository(base), revision or at or None):
+        if not _is_timm(download.repository_id(base), revision or at or None):
             raise
-        return _baseline_folder(download.repository(base), revision or at or None)
+        return _baseline_folder(download.repository_id(base), revision or at or None)
     except (ModelNotFoundError, HubError) as error:
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         if "/" in name:

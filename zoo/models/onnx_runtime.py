@@ -166,11 +166,21 @@ def _opened(
     return run
 
 
-def graph_file(folder: Path, card: Card, precision: str) -> str:
-    """The graph's name in the folder. Raises `VariantNotFoundError` where there is none of that precision."""
+def check_precision(precision: str) -> None:
+    """Check the name of a precision.
+
+    Raises:
+        UsageError: ONNX graphs do not come in it.
+    """
     check_text("precision", precision)
     if precision not in FILES:
-        raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{nearest(precision, FILES)}")
+        hint = nearest(precision, FILES)
+        raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{hint}", code="unknown-precision")
+
+
+def graph_file(folder: Path, card: Card, precision: str) -> str:
+    """The graph's name in the folder. Raises `VariantNotFoundError` where there is none of that precision."""
+    check_precision(precision)
     path = folder / FILES[precision]
     if not path.is_file():
         there = [name for name, file in FILES.items() if (folder / file).is_file()]

@@ -17,7 +17,7 @@ from typing import Any
 from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
 from zoo.hub import download
-from zoo.hub.download import in_cache, pinned
+from zoo.hub.download import cached_models, pinned_name
 from zoo.models.baselines import place, repository_of
 from zoo.models.baselines import root as baselines_root
 
@@ -39,7 +39,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def model_folders() -> Iterator[Path]:
     """Iterate over the model folders on this machine; those that `zoo.models.load.find` takes first come last."""
-    yield from in_cache()
+    yield from cached_models()
     for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
         # org/name: what was made of a model of the Hub, as `zoo export` does it.
         for card in sorted([*root.glob("*/card.json"), *root.glob("*/*/card.json")]):
@@ -53,7 +53,7 @@ def _in_the_hubs_cache(name: str) -> Path | None:
     if looks_like_path(name) or repository_of(base) is not None:
         return None
     try:
-        return download.cached(download.repository(base), revision or None)
+        return download.cached_snapshot(download.repository_id(base), revision or None)
     except ModelNotFoundError:  # no name that a repository can have
         return None
 
@@ -101,7 +101,7 @@ def reference(folder: Path) -> str:
 def _names(folder: Path) -> Iterator[str]:
     if folder.parent in (paths.local_models(), paths.SHIPPED, baselines_root()):
         yield folder.name
-    if (name := pinned(folder)) is not None:
+    if (name := pinned_name(folder)) is not None:
         yield name
 
 

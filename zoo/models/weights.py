@@ -18,8 +18,8 @@ from torch import Tensor
 
 from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
-from zoo.hub.download import COMMIT, over_http, patiently, remove_leftovers
-from zoo.hub.errors import deepest, explain, is_unreachable
+from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
+from zoo.hub.errors import convert_error, is_unreachable, root_cause
 from zoo.models.backbones.caffe import from_caffe
 from zoo.models.backbones.googlenet import from_torchvision
 from zoo.models.registry import here
@@ -171,8 +171,8 @@ def fetch(repository: str, revision: str | None, file: str, instead: str = INSTE
     if not file.endswith((".safetensors", ".json")):
         raise HubError(f"timm's weights in {repository} are {file}. {_only_safetensors()} {instead}")
     try:
-        with over_http():
-            path = Path(patiently(lambda: _download(repository, revision, file)))
+        with without_xet():
+            path = Path(call_with_retries(lambda: _download(repository, revision, file)))
     except HFValidationError:
         raise RecipeError(f"{repository!r} is no valid name of a Hub repository.") from None
     except Exception as error:  # the client's own errors, the HTTP library's, a full disk, an answer none of the Hub's
@@ -199,12 +199,12 @@ def _download(repository: str, revision: str | None, file: str) -> str:
 
 
 def _why(error: Exception, repository: str, revision: str | None, file: str, instead: str) -> str:
-    if isinstance(deepest(error), RemoteEntryNotFoundError):
+    if isinstance(root_cause(error), RemoteEntryNotFoundError):
         return f"the Hub's {repository} has no {file}. {_only_safetensors()} {instead}".rstrip()
     return (
         f"the weights of {repository} were wanted, but its {file} is not in the Hub's cache ({constants.HF_HUB_CACHE}),"
-        f" and {explain(error, repository, revision)} Another Hub is set by HF_ENDPOINT, a folder whose cache has them "
-        f"by HF_HOME. {instead}"
+        f" and {convert_error(error, repository, revision)} Another Hub is set by HF_ENDPOINT, a folder whose cache "
+        f"has them by HF_HOME. {instead}"
     ).rstrip()
 
 

@@ -20,7 +20,7 @@ from tests.zoo.hub_state import Fault
 from tests.zoo.hub_world import FILES, MODEL, WEIGHTS, World, assert_whole
 from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
 from zoo.hub import download
-from zoo.hub.errors import explain
+from zoo.hub.errors import convert_error
 from zoo.models.card import SCHEMA, read_card
 from zoo.models.golden import read_golden
 from zoo.paths import home
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_during_a_download(world: World) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_has_other_numbers_too(number: int) -> None:
-    assert "Make room" in str(explain(OSError(number, os.strerror(number)), "org/toy"))
+    assert "Make room" in str(convert_error(OSError(number, os.strerror(number)), "org/toy"))
 
 
 @pytest.mark.parametrize(

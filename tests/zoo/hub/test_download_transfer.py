@@ -15,7 +15,7 @@ from tests.zoo.hub_state import Fault, sha256
 from tests.zoo.hub_world import FILES, WEIGHTS, World, assert_whole
 from zoo.errors import HubError
 from zoo.hub import download
-from zoo.hub.download import DAY, over_http, remove_leftovers
+from zoo.hub.download import DAY, remove_leftovers, without_xet
 
 
 def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_downloads_beside_one_another_leave_the_clients_setting_as_it_was(monkey
     monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
     for before in (False, True):
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", before)
-        first, second = over_http(), over_http()
+        first, second = without_xet(), without_xet()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

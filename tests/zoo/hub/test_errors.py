@@ -14,7 +14,7 @@ import pytest
 
 import zoo
 from zoo.errors import DatasetError, HubError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
-from zoo.hub.errors import explain
+from zoo.hub.errors import convert_error
 from zoo.paths import SHIPPED
 
 
@@ -120,7 +120,7 @@ def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names(
 
 
 def test_an_unreachable_hub_has_a_short_reason_too() -> None:
-    error = explain(ConnectionRefusedError("nobody listens"), "org/toy")
+    error = convert_error(ConnectionRefusedError("nobody listens"), "org/toy")
     assert isinstance(error, HubUnreachableError)
     assert error.why.endswith(": ConnectionRefusedError")
     assert "nobody listens" in str(error)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import zoo
-from exports.text import attach
+from exports.text import attach_text_tower
 from tests import text_toys
 from tests.models import make_model
 from tests.serving import toys
@@ -30,7 +30,7 @@ DIM = toys.DIM
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = toys.write_model(tmp_path_factory.mktemp("models") / "toy-pool")
-    attach(made, *text_toys.write_tower(made.parent / "text", DIM, padded=True))
+    attach_text_tower(made, *text_toys.write_tower(made.parent / "text", DIM, padded=True))
     return made
 
 
@@ -90,7 +90,7 @@ def test_what_the_tokenizer_leaves_nothing_of_is_refused(copy: Path) -> None:
     made.normalizer = normalizers.Replace("!", "")
     made.save(str(copy / "text.json"))
     graph, _ = text_toys.write_tower(copy / "text", DIM)
-    attach(copy, graph, copy / "text.json")
+    attach_text_tower(copy, graph, copy / "text.json")
     with pytest.raises(TextError, match="text 1 holds nothing"):
         load(copy, runtime="onnx").embed_text("!!!")
 
@@ -112,7 +112,7 @@ def test_a_model_without_a_tower_names_those_that_can_have_one(tmp_path: Path) -
 
 def test_torch_embeds_texts_too(tmp_path: Path) -> None:
     card = make_model(tmp_path / "toy")
-    attach(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
+    attach_text_tower(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
     model = zoo.load(tmp_path / "toy")
     assert model.runtime == "torch"
     expected = text_toys.expected(["a red chair"], card.dim)
@@ -121,7 +121,7 @@ def test_torch_embeds_texts_too(tmp_path: Path) -> None:
 
 def test_it_goes_to_the_hub_with_the_model(tmp_path: Path) -> None:
     card = make_model(tmp_path / "toy")
-    attach(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
+    attach_text_tower(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
     contents = prepare(tmp_path / "toy", "org/toy", "main").contents
     assert {GRAPH, TOKENIZER, GOLDEN} <= contents.keys()
     readme = contents["README.md"].decode()
@@ -145,7 +145,7 @@ def test_an_altered_file_is_not_used(copy: Path, file: str) -> None:
 
 def test_golden_texts_find_another_tower(copy: Path, tmp_path: Path) -> None:
     other = toys.write_model(tmp_path / "other")
-    attach(other, *text_toys.write_tower(tmp_path / "text", DIM, seed=6, padded=True))
+    attach_text_tower(other, *text_toys.write_tower(tmp_path / "text", DIM, seed=6, padded=True))
     shutil.copyfile(other / GOLDEN, copy / GOLDEN)
     (check,) = [check for check in verify(copy) if check.name == "golden text"]
     assert check.ok is False
