@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_what_the_hub_says_is_told_without_the_token_that_it_repeats(
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_hub_that_is_busy_is_asked_again(hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    clock = SimpleNamespace(sleep=waits.append)
+    clock = SimpleNamespace(sleep=waits.append, time=time.time)
     for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.download"):
         monkeypatch.setattr(f"{module}.time", clock)
     hub.fail(Fault(WEIGHTS, times=1, status=status, headers={"Retry-After": "3"}))
