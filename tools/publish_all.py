@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from training.overrides import override
-from training.recipe import Ensemble, Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
 from zoo import paths
 from zoo.console import print_json, print_table
@@ -141,7 +141,7 @@ def _matching(pattern: str) -> list[str]:
 
 def _model(name: str, options: Options) -> PlannedModel:
     made = RECIPES[name]()
-    members = made.members if isinstance(made, Ensemble) else (made,)
+    members = made.members if isinstance(made, EnsembleRecipe) else (made,)
     recipes = tuple(override(recipe, options.settings) for recipe in members)
     return PlannedModel(name, recipes, tuple(_steps(name, recipes[0].backbone.name, options)))
 

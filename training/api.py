@@ -36,10 +36,10 @@ from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.frozen import Samples
 from training.logging import check_trackers, create_trackers
-from training.recipe import Ensemble, Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
-from training.trainer import Place, Trained, fit
+from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.data.dataset import WHOLE, Dataset
@@ -55,15 +55,15 @@ from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import thread_count
 
-IDENTITY = ("name", "method", "seed", "sources")
+IDENTITY_KEYS = ("name", "method", "seed", "sources")
 """What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
 
 
-UNKNOWN: dict[str, Any] = {"origin": None, "settings": {}}
+NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}
 """Of a model that follows no recipe, whatever its name."""
 
 
-def origin_facts(recipe: Recipe | Ensemble, name: str | None = None) -> dict[str, Any]:
+def origin_facts(recipe: Recipe | EnsembleRecipe, name: str | None = None) -> dict[str, Any]:
     """For recipe.json: `origin`, a name of `RECIPES`, and `settings`, what the recipe has otherwise.
 
     name: of the recipe that it was made of (default: its own). None and {} for what is made of no recipe and for heads
@@ -71,21 +71,21 @@ def origin_facts(recipe: Recipe | Ensemble, name: str | None = None) -> dict[str
     """
     name = recipe.name if name is None else name
     if name not in RECIPES or (isinstance(recipe, Recipe) and recipe.data.features):
-        return UNKNOWN
-    return {"origin": name, "settings": changes(recipe, standard_recipe(name))}
+        return NO_ORIGIN
+    return {"origin": name, "settings": changed_settings(recipe, standard_recipe(name))}
 
 
-def changes(recipe: Recipe | Ensemble, standard: Recipe | Ensemble) -> dict[str, Any]:
+def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | EnsembleRecipe) -> dict[str, Any]:
     """Setting -> value, as `--set` takes them, where `recipe` says otherwise than `standard`.
 
     Of an ensemble what all members have in common is named once, the rest with the member's number.
     """
     if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
         return dict(_differences(recipe.to_json(), standard.to_json()))
-    ours, theirs = (made.members if isinstance(made, Ensemble) else (made,) for made in (recipe, standard))
+    ours, theirs = (made.members if isinstance(made, EnsembleRecipe) else (made,) for made in (recipe, standard))
     if len(ours) != len(theirs):
         return {"members": len(ours)}
-    found = [changes(a, b) for a, b in zip(ours, theirs, strict=True)]
+    found = [changed_settings(a, b) for a, b in zip(ours, theirs, strict=True)]
     common = {key: value for key, value in found[0].items() if all(f.get(key, ...) == value for f in found)}
     own = {f"members.{i}.{key}": v for i, each in enumerate(found) for key, v in each.items() if key not in common}
     return {**common, **own}
@@ -94,7 +94,7 @@ def changes(recipe: Recipe | Ensemble, standard: Recipe | Ensemble) -> dict[str,
 def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in new.items():
         before = old.get(key, ...)
-        if value == before or (not prefix and key in IDENTITY):
+        if value == before or (not prefix and key in IDENTITY_KEYS):
             continue
         if isinstance(value, dict) and isinstance(before, dict) and before.keys() <= value.keys():
             yield from _differences(value, before, f"{prefix}{key}.")
@@ -208,7 +208,7 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = UNKNOWN) -> Card:
+def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = NO_ORIGIN) -> Card:
     """Write the model folder `out` whose embedding is the members' unit embeddings, joined and normalised; its card.
 
     Weights are copied. All members must preprocess images alike, for the ensemble does so once. origin: which recipe is
@@ -324,7 +324,7 @@ class Outcome:
 
 
 def train(
-    recipe: Recipe | Ensemble,
+    recipe: Recipe | EnsembleRecipe,
     root: str | Path | None = None,
     device: str | None = None,
     restart: bool = False,
@@ -364,8 +364,8 @@ def train(
     processes, chosen = connect(choose_device(device))
     keep_freed_memory()
     torch.set_num_threads(_threads(processes))
-    setup = TrainingSetup(Place(chosen, processes, compiled), root, dataset, progress)
-    if isinstance(recipe, Ensemble):
+    setup = TrainingSetup(Execution(chosen, processes, compiled), root, dataset, progress)
+    if isinstance(recipe, EnsembleRecipe):
         outcome = _train_ensemble(recipe, setup, restart, track, origin)
     else:
         outcome = _train_model(recipe, setup, restart, track, facts, origin)
@@ -387,7 +387,7 @@ class TrainingSetup:
     bars.
     """
 
-    place: Place
+    place: Execution
     root: str | Path | None = None
     dataset: Dataset | None = None
     progress: bool = False
@@ -404,7 +404,7 @@ class TrainingSetup:
             RecipeError: if the classes cannot give the recipe's batches; before any image is read.
         """
         if recipe.data.features:
-            features = frozen.load(recipe)
+            features = frozen.load_cached_data(recipe)
             return features, create_sampler(recipe, features.labels)
         key = training_data.image_key(recipe)
         if key in self.decoded:
@@ -483,7 +483,7 @@ def measure_test_split(
 
 
 def _train_ensemble(
-    ensemble: Ensemble, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
+    ensemble: EnsembleRecipe, setup: TrainingSetup, restart: bool, track: tuple[str, ...], origin: str | None
 ) -> Outcome:
     """Train the members that the local zoo lacks, and join all of them."""
     missing = [member for member in ensemble.members if restart or not _is_trained(member)]
@@ -533,7 +533,7 @@ def _train_model(
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
         made_of = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
-        of_recipe = origin_facts(recipe, origin) if setup.dataset is None else UNKNOWN
+        of_recipe = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
         record = {**of_recipe, **run, **made_of, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)

@@ -22,13 +22,13 @@ from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
 from training.recipe import Objective, Recipe
-from training.registry import make
+from training.registry import construct
 from training.samplers import SAMPLERS, Sampler
 from zoo.errors import RecipeError
 
 
 @dataclass(frozen=True)
-class Setting:
+class MethodContext:
     """What a method may need to know of its run. labels: int64 [samples], 0 to classes - 1."""
 
     trunk: nn.Module
@@ -43,7 +43,7 @@ class Setting:
         check_labels(torch.from_numpy(self.labels), self.classes)
 
 
-def create_method(objective: Objective, setting: Setting) -> Method:
+def create_method(objective: Objective, setting: MethodContext) -> Method:
     """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
     dim = sum(cast(nn.Linear, head).out_features for head in setting.heads.values()) or setting.features
     makers: dict[str, Callable[[], Any]] = {
@@ -56,15 +56,15 @@ def create_method(objective: Objective, setting: Setting) -> Method:
         wanted = inspect.signature(METHODS[objective.method]).parameters
         _check_used(objective, set(wanted))
         offered |= {name: create() for name, create in makers.items() if name in wanted}
-    method: Method = make(METHODS, "method", objective.method, objective.method_args, offered)
+    method: Method = construct(METHODS, "method", objective.method, objective.method_args, offered)
     return method
 
 
-def _loss(objective: Objective, setting: Setting, dim: int) -> nn.Module:
+def _loss(objective: Objective, setting: MethodContext, dim: int) -> nn.Module:
     if objective.loss is None:
         raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.")
     sizes = {"classes": setting.classes, "dim": dim}
-    loss: nn.Module = make(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
+    loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     return loss
 
 
@@ -107,7 +107,7 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
     batch = recipe.batch
     seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
     offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
-    sampler: Sampler = make(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
+    sampler: Sampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
     if hasattr(sampler, "memory") and not recipe.dim:
         raise RecipeError(f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.")
     return sampler

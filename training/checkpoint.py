@@ -43,7 +43,7 @@ def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], fol
     )
 
 
-def check_directions(rows: np.ndarray, what: str) -> None:
+def check_embeddings(rows: np.ndarray, what: str) -> None:
     """Raise `DivergedError` unless all embeddings, float [n, dim], are numbers and have a direction.
 
     Heads that overflow give rows that are all zero: something over infinity. what: gave them.

@@ -26,11 +26,11 @@ def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int
     if not 1 <= k <= len(points):
         raise RecipeError(f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.")
     points = points - points.mean(0)  # distances from products are exact only near the origin
-    centres = points[spread(points, k, seed)]
-    labels = filled(*assign(points, centres, chunk), k)
+    centres = points[seed_centres(points, k, seed)]
+    labels = fill_empty_clusters(*assign_nearest(points, centres, chunk), k)
     for _ in range(iterations - 1):
         last = labels
-        labels = filled(*assign(points, means(points, last, k, chunk), chunk), k)
+        labels = fill_empty_clusters(*assign_nearest(points, cluster_means(points, last, k, chunk), chunk), k)
         if torch.equal(labels, last):
             break
     return labels
@@ -52,7 +52,7 @@ def standardise(features: Tensor, labels: Tensor) -> Tensor:
     return result
 
 
-def spread(points: Tensor, k: int, seed: int) -> Tensor:
+def seed_centres(points: Tensor, k: int, seed: int) -> Tensor:
     """k-means++: int64 [k], rows of points [n, d], each drawn by its squared distance to the nearest one so far."""
     generator = torch.Generator().manual_seed(seed)
     lengths = points.square().sum(1)
@@ -69,7 +69,7 @@ def spread(points: Tensor, k: int, seed: int) -> Tensor:
     return torch.tensor(chosen, device=points.device)
 
 
-def assign(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+def assign_nearest(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """The nearest of centres [k, d] for each of points [n, d]: labels int64 [n] and squared distances [n]."""
     sizes = centres.square().sum(1)
     # |x|^2 is the same for all centres
@@ -78,7 +78,7 @@ def assign(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]
     return torch.cat([found.indices for found in nearest]), offsets + points.square().sum(1)
 
 
-def filled(labels: Tensor, distances: Tensor, k: int) -> Tensor:
+def fill_empty_clusters(labels: Tensor, distances: Tensor, k: int) -> Tensor:
     """The labels, IN PLACE, but each empty cluster gets the farthest point that is not its cluster's only one."""
     sizes = labels.bincount(minlength=k)
     for empty in (sizes == 0).nonzero().flatten():
@@ -89,7 +89,7 @@ def filled(labels: Tensor, distances: Tensor, k: int) -> Tensor:
     return labels
 
 
-def means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
+def cluster_means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
     """The mean [k, d] of the points of each label; as products, whose order of summation is always the same."""
     sums = points.new_zeros(k, points.shape[1])
     for part, own in zip(points.split(chunk), labels.split(chunk), strict=True):

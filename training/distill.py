@@ -28,8 +28,8 @@ import torch
 
 from training.api import Outcome, base_of, train
 from training.data import TrainingData
-from training.features import Model, Views, usual_views
-from training.finetune import check_name, check_same, seen
+from training.features import TrunkModel, Views, views_of_model
+from training.finetune import check_name, check_same, classes_seen
 from training.methods.transfers import check_same_dim
 from training.overrides import check_names, override
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule
@@ -90,7 +90,7 @@ class Fidelity:
         return values
 
 
-def compare(teacher: np.ndarray, student: np.ndarray, test: Dataset, labelled: bool) -> Fidelity:
+def measure_fidelity(teacher: np.ndarray, student: np.ndarray, test: Dataset, labelled: bool) -> Fidelity:
     """Embeddings [n, e] and [n, d] of the same images, unit rows; with labels also what each finds."""
     n = len(test)
     units = test.labels if labelled else np.arange(n)
@@ -104,7 +104,7 @@ def compare(teacher: np.ndarray, student: np.ndarray, test: Dataset, labelled: b
     theirs, ours = (evaluate(rows, test, k=(1,)) for rows in (teacher, student))
     found = {"teacher": _measured(theirs), "student": _measured(ours)}
     if teacher.shape[1] == student.shape[1]:
-        cross = crossed(teacher, student, test)
+        cross = cross_search(teacher, student, test)
         found["cross"] = _scores({name: cross.values[name] for name in METRICS}, cross.classes)
     retrieval = {name: {who: scores[name] for who, scores in found.items()} for name in METRICS}
     return Fidelity(n, k, near.get("cosine"), near["neighbours"], retrieval, ours)
@@ -117,7 +117,7 @@ def shared_neighbours(teacher: np.ndarray, student: np.ndarray, k: int) -> np.nd
     return shared
 
 
-def crossed(teacher: np.ndarray, student: np.ndarray, test: Dataset) -> PerQuery:
+def cross_search(teacher: np.ndarray, student: np.ndarray, test: Dataset) -> PerQuery:
     """Each of the student's rows [n, d] searches the teacher's [n, d], its own image's left out by index.
 
     Where the data set parts queries and gallery, its queries by the student search its gallery by the teacher.
@@ -153,7 +153,7 @@ BY_CLASS, BY_IMAGE, AS_GIVEN = "class", "image", "given"
 
 
 @dataclass(frozen=True)
-class Pictures:
+class StudentImages:
     """Images to learn from, whose labels play no part, and images to measure on.
 
     labelled: whether the labels of `test` mean anything. by: how the two were parted: "class", no class is in both;
@@ -199,13 +199,13 @@ def check_source(place: str | None, dataset: str | None, data: str | None = None
         has_splits(str(place))  # whether a table is one
 
 
-def read_dataset(name: str, data: str | Path | None, seed: int) -> Pictures:
+def read_dataset(name: str, data: str | Path | None, seed: int) -> StudentImages:
     """A data set's training split to learn from, its test split to measure on."""
     train, test = (datasets.load_dataset(name, split, data) for split in SPLITS)
-    return Pictures(train, test, True, AS_GIVEN, seed, 0.0)
+    return StudentImages(train, test, True, AS_GIVEN, seed, 0.0)
 
 
-def read_pictures(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> Pictures:
+def read_student_images(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> StudentImages:
     """Every image below a folder or of a table (`zoo.data.table`), with labels or without.
 
     With the subfolders `train` and `test`, or the column split, these are taken. Else a share is held out by the seed:
@@ -218,15 +218,15 @@ def read_pictures(path: str | Path, share: float = 0.2, seed: int = 0, progress:
     bad: dict[str, str] = {}
     if has_splits(place):
         train, test = (_readable(_listed(place, split), bad, progress) for split in SPLITS)
-        return Pictures(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, bad)
+        return StudentImages(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, bad)
     whole = _readable(_listed(place), bad, progress)
     labelled = is_labelled(whole)
     held_out = held_out_rows(whole, labelled, share, seed)
     train, test = subset(whole, ~held_out), subset(whole, held_out, "test")
-    return Pictures(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, bad)
+    return StudentImages(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, bad)
 
 
-def unlabelled(dataset: Dataset) -> Dataset:
+def without_labels(dataset: Dataset) -> Dataset:
     """The same images, each a class of its own, so that batches are drawn evenly from all of them."""
     n = len(dataset)
     return replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
@@ -319,11 +319,11 @@ def check_student(student: Student, teacher: Path, replaces: bool = False) -> No
     """
     check_name(student.name, teacher, replaces)
     card = read_card(teacher)
-    views = usual_views(teacher, card.preprocessing, 0, student.seed)
-    settled(drafted(student, card, str(teacher), BATCH, views, "folder"), student.settings, card)
+    views = views_of_model(teacher, card.preprocessing, 0, student.seed)
+    apply_settings(draft_recipe(student, card, str(teacher), BATCH, views, "folder"), student.settings, card)
 
 
-def drafted(student: Student, teacher: Card, reference: str, images: int, views: Views, dataset: str) -> Recipe:
+def draft_recipe(student: Student, teacher: Card, reference: str, images: int, views: Views, dataset: str) -> Recipe:
     """The student's recipe before its settings. reference: by which the teacher is found. images: how many there are.
 
     Raises `UsageError` for a dimension or a size that cannot be.
@@ -337,7 +337,7 @@ def drafted(student: Student, teacher: Card, reference: str, images: int, views:
         data=Data(dataset, 1, 0.0, views.side, views.fit),
         backbone=Backbone(student.backbone, student.backbone, {}, student.pretrained),
         heads=(Head("embedding", student.dim or teacher.dim),),
-        preprocessing=resized(teacher.preprocessing, student.size),
+        preprocessing=resize_preprocessing(teacher.preprocessing, student.size),
         objective=Objective(
             None,
             method="distillation",
@@ -352,7 +352,7 @@ def drafted(student: Student, teacher: Card, reference: str, images: int, views:
     )
 
 
-def settled(draft: Recipe, settings: Sequence[str], teacher: Card) -> Recipe:
+def apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Recipe:
     """The recipe with the settings applied.
 
     Raises `RecipeError` for settings that do not fit, and for a loss that is unknown or needs the teacher's dimension.
@@ -377,7 +377,7 @@ def _check_loss(loss: str, dim: int, teacher: Card) -> None:
         check_same_dim(loss, dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
 
 
-def resized(how: Preprocessing, size: int | None) -> Preprocessing:
+def resize_preprocessing(how: Preprocessing, size: int | None) -> Preprocessing:
     """The preprocessing for images of `size` pixels, of which the central crop shows as much."""
     if size is None:
         return how
@@ -386,19 +386,19 @@ def resized(how: Preprocessing, size: int | None) -> Preprocessing:
     return replace(how, crop=size, resize=max(size, round(size * how.resize / how.crop)))
 
 
-def recipe_for(student: Student, teacher: Model, images: int, views: Views, dataset: str) -> Recipe:
+def recipe_for(student: Student, teacher: TrunkModel, images: int, views: Views, dataset: str) -> Recipe:
     """The student's recipe, with which `images` images are learnt from.
 
     Raises `UsageError` or `RecipeError` for a backbone that there is not, and what `drafted` and `settled` raise.
     """
     check_architecture(student.backbone)
-    draft = drafted(student, teacher.card, teacher.reference, images, views, dataset)
-    recipe = settled(normalised_as_trained(draft), student.settings, teacher.card)
+    draft = draft_recipe(student, teacher.card, teacher.reference, images, views, dataset)
+    recipe = apply_settings(with_pretrained_normalisation(draft), student.settings, teacher.card)
     check_names(recipe)
     return recipe
 
 
-def normalised_as_trained(recipe: Recipe) -> Recipe:
+def with_pretrained_normalisation(recipe: Recipe) -> Recipe:
     """With the mean and standard deviation that the student's weights were trained with, where they are known."""
     base = base_of(recipe)
     values: Any = None
@@ -417,7 +417,7 @@ def check_parts(recipe: Recipe, images: int) -> None:
     create_parts(recipe, TrainingData(torch.empty(0), np.arange(images), images, 1, None, []))
 
 
-ALONE = "beside the teacher, cosine, exact"
+UNLABELLED_PROTOCOL = "beside the teacher, cosine, exact"
 """How images without labels are measured."""
 
 
@@ -429,7 +429,7 @@ class Distilled:
     """
 
     outcome: Outcome
-    pictures: Pictures
+    pictures: StudentImages
     teacher: Card
     fidelity: Fidelity
     seen: tuple[str, ...] = ()
@@ -448,7 +448,7 @@ class Distilled:
 
 def distil(
     teacher: str,
-    read: Callable[[], Pictures],
+    read: Callable[[], StudentImages],
     student: Student,
     device: str | None = None,
     replace: bool = False,
@@ -464,33 +464,33 @@ def distil(
     """
     folder = find(teacher)
     check_name(student.name, folder, replace)
-    model = Model(folder, read_card(folder), reference(folder))
-    views = usual_views(folder, model.card.preprocessing, 0, student.seed)
+    model = TrunkModel(folder, read_card(folder), reference(folder))
+    views = views_of_model(folder, model.card.preprocessing, 0, student.seed)
     draft = recipe_for(student, model, BATCH, views, "folder")
     strong = load(teacher, device=device)
     check_parts(draft, BATCH)
     pictures = read()
-    images = unlabelled(pictures.train)
+    images = without_labels(pictures.train)
     recipe = recipe_for(student, model, len(images), views, images.name)
     split = pictures.to_json()
     check_same(recipe, split, replace)
     taught = strong.embed(pictures.test.images, progress=progress)
     del strong  # the method has its own copy, and two would take twice the memory
-    known = seen(model.folder, split["test_classes"])
+    known = classes_seen(model.folder, split["test_classes"])
     facts = {"split": split, "seen_by_teacher": list(known)}
     outcome = train(recipe, None, device, progress=progress, dataset=images, facts=facts, evaluate=False)
     made = load(outcome.folder, device=device)
     learnt = made.embed(pictures.test.images, progress=progress)
-    fidelity = compare(taught, learnt, pictures.test, pictures.labelled)
+    fidelity = measure_fidelity(taught, learnt, pictures.test, pictures.labelled)
     add_result(outcome.folder, _evaluation(made, pictures, fidelity))
     return Distilled(outcome, pictures, model.card, fidelity, known)
 
 
-def _evaluation(model: Embedder, pictures: Pictures, fidelity: Fidelity) -> results_Evaluation:
+def _evaluation(model: Embedder, pictures: StudentImages, fidelity: Fidelity) -> results_Evaluation:
     """What the student's folder says of it: what it finds, if there are labels, and how near it is to its teacher."""
     test = pictures.test
     found = fidelity.evaluation or results_Evaluation(
-        None, test.name, test.split, ALONE, None, None, model.dim, len(test), 0, 0, {}, {}, now(), {}
+        None, test.name, test.split, UNLABELLED_PROTOCOL, None, None, model.dim, len(test), 0, 0, {}, {}, now(), {}
     )
     near = {f"teacher_neighbours_at_{fidelity.k}": fidelity.neighbours}
     if fidelity.cosine is not None:

@@ -35,7 +35,7 @@ FLOATS = ("float16", "float32")
 
 
 @dataclass(frozen=True)
-class About:
+class FeatureOrigin:
     """What made the features: the model (name or folder) and its card's fingerprint, the split of a data set,
     preprocessing, the augmentation of the views with its seed, date (ISO 8601, UTC) and versions of libraries."""
 
@@ -59,7 +59,7 @@ class Features:
     """
 
     path: Path
-    about: About
+    about: FeatureOrigin
     plain: np.ndarray
     views: np.ndarray
     labels: np.ndarray
@@ -80,7 +80,7 @@ class Features:
             )
 
 
-class Subject(NamedTuple):
+class FeatureLabels(NamedTuple):
     """Whose features they are: labels int64 [n], names of classes, sources [n], and golden images."""
 
     labels: np.ndarray
@@ -91,7 +91,7 @@ class Subject(NamedTuple):
 
 @contextmanager
 def writing_features(
-    path: Path, about: About, subject: Subject, shape: tuple[int, int], dtype: str = "float16"
+    path: Path, about: FeatureOrigin, subject: FeatureLabels, shape: tuple[int, int], dtype: str = "float16"
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Memory-mapped arrays plain [n, f] and views [v, n, f] to fill, shape (v, f); the file is whole or not there.
 
@@ -176,7 +176,7 @@ def _layout(
     filled: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
     wanted: Mapping[str, tuple[int, ...]],
     dtype: np.dtype,
-    about: About,
+    about: FeatureOrigin,
 ) -> tuple[bytes, dict[str, _Place]]:
     """The file's header and the places of its arrays, the widest numbers first, so that each is aligned."""
     kinds = dict(filled) | {name: (dtype, shape) for name, shape in wanted.items()}
@@ -211,7 +211,7 @@ def _map(path: Path, place: _Place, mode: Any) -> np.ndarray:
     return np.memmap(path, place.dtype, mode, place.begin, place.shape)
 
 
-def _about(path: Path) -> About:
+def _about(path: Path) -> FeatureOrigin:
     try:
         # safetensors checks the header against the file's length.
         with safe_open(path, framework="np") as file:
@@ -226,12 +226,12 @@ def _about(path: Path) -> About:
             "Upgrade: pip install -U dml-zoo"
         )
     try:
-        return About(**json.loads(metadata["about"]))
+        return FeatureOrigin(**json.loads(metadata["about"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} does not say what made it ({error}). Make it again.") from None
 
 
-def _to_json(about: About) -> str:
+def _to_json(about: FeatureOrigin) -> str:
     return json.dumps(dataclasses.asdict(about))
 
 

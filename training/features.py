@@ -28,9 +28,9 @@ from tqdm.auto import tqdm
 from training.api import provenance
 from training.augment import augment, draw_changes
 from training.data import golden_images
-from training.feature_file import About, Features, Subject, writing_features
-from training.recipe import Augmentation, Backbone, Data, Ensemble, Recipe
-from training.trainer import Place
+from training.feature_file import FeatureLabels, FeatureOrigin, Features, writing_features
+from training.recipe import Augmentation, Backbone, Data, EnsembleRecipe, Recipe
+from training.trainer import Execution
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode_in_threads, unreadable_error
 from zoo.data.images import ImageLike
@@ -40,7 +40,7 @@ from zoo.models.card import Card
 from zoo.models.folder import check_files
 from zoo.models.network import feature_count, load_network
 
-USUAL = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
+USUAL_AUGMENTATION = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
 """Milder than what a trunk learns by (areas from 0.08): a trunk that stays as it is cannot get used to it."""
 
 
@@ -62,14 +62,14 @@ class Views:
         return {**json.loads(json.dumps(asdict(self.augmentation))), "side": self.side, "fit": self.fit}
 
 
-def views_of(recipe: Recipe | Ensemble, count: int, seed: int) -> Views:
+def views_of_recipe(recipe: Recipe | EnsembleRecipe, count: int, seed: int) -> Views:
     """Views by a recipe's augmentation. Raises `UsageError` for an ensemble."""
-    if isinstance(recipe, Ensemble):
+    if isinstance(recipe, EnsembleRecipe):
         raise UsageError(f"{recipe.name} is an ensemble; name one of the recipes of its members.")
     return Views(count, recipe.augmentation, recipe.data.side, recipe.data.fit, seed)
 
 
-def usual_views(folder: Path, how: Preprocessing, count: int, seed: int) -> Views:
+def views_of_model(folder: Path, how: Preprocessing, count: int, seed: int) -> Views:
     """Views by the recipe in a model folder; by `USUAL` where it has none that this version can read."""
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
@@ -78,7 +78,7 @@ def usual_views(folder: Path, how: Preprocessing, count: int, seed: int) -> View
         fit = recipe["data"].get("fit", Data.fit)  # the first versions did not write it
         return Views(count, augmentation, side, fit, seed)
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
-        return Views(count, USUAL, how.resize, "whole", seed)
+        return Views(count, USUAL_AUGMENTATION, how.resize, "whole", seed)
 
 
 def augmentation_of(values: dict[str, Any]) -> Augmentation:
@@ -91,7 +91,7 @@ def augmentation_of(values: dict[str, Any]) -> Augmentation:
 
 
 @dataclass(frozen=True)
-class Model:
+class TrunkModel:
     """A model whose trunk is used: its folder, its card, and the name or path by which it was asked for."""
 
     folder: Path
@@ -100,12 +100,12 @@ class Model:
 
 
 def extract(
-    model: Model,
+    model: TrunkModel,
     dataset: Dataset,
     out: Path,
     views: Views,
     dtype: str = "float16",
-    place: Place | None = None,
+    place: Execution | None = None,
     batch_size: int = 64,
     progress: bool = False,
 ) -> None:
@@ -115,9 +115,9 @@ def extract(
     image that cannot be read, and what `zoo.models.load.check_files` and `writing_features` raise.
     """
     check_files(model.folder, model.card)
-    place = place or Place(torch.device("cpu"))
+    place = place or Execution(torch.device("cpu"))
     trunk = load_network(model.card, model.folder).trunk.to(place.device)
-    subject = Subject(dataset.labels, dataset.classes, dataset.sources, _golden(dataset))
+    subject = FeatureLabels(dataset.labels, dataset.classes, dataset.sources, _golden(dataset))
     shape = views.count, feature_count(trunk)
     with (
         writing_features(out, _about(model, dataset, views), subject, shape, dtype) as (plain, changed),
@@ -173,13 +173,13 @@ def _batches(dataset: Dataset, how: Preprocessing, views: Views, size: int) -> I
         yield _Batch(np.stack(pixels), np.stack(seen), np.array(aspects, np.float32))
 
 
-def _through(trunk: nn.Module, pixels: np.ndarray, how: Preprocessing, place: Place) -> np.ndarray:
+def _through(trunk: nn.Module, pixels: np.ndarray, how: Preprocessing, place: Execution) -> np.ndarray:
     images = torch.from_numpy(pixels).to(place.device).permute(0, 3, 1, 2).float() / 255
     features: np.ndarray = trunk(_normalised(images, how)).float().cpu().numpy()
     return features
 
 
-def _view(batch: _Batch, views: Views, how: Preprocessing, place: Place) -> Tensor:
+def _view(batch: _Batch, views: Views, how: Preprocessing, place: Execution) -> Tensor:
     """A random view of each image, normalised, as a training batch has it."""
     aspects = torch.from_numpy(batch.aspects) if views.fit == "whole" else torch.ones(len(batch.aspects))
     turns = torch.zeros(len(aspects), device=place.device)
@@ -193,9 +193,9 @@ def _normalised(images: Tensor, how: Preprocessing) -> Tensor:
     return (images - mean) / std
 
 
-def _about(model: Model, dataset: Dataset, views: Views) -> About:
+def _about(model: TrunkModel, dataset: Dataset, views: Views) -> FeatureOrigin:
     made = provenance()
-    return About(
+    return FeatureOrigin(
         model=model.reference,
         fingerprint=model.card.fingerprint,
         dataset=dataset.name,
@@ -213,12 +213,12 @@ def _interval() -> float:
     return 0.1 if sys.stderr.isatty() else 10
 
 
-DECIDED = ("backbone", "preprocessing", "augmentation", "precision")
+FIXED_BY_FEATURES = ("backbone", "preprocessing", "augmentation", "precision")
 """Groups of settings that went into the features, or that have no trunk to apply to."""
 
 
-def on_features(
-    recipe: Recipe | Ensemble,
+def recipe_on_features(
+    recipe: Recipe | EnsembleRecipe,
     features: Features,
     card: Card,
     model: str,
@@ -234,7 +234,7 @@ def on_features(
     settings as above; `UsageError` where the features are another model's.
     """
     features.check_model(card)
-    if isinstance(recipe, Ensemble):
+    if isinstance(recipe, EnsembleRecipe):
         raise RecipeError(f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.")
     if not recipe.heads:
         raise RecipeError(
@@ -263,7 +263,7 @@ def _check_settings(settings: Iterable[str]) -> None:
     for setting in settings:
         key = setting.partition("=")[0].strip()
         group = key.partition(".")[0]
-        if group in DECIDED or (group == "data" and key != "data.validation") or key == "batch.chunk":
+        if group in FIXED_BY_FEATURES or (group == "data" and key != "data.validation") or key == "batch.chunk":
             raise RecipeError(
                 f"{key} changes nothing on cached features: trunk, images and augmentation are those of the file. "
                 "Make other features with `zoo features`, or train without --features."

@@ -30,11 +30,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.api import Outcome, train
 from training.feature_file import Features, read_features
-from training.features import Model, Views, extract, on_features, usual_views
-from training.overrides import check_names, custom, override
+from training.features import TrunkModel, Views, extract, recipe_on_features, views_of_model
+from training.overrides import check_names, name_custom, override
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import Place
+from training.trainer import Execution
 from zoo import paths
 from zoo.data.dataset import Dataset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
@@ -53,20 +53,20 @@ from zoo.models.results import RESULTS_FILE as RESULTS
 from zoo.models.results import add_result
 from zoo.models.torch_runtime import choose_device
 
-KEPT = 4
+KEPT_FILES = 4
 """How many files stay: a few methods are tried on the same pictures, and a file may be gigabytes."""
 
 
 def cached_features(
-    model: Model, train: Dataset, views: Views, device: str | None = None, progress: bool = False
+    model: TrunkModel, train: Dataset, views: Views, device: str | None = None, progress: bool = False
 ) -> Features:
     """The trunk's features of the data set, from `ZOO_HOME/cache` where they are there, else made and put there.
 
     Of such files the last `KEPT` that were used stay. Raises what `extract` and `read_features` raise.
     """
-    file = paths.home() / "cache" / f"features-{_key(model, train, views)}.safetensors"
+    file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
     if not _usable(file):
-        extract(model, train, file, views, place=Place(choose_device(device)), progress=progress)
+        extract(model, train, file, views, place=Execution(choose_device(device)), progress=progress)
     os.utime(file)
     _prune(file)
     return read_features(file)
@@ -85,11 +85,11 @@ def _prune(used: Path) -> None:
     """Delete all files but the last used; `used` stays, whatever the clock says."""
     others = [file for file in used.parent.glob("features-*.safetensors") if file != used]
     with suppress(FileNotFoundError):  # another process prunes as well
-        for file in sorted(others, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
+        for file in sorted(others, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT_FILES - 1 :]:
             file.unlink(missing_ok=True)
 
 
-def _key(model: Model, train: Dataset, views: Views) -> str:
+def _cache_key(model: TrunkModel, train: Dataset, views: Views) -> str:
     """Another name for another model, other views, labels or files (by path, size and time of change)."""
     total = hashlib.sha256(f"{model.card.fingerprint} {views}\n".encode())
     total.update(json.dumps([list(train.classes), train.labels.tolist()]).encode())
@@ -100,7 +100,7 @@ def _key(model: Model, train: Dataset, views: Views) -> str:
     return total.hexdigest()[:16]
 
 
-FILE = "recipe.json"
+RECIPE_FILE = "recipe.json"
 
 
 def check_name(name: str, base: Path, replace: bool = False) -> None:
@@ -114,36 +114,40 @@ def check_name(name: str, base: Path, replace: bool = False) -> None:
     if replace or _unmeasured(folder):
         return
     if folder.exists() or name in known_names():
-        raise _taken(name)
+        raise _name_taken(name)
 
 
 def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) -> None:
     """Raise `UsageError` where the name belongs to a model of another recipe or split, unless it may be replaced."""
     folder = paths.local_models() / recipe.name
-    made = read_object(folder / FILE)
+    made = read_object(folder / RECIPE_FILE)
     same = made.get("recipe") == recipe.to_json() and made.get("split") == split
     if folder.exists() and not replace and not same:
-        raise _taken(recipe.name)
+        raise _name_taken(recipe.name)
 
 
-def seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
+def classes_seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
     """Those of `classes`, by name, that the model in the folder `base` or one it started from was finetuned on."""
     learnt: set[str] = set()
-    for folder in _line(base):
-        learnt.update(_of(read_object(folder / FILE), "split").get("train_classes", ()))
+    for folder in _ancestors(base):
+        learnt.update(_inner(read_object(folder / RECIPE_FILE), "split").get("train_classes", ()))
     return tuple(name for name in classes if name in learnt)
 
 
-def unreadable(base: Path) -> Path | None:
+def unreadable_record(base: Path) -> Path | None:
     """The recipe.json, of the model in the folder `base` or one it started from, that is there and cannot be read.
 
     What that model was finetuned on is not known then.
     """
-    damaged = (folder / FILE for folder in _line(base) if (folder / FILE).exists() and not read_object(folder / FILE))
+    damaged = (
+        folder / RECIPE_FILE
+        for folder in _ancestors(base)
+        if (folder / RECIPE_FILE).exists() and not read_object(folder / RECIPE_FILE)
+    )
     return next(damaged, None)
 
 
-def _line(base: Path) -> Iterator[Path]:
+def _ancestors(base: Path) -> Iterator[Path]:
     """The folder `base`, those of the models that it started from and learnt from, and so on."""
     waiting, visited = [base], set[Path]()
     while waiting:
@@ -151,54 +155,54 @@ def _line(base: Path) -> Iterator[Path]:
         if folder not in visited:
             visited.add(folder)
             yield folder
-            waiting += _made_of(read_object(folder / FILE))
+            waiting += _parents(read_object(folder / RECIPE_FILE))
 
 
-def _made_of(record: dict[str, Any]) -> Iterator[Path]:
+def _parents(record: dict[str, Any]) -> Iterator[Path]:
     """The folders of the model that one started from and of its teacher, if they still hold the same models."""
-    recipe = _of(record, "recipe")
+    recipe = _inner(record, "recipe")
     starts = {
-        "base": _of(recipe, "backbone").get("pretrained"),
-        "teacher": _of(_of(recipe, "objective"), "method_args").get("teacher"),
+        "base": _inner(recipe, "backbone").get("pretrained"),
+        "teacher": _inner(_inner(recipe, "objective"), "method_args").get("teacher"),
     }
     for kind, start in starts.items():
         with suppress(ZooError):
             folder = here(start) if isinstance(start, str) else None
-            if folder is not None and read_card(folder).fingerprint == _of(record, kind).get("fingerprint"):
+            if folder is not None and read_card(folder).fingerprint == _inner(record, kind).get("fingerprint"):
                 yield folder
 
 
 def _unmeasured(folder: Path) -> bool:
     """Whether a finetune was stopped between the writing of its model and the measuring."""
-    return "split" in read_object(folder / FILE) and not (folder / RESULTS).exists()
+    return "split" in read_object(folder / RECIPE_FILE) and not (folder / RESULTS).exists()
 
 
-def _of(record: dict[str, Any], key: str) -> dict[str, Any]:
+def _inner(record: dict[str, Any], key: str) -> dict[str, Any]:
     found = record.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _taken(name: str) -> UsageError:
+def _name_taken(name: str) -> UsageError:
     return UsageError(
         f"there is a model or recipe {name} already. Name the new one with --as OTHER, or let it take the place of a "
         "model of that name with --replace."
     )
 
 
-TWIN = "-conv4-cifar100"
+TWIN_SUFFIX = "-conv4-cifar100"
 
 
-def methods() -> list[str]:
+def method_names() -> list[str]:
     """The short names of the methods that can be chosen."""
-    return [name.removesuffix(TWIN) for name in RECIPES if name.endswith(TWIN)]
+    return [name.removesuffix(TWIN_SUFFIX) for name in RECIPES if name.endswith(TWIN_SUFFIX)]
 
 
-def twin_of(method: str) -> Recipe:
+def small_twin(method: str) -> Recipe:
     """The method's small twin. Raises `UsageError` with the nearest names, and for an ensemble."""
-    known = methods()
+    known = method_names()
     if method not in known:
         raise UsageError(f"there is no method {method!r}.{nearest(method, known)} Known: {', '.join(known)}.")
-    twin = RECIPES[method + TWIN]()
+    twin = RECIPES[method + TWIN_SUFFIX]()
     if not isinstance(twin, Recipe):
         raise UsageError(f"{method} is an ensemble; choose a single method, as margin, ms or diva.")
     return twin
@@ -211,7 +215,7 @@ LR, HEAD_LR = 1e-4, 3e-3
 
 def recipe_for(
     method: str,
-    model: Model,
+    model: TrunkModel,
     train: Dataset,
     views: Views,
     name: str,
@@ -224,7 +228,7 @@ def recipe_for(
     head_only: for heads on cached features, which learn faster and for longer. Raises `UsageError` for an unknown
     method and `RecipeError` for settings that do not fit.
     """
-    twin = twin_of(method)
+    twin = small_twin(method)
     card = model.card
     start = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference)
     batch = batch_for(train.labels)
@@ -243,7 +247,7 @@ def recipe_for(
     )
     changed = override(recipe, settings)
     check_names(changed)
-    return custom(changed, twin)
+    return name_custom(changed, twin)
 
 
 def batch_for(labels: np.ndarray) -> Batch:
@@ -254,7 +258,7 @@ def batch_for(labels: np.ndarray) -> Batch:
     return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
 
 
-def _norm_frozen(backbone: Backbone, model: Model) -> Backbone:
+def _norm_frozen(backbone: Backbone, model: TrunkModel) -> Backbone:
     """Batch norms of a trunk that has them stay as they are: a few pictures say little of statistics."""
     trunk = load_network(model.card, model.folder).trunk
     if not any(isinstance(module, _BatchNorm) for module in trunk.modules()):
@@ -266,7 +270,7 @@ METRICS = ("recall_at_1", "map_at_r")
 
 
 @dataclass(frozen=True)
-class Wish:
+class FinetuneRequest:
     """What is asked for. base: the name or folder of the model to start from; head_only: its trunk stays as it is;
     replace: a model that has the name already may go."""
 
@@ -283,7 +287,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricChange:
     """A metric before and after with 95 % intervals over classes, and the interval of the paired difference."""
 
     metric: str
@@ -296,7 +300,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Finetuned:
     """The new model's training, the pictures and their split, and the table.
 
     seen: the measured classes that the base learnt from when it was finetuned itself. unread: the recipe.json, of the
@@ -306,7 +310,7 @@ class Fitted:
     outcome: Outcome
     pictures: TrainingFolder
     split: ClassSplit
-    rows: tuple[Row, ...]
+    rows: tuple[MetricChange, ...]
     seen: tuple[str, ...] = ()
     unread: Path | None = None
 
@@ -322,7 +326,7 @@ class Fitted:
         }
 
 
-def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
+def finetune(source: str | Path, wish: FinetuneRequest, progress: bool = False) -> Finetuned:
     """Train `ZOO_HOME/models/<wish.name>` on some of the classes of `source` and measure it on the others.
 
     source: a folder with a subfolder for each class, or a CSV file with the columns image and label. The split is
@@ -330,31 +334,31 @@ def finetune(source: str | Path, wish: Wish, progress: bool = False) -> Fitted:
     stopped. Raises `UsageError` for a name that is taken and what `read_pictures` raises, before anything is trained,
     and what loading, `recipe_for` and training raise.
     """
-    twin_of(wish.method)  # a method that there is not is said before anything is read
+    small_twin(wish.method)  # a method that there is not is said before anything is read
     base = load(wish.base, device=wish.device)
     check_name(wish.name, base.folder, wish.replace)
     pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, wish.test_share, wish.seed)
-    model = Model(base.folder, base.card, reference(base.folder))
-    views = usual_views(base.folder, base.card.preprocessing, wish.views, wish.seed)
+    model = TrunkModel(base.folder, base.card, reference(base.folder))
+    views = views_of_model(base.folder, base.card.preprocessing, wish.views, wish.seed)
     recipe = recipe_for(
         wish.method, model, split.train, views, wish.name, wish.settings, wish.seed, head_only=wish.head_only
     )
     before = base.embed(split.test.images, progress=progress)
     if wish.head_only:
         features = cached_features(model, split.train, views, wish.device, progress)
-        recipe = on_features(recipe, features, model.card, model.reference, wish.settings, wish.name)
-    known, unread = seen(base.folder, split.test.classes), unreadable(base.folder)
+        recipe = recipe_on_features(recipe, features, model.card, model.reference, wish.settings, wish.name)
+    known, unread = classes_seen(base.folder, split.test.classes), unreadable_record(base.folder)
     facts = {"split": split.to_json(), "seen_by_base": list(known), "base_history_known": unread is None}
     check_same(recipe, split.to_json(), wish.replace)
     outcome = train(recipe, None, wish.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     fitted = load(outcome.folder, device=wish.device)
     after = fitted.embed(split.test.images, progress=progress)
     add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), fitted))
-    return Fitted(outcome, pictures, split, compare(before, after, split.test.labels), known, unread)
+    return Finetuned(outcome, pictures, split, measure_change(before, after, split.test.labels), known, unread)
 
 
-def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[Row, ...]:
+def measure_change(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[MetricChange, ...]:
     """Rows of embeddings [n, d] and [n, e] of the same images: each metric before and after."""
     first, second = (per_query(rows, labels, k=(1,)) for rows in (before, after))
     changed = {name: second.values[name] - first.values[name] for name in METRICS}
@@ -364,5 +368,6 @@ def compare(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[
     )
     means = first.means(), second.means()
     return tuple(
-        Row(n, means[0][n], low[n], means[1][n], high[n], means[1][n] - means[0][n], difference[n]) for n in METRICS
+        MetricChange(n, means[0][n], low[n], means[1][n], high[n], means[1][n] - means[0][n], difference[n])
+        for n in METRICS
     )

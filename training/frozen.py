@@ -88,7 +88,7 @@ class CachedData:
 Samples = TrainingData | CachedData
 
 
-def load(recipe: Recipe) -> CachedData:
+def load_cached_data(recipe: Recipe) -> CachedData:
     """The features that the recipe names, of the trunk that it names.
 
     Raises `UsageError` for a file that cannot be used or is of another model, `ModelNotFoundError` and
@@ -126,7 +126,7 @@ class CachedTrunk(nn.Module):
         raise RecipeError(f"the method works on the trunk's layers. {_INSTEAD}")
 
 
-class Views(NamedTuple):
+class CachedViews(NamedTuple):
     """One view of each sample of this process, [n, f, 1, 1], how to draw another one, and what puts them through."""
 
     first: Tensor
@@ -134,7 +134,7 @@ class Views(NamedTuple):
     forward: Callable[[Tensor, nn.Module | None], Tensor]
 
 
-def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> Views:
+def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> CachedViews:
     """A random view of each sample, from all of them, cached [n, v, f] of this process's part of a batch of `size`.
 
     Draws for the whole batch from torch's global generator. The views stand in for images, so that methods that only
@@ -163,7 +163,7 @@ def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor]
             raise RecipeError(f"the method puts images of its own through the trunk. {_INSTEAD}")
         return gather(images.flatten(1))
 
-    return Views(pick(chosen), another, forward)
+    return CachedViews(pick(chosen), another, forward)
 
 
 _INSTEAD = "Cached features have no images and no trunk; train it without --features."

@@ -218,7 +218,7 @@ def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:
     return torch.linalg.vector_norm(embeddings, dim=1).mean()
 
 
-def divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Mean over i of T^2 KL(softmax_j(t_ij / T) || softmax_j(s_ij / T)), a scalar; s, t: cosines of rows [b, any].
 
     No gradient reaches the teacher.
@@ -258,7 +258,7 @@ class Pairs(NamedTuple):
     negatives: Tensor
 
 
-def only_triplets(tuples: NamedTuple) -> Triplets:
+def require_triplets(tuples: NamedTuple) -> Triplets:
     """The tuples, which a miner of another kind may have given. Raises `UsageError` for those."""
     if isinstance(tuples, Triplets):
         return tuples
@@ -321,7 +321,7 @@ def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
 
 
-def contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
     """Mean of [v - near]+ over positive pairs plus mean of [far - v]+ over negative pairs; values [b, b], labels [b].
 
     With active_only both means are over the terms above zero. A mean over nothing is 0.
@@ -409,7 +409,7 @@ def soft_histograms(values: Tensor, kinds: Tensor, nodes: int, first: float, las
     return counts - passed_on + passed_on.roll(1, dims=2)
 
 
-def logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
+def masked_logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
     """log of the sum of exp(values) along `dim` over the entries of `mask`; -inf, without gradient, of no entries.
 
     softplus of it is log(1 + sum of exp), so that no entries give 0.
@@ -420,7 +420,7 @@ def logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
     return result
 
 
-def mean(values: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of the values of `mask`, a scalar; 0 of no entries. Values outside may be infinite."""
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
 
@@ -448,7 +448,7 @@ class _LogSumExp(torch.autograd.Function):
 _ONE = 2**30
 
 
-def draw(weights: Tensor, rows: Tensor) -> Tensor:
+def draw_columns(weights: Tensor, rows: Tensor) -> Tensor:
     """For each of `rows`, int64 [t], a column of that row, drawn in proportion to the row's weights; int64 [t].
 
     weights: bool [r, c], or float in 0..1, read in steps of 2^-30; a row that is drawn from has one above that.
@@ -463,12 +463,12 @@ def draw(weights: Tensor, rows: Tensor) -> Tensor:
     return torch.searchsorted(ends, points, right=True) - rows * weights.shape[1]
 
 
-def rows_of(*masks: Tensor) -> Tensor:
+def rows_with_all(*masks: Tensor) -> Tensor:
     """int64 [t]: the rows in which every one of the masks, bool [b, b], has an entry."""
     return torch.stack([mask.any(1) for mask in masks]).all(0).nonzero()[:, 0]
 
 
-def prefer(mask: Tensor, otherwise: Tensor) -> Tensor:
+def fall_back(mask: Tensor, otherwise: Tensor) -> Tensor:
     """bool [r, c]: the rows of `mask`, and where one is empty that of `otherwise`."""
     return mask | otherwise & ~mask.amax(1, keepdim=True)
 
@@ -531,7 +531,7 @@ def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu
     `training.losses.snr.mean_penalty`, a scalar.
 
     Embeddings [b, d], labels int64 [b]. d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, 0 where c_i is. With
-    active_only both means are over the terms above zero. A mean over nothing is 0. As `training.functional.contrast` of
+    active_only both means are over the terms above zero. A mean over nothing is 0. As `training.functional.pair_contrast` of
     `training.losses.snr.snr_distances`, at two thirds of the time.
     """
     result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)

@@ -112,7 +112,7 @@ class TensorBoard:
         self.writer.add_text("recipe", f"```\n{recipe}\n```")
 
     def write(self, record: dict[str, Any]) -> None:
-        for name, value in flat(record).items():
+        for name, value in flatten_record(record).items():
             self.writer.add_scalar(name, value, record["epoch"])
         self.writer.flush()
 
@@ -129,7 +129,7 @@ class WandB:
         self.run = wandb.init(project="dml-zoo", name=recipe.name, config=recipe.to_json(), dir=str(folder))
 
     def write(self, record: dict[str, Any]) -> None:
-        self.run.log(flat(record), step=record["epoch"])
+        self.run.log(flatten_record(record), step=record["epoch"])
 
     def close(self) -> None:
         self.run.finish()
@@ -156,7 +156,7 @@ def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple
     return tuple(TRACKERS[name](recipe, folder) for name in names)
 
 
-def flat(record: dict[str, Any]) -> dict[str, float]:
+def flatten_record(record: dict[str, Any]) -> dict[str, float]:
     """The numbers of a record; those of its terms under terms/NAME."""
     terms = {f"terms/{name}": value for name, value in record.get("terms", {}).items()}
     return {**{name: value for name, value in record.items() if name not in ("epoch", "terms")}, **terms}

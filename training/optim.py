@@ -18,10 +18,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.methods.base import Method
 from training.recipe import Optimizer, Schedule
-from training.registry import check
+from training.registry import check_arguments
 from zoo.errors import RecipeError, nearest
 
-FROZEN = ("none", "statistics", "all")
+NORMS = ("none", "statistics", "all")
 
 
 def freeze_norm(trunk: nn.Module, how: str) -> None:
@@ -33,8 +33,8 @@ def freeze_norm(trunk: nn.Module, how: str) -> None:
 
     Raises `RecipeError` for another `how` and for a trunk that has no batch norm to freeze.
     """
-    if how not in FROZEN:
-        raise RecipeError(f"batch norm is frozen by {', '.join(FROZEN)}, not {how!r}.{nearest(how, FROZEN)}")
+    if how not in NORMS:
+        raise RecipeError(f"batch norm is frozen by {', '.join(NORMS)}, not {how!r}.{nearest(how, NORMS)}")
     norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
     if how != "none" and not norms:
         raise RecipeError(f"{type(trunk).__name__} has no batch norm, so that none can be frozen; expected 'none'.")
@@ -60,7 +60,7 @@ def _train_but_for_itself(norm: nn.Module, mode: bool = True) -> nn.Module:
 
 def create_optimizer(how: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
     """Network at the recipe's rate, what the method learns besides at `loss_lr`, or at rates of its own."""
-    check(OPTIMIZERS, "optimizer", how.name, {})
+    check_arguments(OPTIMIZERS, "optimizer", how.name, {})
     own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.parameter_groups()]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]

@@ -14,9 +14,9 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from training.recipe import Ensemble, Objective, Recipe
+from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
-from training.registry import check, with_defaults
+from training.registry import check_arguments, with_defaults
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.models.card import Head
@@ -30,7 +30,7 @@ ARGUMENTS = {
 }
 """Another choice of the first starts from its own defaults: arguments of the old one would not fit it."""
 
-KINDS: dict[Any, tuple[str, str]] = {
+FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
     float: ("a number", "0.001"),
     bool: ("true or false", "true"),
@@ -156,8 +156,8 @@ def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
 def _wanted(hint: Any) -> tuple[str, str]:
     """What a field takes, in words, and an example."""
     if typing.get_origin(hint) is tuple:
-        return KINDS[tuple, typing.get_args(hint)[0]]
-    return KINDS.get(hint, ("a JSON object", '{"a":1.2}'))
+        return FIELD_KINDS[tuple, typing.get_args(hint)[0]]
+    return FIELD_KINDS.get(hint, ("a JSON object", '{"a":1.2}'))
 
 
 def _is_number(value: Any) -> bool:
@@ -176,7 +176,7 @@ def _is_head(value: Any) -> bool:
 
 def resolve(
     name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None
-) -> Recipe | Ensemble:
+) -> Recipe | EnsembleRecipe:
     """The recipe of a name with `key=value` settings applied, in an ensemble to every member.
 
     The seeds of an ensemble's members follow one another. Raises `RecipeError` with the nearest name or key, of names
@@ -206,16 +206,16 @@ def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
     return changed
 
 
-def with_custom_name(made: Recipe | Ensemble, name: str) -> Recipe | Ensemble:
+def with_custom_name(made: Recipe | EnsembleRecipe, name: str) -> Recipe | EnsembleRecipe:
     """Return what was made of the recipe `name`, each changed objective named by `custom`."""
     known = standard_recipe(name)
-    if isinstance(made, Ensemble) and isinstance(known, Ensemble):
+    if isinstance(made, EnsembleRecipe) and isinstance(known, EnsembleRecipe):
         pairs = zip(made.members, known.members, strict=True)
-        return dataclasses.replace(made, members=tuple(custom(*pair) for pair in pairs))
-    return custom(made, known) if isinstance(made, Recipe) and isinstance(known, Recipe) else made
+        return dataclasses.replace(made, members=tuple(name_custom(*pair) for pair in pairs))
+    return name_custom(made, known) if isinstance(made, Recipe) and isinstance(known, Recipe) else made
 
 
-def custom(recipe: Recipe, standard: Recipe) -> Recipe:
+def name_custom(recipe: Recipe, standard: Recipe) -> Recipe:
     """Name a recipe whose loss, miner or method is not its standard's: `custom-<loss>`, or `custom-<method>`.
 
     The papers of the standard are not the sources of such an objective, so it has none. recipe.json records the
@@ -245,7 +245,7 @@ def _miners(objective: Objective) -> tuple[str | None, str | None]:
     return objective.miner, wrapped
 
 
-def explicit(recipe: Recipe) -> Recipe:
+def with_explicit_defaults(recipe: Recipe) -> Recipe:
     """The recipe with the defaults of its method, loss, miner and sampler written out: equal for equal models."""
     from training.losses import LOSSES
     from training.methods import METHODS
@@ -276,14 +276,14 @@ def check_names(recipe: Recipe) -> None:
     from zoo.models.network import check_heads
 
     objective, batch = recipe.objective, recipe.batch
-    check(METHODS, "method", objective.method, objective.method_args)
-    check(SAMPLERS, "sampler", batch.sampler, batch.args)
-    check(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
+    check_arguments(METHODS, "method", objective.method, objective.method_args)
+    check_arguments(SAMPLERS, "sampler", batch.sampler, batch.args)
+    check_arguments(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
     if objective.loss is not None:
-        check(LOSSES, "loss", objective.loss, objective.loss_args)
+        check_arguments(LOSSES, "loss", objective.loss, objective.loss_args)
     if objective.miner is not None:
         known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
-        check(MINERS, "miner", objective.miner, known)
+        check_arguments(MINERS, "miner", objective.miner, known)
     check_heads(recipe.heads)
     _check_intra(recipe)
 

@@ -20,7 +20,7 @@ PRECISIONS = ("fp32", "bf16")
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
-LATER = (("data", "features", ""),)
+LATER_SETTINGS = (("data", "features", ""),)
 """Settings that came when there were studies already: part, key, and the value that stands for what was before."""
 
 
@@ -267,14 +267,14 @@ class Recipe:
         A setting that came later counts once it is used: a recipe's runs are known again by later versions.
         """
         facts = self.to_json()
-        for part, key, before in LATER:
+        for part, key, before in LATER_SETTINGS:
             if facts[part][key] == before:
                 del facts[part][key]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class EnsembleRecipe:
     """Models that are trained each by its recipe and whose embeddings are joined: one model folder of that name."""
 
     name: str
@@ -301,12 +301,12 @@ class Ensemble:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
 
-def agree(a: Any, b: Any, name: str = "") -> bool:
+def same_recipe(a: Any, b: Any, name: str = "") -> bool:
     """Return whether two recorded recipes, or two of their settings, say the same.
 
     A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
     `loss_args`) must have the same fields.
     """
     if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
-        return all(agree(a[key], b[key], key) for key in a.keys() & b.keys())
+        return all(same_recipe(a[key], b[key], key) for key in a.keys() & b.keys())
     return bool(a == b)

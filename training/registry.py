@@ -11,14 +11,14 @@ from zoo.errors import RecipeError, nearest
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def make(
+def construct(
     table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
 ) -> Any:
     """What the table has under that name, made with `args` and with those of `offered` that it takes.
 
     Raises `RecipeError` for an unknown name, naming the nearest, and for arguments that do not fit.
     """
-    check(table, kind, name, args)
+    check_arguments(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
     given = {key: value for key, value in (offered or {}).items() if key in taken}
     needed = [key for key, one in taken.items() if one.default is one.empty and one.kind not in _ANY]
@@ -30,7 +30,7 @@ def make(
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
 
 
-def check(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
+def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
     """Raise `RecipeError` for a name that the table lacks, and for arguments that its maker does not know."""
     if name not in table:
         raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")

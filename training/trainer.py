@@ -28,8 +28,8 @@ from torch.utils.checkpoint import checkpoint
 
 from training import checkpoint as state
 from training.augment import Changes, augment, draw_changes
-from training.build import Setting, create_method, create_sampler
-from training.checkpoint import check_directions, keep_bad_batch
+from training.build import MethodContext, create_method, create_sampler
+from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, CachedTrunk, Samples, draw_views
@@ -46,7 +46,7 @@ from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk
 
 
 @dataclass(frozen=True)
-class Place:
+class Execution:
     """Where and how a run computes: what may change from machine to machine without making another recipe."""
 
     device: torch.device
@@ -65,7 +65,7 @@ class Trainer:
     """
 
     def __init__(
-        self, recipe: Recipe, data: Samples, updates: int, place: Place, memory: np.ndarray | None = None
+        self, recipe: Recipe, data: Samples, updates: int, place: Execution, memory: np.ndarray | None = None
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
@@ -232,7 +232,7 @@ def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
     trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
     features = feature_count(trunk)
     heads = create_heads(recipe.heads, features)
-    setting = Setting(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
+    setting = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
     return Network(trunk, heads), create_method(recipe.objective, setting)
 
 
@@ -276,7 +276,7 @@ def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
         )
 
 
-def embed(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
+def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
     """Unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
     training = network.training
     model = PixelNetwork(network, recipe.preprocessing).eval().to(device)
@@ -308,7 +308,7 @@ def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
 
 
 @torch.no_grad()
-def observe(run: Trainer, chunk: int = 256) -> Tensor:
+def training_features(run: Trainer, chunk: int = 256) -> Tensor:
     """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
     if isinstance(run.data, CachedData):
         return run.data.plain().to(run.place.device)
@@ -362,7 +362,7 @@ def fit(
     recipe: Recipe,
     data: Samples,
     folder: Path,
-    place: Place,
+    place: Execution,
     restart: bool = False,
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
@@ -391,7 +391,7 @@ def fit(
     processes = place.processes
     with ExitStack() as stack:
         if processes.first:
-            stack.enter_context(exclusive(folder))
+            stack.enter_context(lock_run_folder(folder))
             if restart:
                 for name in (CHECKPOINT, LOG):
                     (folder / name).unlink(missing_ok=True)
@@ -405,7 +405,7 @@ def _fit(
     data: Samples,
     sampler: Sampler,
     folder: Path,
-    place: Place,
+    place: Execution,
     progress: bool,
     trackers: tuple[Tracker, ...],
     patience: int,
@@ -416,7 +416,7 @@ def _fit(
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
     elif run.memory is not None:
-        run.memory[:] = embed_features(run, observe(run))
+        run.memory[:] = embed_features(run, training_features(run))
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at, writes=place.processes.first)
     with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
@@ -438,7 +438,7 @@ def _is_exhausted(run: Trainer, patience: int) -> bool:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def lock_run_folder(folder: Path) -> Iterator[None]:
     """Held by one process at a time; the lock goes with the process. Raises `TrainingError` where another holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LOCK).touch()
@@ -455,7 +455,7 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     """Train one epoch, validate, keep what is best; the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards = 0
-    run.method.start_epoch(run.epoch, lambda: observe(run))
+    run.method.start_epoch(run.epoch, lambda: training_features(run))
     # Clusters and queues are found by each process; rounding on unlike devices must not part them.
     run.place.processes.same_everywhere(run.method.buffers())
     run.network.train()
@@ -495,7 +495,7 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     }
 
 
-def _pinned(squares: Tensor, place: Place) -> Tensor:
+def _pinned(squares: Tensor, place: Execution) -> Tensor:
     """In memory from which the accelerator copies while it computes."""
     return squares.pin_memory() if place.device.type == "cuda" else squares
 
@@ -570,7 +570,7 @@ def validate(run: Trainer) -> dict[str, float]:
     if isinstance(run.data, CachedData):
         rows = embed_cached(run.evaluated, inputs, run.place.device)
     else:
-        rows = embed(run.evaluated, run.recipe, inputs, run.place.device)
-    check_directions(rows, f"the weights after epoch {run.epoch}")
+        rows = embed_pixels(run.evaluated, run.recipe, inputs, run.place.device)
+    check_embeddings(rows, f"the weights after epoch {run.epoch}")
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

@@ -47,7 +47,7 @@ from training.losses.softtriple import SoftTriple
 from training.losses.supcon import SupCon
 from training.losses.triplet import Triplet
 from training.miners import MINERS
-from training.registry import make
+from training.registry import construct
 
 Miner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 CLASSES, SOP = 100, 11318
@@ -175,7 +175,7 @@ def step_beyond_baseline(name: str, batch: int, dim: int) -> float:
         labels = torch.arange(size) // 4
         embeddings = nn.functional.normalize(torch.randn(size, dim), dim=1).requires_grad_()
         sizes = {"classes": SOP, "dim": dim}
-        step(make(LOSSES, "loss", name, {}, sizes), None, embeddings, labels)
+        step(construct(LOSSES, "loss", name, {}, sizes), None, embeddings, labels)
         used.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return used[1] - used[0]
 

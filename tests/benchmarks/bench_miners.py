@@ -25,9 +25,9 @@ from training.data import TrainingData
 from training.miners import create_miner
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.registry import make
+from training.registry import construct
 from training.samplers import SAMPLERS
-from training.trainer import Place, Trainer
+from training.trainer import Execution, Trainer
 
 THEIRS: dict[str, Callable[[], Any] | None] = {
     "random": None,
@@ -90,7 +90,7 @@ def compare_samplers(only: str, device: str, seconds: float, size: int = 128) ->
             print(f"{name:20}", end="", flush=True)
             for dim, step in steps.values():
                 offered = {"labels": labels, "size": size, "per_class": 4, "seed": 0, "dim": dim}
-                sampler = make(SAMPLERS, "sampler", name, {}, offered)
+                sampler = construct(SAMPLERS, "sampler", name, {}, offered)
                 if hasattr(sampler, "memory"):
                     sampler.memory[:] = normalize(torch.randn(len(labels), dim), dim=1).numpy()
                 batches = sampler.epoch(0, 10**9)
@@ -108,7 +108,7 @@ def conv4_step(name: str, device: str, size: int, seconds: float) -> tuple[int, 
     draw = np.random.default_rng(0)
     squares = torch.from_numpy(draw.integers(0, 256, (size, side, side, recipe.preprocessing.channels), np.uint8))
     data = TrainingData(squares, np.arange(size) // 4, classes, 1, None, [])
-    run = Trainer(recipe, data, 1000, Place(torch.device(device)))
+    run = Trainer(recipe, data, 1000, Execution(torch.device(device)))
     samples = np.arange(size)
 
     def step() -> None:

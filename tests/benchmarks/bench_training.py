@@ -26,7 +26,7 @@ from training.build import create_sampler
 from training.data import TrainingData, prefetch
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.trainer import Place, Trainer
+from training.trainer import Execution, Trainer
 from zoo.models.network import create_trunk
 
 PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update")
@@ -40,7 +40,7 @@ def noise(recipe: Recipe, classes: int = 100, samples: int = 8) -> TrainingData:
     return TrainingData(squares, np.arange(n) % classes, classes, 1, None, [], torch.ones(n))
 
 
-def ours(recipe: Recipe, place: Place, steps: int) -> list[list[float]]:
+def ours(recipe: Recipe, place: Execution, steps: int) -> list[list[float]]:
     """Seconds of each part of every step."""
     data = noise(recipe)
     run = Trainer(recipe, data, steps, place)
@@ -73,7 +73,7 @@ def ours(recipe: Recipe, place: Place, steps: int) -> list[list[float]]:
     return times
 
 
-def bare(recipe: Recipe, place: Place, classes: int = 100) -> Callable[[], None]:
+def bare(recipe: Recipe, place: Execution, classes: int = 100) -> Callable[[], None]:
     """A step of the same network with cross entropy."""
     how, size = recipe.preprocessing, recipe.batch.size
     trunk = create_trunk(recipe.backbone.architecture, how.channels, recipe.backbone.args)
@@ -111,7 +111,7 @@ def main() -> None:
     batch = dataclasses.replace(recipe.batch, size=args.batch or recipe.batch.size)
     backbone = dataclasses.replace(recipe.backbone, pretrained=False)
     recipe = dataclasses.replace(recipe, batch=batch, backbone=backbone, precision=args.precision)
-    place = Place(torch.device(args.device), compiled=args.compile)
+    place = Execution(torch.device(args.device), compiled=args.compile)
     step = bare(recipe, place)
     rounds: list[list[float]] = []
     theirs: list[float] = []

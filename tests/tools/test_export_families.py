@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.export_families import RECIPES as MEMBERS
 from tools.export_families import page
-from training.recipe import Ensemble
+from training.recipe import EnsembleRecipe
 from training.recipes import RECIPES
 
 VARIANT = {"min_cosine": 0.99999951, "mean_cosine": 1.0, "centred_cosine": 0.987, "bytes": 3 * 2**20}
@@ -51,6 +51,6 @@ def test_the_page() -> None:
 def test_the_architectures_of_recipes_are_those_that_recipes_name() -> None:
     """By timm's name of the architecture, without the tag of its weights."""
     made = [make() for make in RECIPES.values()]
-    recipes = [each for one in made for each in (one.members if isinstance(one, Ensemble) else (one,))]
+    recipes = [each for one in made for each in (one.members if isinstance(one, EnsembleRecipe) else (one,))]
     named = {recipe.backbone.architecture.partition(".")[0] for recipe in recipes}
     assert sorted(member.architecture for member in MEMBERS) == sorted(named)

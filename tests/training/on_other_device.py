@@ -20,12 +20,12 @@ import zoo
 from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
-from training.features import Model, Views, extract
+from training.features import TrunkModel, Views, extract
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import Place, fit
+from training.trainer import Execution, fit
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.kmeans import k_means
@@ -111,7 +111,7 @@ def _run(name: str) -> None:
 
 
 def _trained(name: str, folder: Path, device: torch.device) -> list[torch.Tensor]:
-    trained = fit(RECIPES_BY_CASE[name], toys.noise(120), folder, Place(device), progress=False)
+    trained = fit(RECIPES_BY_CASE[name], toys.noise(120), folder, Execution(device), progress=False)
     return list(trained.network.cpu().state_dict().values())
 
 
@@ -180,9 +180,9 @@ def _features() -> None:
     images = Dataset("noise", "train", IMAGES, np.arange(12) // 2, tuple(names[:6]), names)
     views = Views(2, Augmentation(rotate=5), 40)
     made = zoo.load("margin-conv4-glyphs", runtime="torch")
-    model = Model(made.folder, made.card, "margin-conv4-glyphs")
+    model = TrunkModel(made.folder, made.card, "margin-conv4-glyphs")
     with tempfile.TemporaryDirectory() as folder, other_device() as device:
-        extract(model, images, Path(folder, "f.safetensors"), views, place=Place(device))
+        extract(model, images, Path(folder, "f.safetensors"), views, place=Execution(device))
 
 
 def _mixing() -> None:

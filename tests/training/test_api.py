@@ -13,7 +13,7 @@ import zoo
 from tests.training.toys import recipe
 from training import api, recipes, trainer
 from training.distributed import Processes
-from training.recipe import Data, Ensemble, Recipe, Schedule
+from training.recipe import Data, EnsembleRecipe, Recipe, Schedule
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 
@@ -97,7 +97,7 @@ def test_members_of_an_ensemble_share_decoded_images(
     prepare = api.training_data.prepare
     monkeypatch.setattr(api.training_data, "prepare", lambda *args: decoded.append(args[0]) or prepare(*args))
     members = tuple(on_folder(name=f"pair.{seed}", seed=seed) for seed in range(2))
-    assert api.train(Ensemble("pair", "pair", members), pictures, progress=False, evaluate=False).epochs == 2
+    assert api.train(EnsembleRecipe("pair", "pair", members), pictures, progress=False, evaluate=False).epochs == 2
     assert decoded == [members[0]]
 
 
@@ -110,7 +110,7 @@ def test_images_of_the_caller_have_no_test_split(own_zoo: Path) -> None:
 
 def test_an_ensemble_is_measured_once_joined(pictures: Path, own_zoo: Path) -> None:
     members = tuple(on_folder(name=f"pair.{seed}", seed=seed) for seed in range(2))
-    outcome = api.train(Ensemble("pair", "pair", members), pictures, progress=False)
+    outcome = api.train(EnsembleRecipe("pair", "pair", members), pictures, progress=False)
     assert outcome.evaluation is not None
     assert (outcome.evaluation.model, outcome.evaluation.dim) == ("pair", sum(member.dim for member in members))
     assert not (own_zoo / "models" / "pair.0" / "results.json").exists()

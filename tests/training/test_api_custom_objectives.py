@@ -14,7 +14,7 @@ from tests.training.toys import noise
 from training import api
 from training.api import origin_facts
 from training.overrides import resolve, with_custom_name
-from training.recipe import Ensemble, Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES
 from training.recipes.small import WU_2017
 from zoo.cli.main import main
@@ -86,7 +86,7 @@ def test_every_unchanged_recipe_keeps_its_method_and_sources() -> None:
 
 def test_each_member_of_an_ensemble_is_custom() -> None:
     pair = with_custom_name(resolve("margin2-conv4-glyphs", MS), "margin2-conv4-glyphs")
-    assert isinstance(pair, Ensemble)
+    assert isinstance(pair, EnsembleRecipe)
     assert {(member.method, member.sources) for member in pair.members} == {("custom-multi-similarity", ())}
 
 

@@ -11,7 +11,7 @@ import pytest
 import zoo
 from tests.training.toys import noise, recipe
 from training import api
-from training.recipe import Ensemble, Schedule
+from training.recipe import EnsembleRecipe, Schedule
 
 
 def test_members_are_trained_once_and_joined(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_members_are_trained_once_and_joined(own_zoo: Path, monkeypatch: pytest.
     data = dataclasses.replace(noise(), golden=images)
     monkeypatch.setattr(api.training_data, "prepare", lambda *_: data)
     members = tuple(recipe(name=f"pair.{seed}", seed=seed, schedule=Schedule(1, 1)) for seed in range(2))
-    ensemble = Ensemble("pair", "pair", members)
+    ensemble = EnsembleRecipe("pair", "pair", members)
     first = api.train(ensemble, progress=False, evaluate=False)
     assert first.epochs == 2
     joined = zoo.load("pair").embed(images)

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from tests.training.toys import noise
 from training import api
-from training.api import changes, concatenate, origin_facts
+from training.api import changed_settings, concatenate, origin_facts
 from training.overrides import resolve
 from training.recipe import Recipe
 from training.recipes import RECIPES
@@ -55,8 +55,8 @@ def test_members_that_differ_are_named_by_number() -> None:
     assert not isinstance(pair, Recipe)
     first, second = pair.members
     other = dataclasses.replace(pair, members=(first, dataclasses.replace(second, precision="fp32")))
-    assert changes(other, pair) == {"members.1.precision": "fp32"}
-    assert changes(dataclasses.replace(pair, members=(*pair.members, first)), pair) == {"members": 3}
+    assert changed_settings(other, pair) == {"members.1.precision": "fp32"}
+    assert changed_settings(dataclasses.replace(pair, members=(*pair.members, first)), pair) == {"members": 3}
 
 
 def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from training.clustering import assign, filled, k_means, means, spread, standardise
+from training.clustering import assign_nearest, cluster_means, fill_empty_clusters, k_means, seed_centres, standardise
 from zoo.errors import RecipeError
 
 
@@ -42,7 +42,7 @@ def test_as_tight_as_sklearn_from_as_many_starts() -> None:
 
 def test_ends_where_sklearn_ends_from_the_same_start() -> None:
     points = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    start = points[spread(points - points.mean(0), 8, seed=3)].numpy()
+    start = points[seed_centres(points - points.mean(0), 8, seed=3)].numpy()
     theirs = KMeans(8, init=start, n_init=1, algorithm="lloyd", tol=0, max_iter=100).fit_predict(points.numpy())
     assert adjusted_rand_score(theirs, k_means(points, 8, seed=3)) == 1
 
@@ -76,7 +76,7 @@ def test_impossible_numbers_of_groups_are_refused(k: int) -> None:
 def test_starts_are_drawn_by_squared_distance() -> None:
     """From the first of two points near 0, the one at 3 and the one at 1 are drawn 9 to 1."""
     points = torch.tensor([[0.0], [1.0], [3.0]])
-    pairs = [spread(points, 2, seed).tolist() for seed in range(600)]
+    pairs = [seed_centres(points, 2, seed).tolist() for seed in range(600)]
     second = [b for a, b in pairs if a == 0]
     assert second.count(0) == 0
     assert second.count(2) / len(second) == pytest.approx(0.9, abs=0.06)
@@ -86,16 +86,16 @@ def test_assignment_and_means_equal_the_loop() -> None:
     rng = np.random.default_rng(0)
     points, centres = rng.normal(size=(30, 4)), rng.normal(size=(5, 4))
     squared = np.array([[sum((x - c) ** 2) for c in centres] for x in points])
-    labels, distances = assign(torch.tensor(points), torch.tensor(centres), chunk=4)
+    labels, distances = assign_nearest(torch.tensor(points), torch.tensor(centres), chunk=4)
     assert labels.tolist() == squared.argmin(1).tolist()
     np.testing.assert_allclose(distances, squared.min(1))
-    found = means(torch.tensor(points), labels, 5, chunk=4)
+    found = cluster_means(torch.tensor(points), labels, 5, chunk=4)
     for c in labels.unique().tolist():
         np.testing.assert_allclose(found[c], points[labels.numpy() == c].mean(0))
 
 
 def test_empty_clusters_take_the_farthest_that_leave_none_empty() -> None:
-    labels = filled(torch.tensor([0, 0, 0, 1]), torch.tensor([1.0, 5.0, 3.0, 9.0]), 4)
+    labels = fill_empty_clusters(torch.tensor([0, 0, 0, 1]), torch.tensor([1.0, 5.0, 3.0, 9.0]), 4)
     # the point at 9 is alone in its cluster
     assert labels.tolist() == [0, 2, 3, 1]
 

@@ -19,9 +19,18 @@ from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen_pictures import CPU, make_model, noise, write_pictures
 from training import checkpoint
 from training.api import write_model_folder
-from training.distill import SAME_DIM, SOURCES, Pictures, Student, distil, read_pictures, recipe_for, unlabelled
-from training.features import Model, Views
-from training.finetune import seen
+from training.distill import (
+    SAME_DIM,
+    SOURCES,
+    Student,
+    StudentImages,
+    distil,
+    read_student_images,
+    recipe_for,
+    without_labels,
+)
+from training.features import TrunkModel, Views
+from training.finetune import classes_seen
 from training.methods.s2sd import needs_same_dim
 from training.methods.transfers import TRANSFERS
 from training.recipe import Augmentation
@@ -74,13 +83,17 @@ def test_labelled_folders_are_parted_by_class(tmp_path: Path) -> None:
     root = write_pictures(tmp_path, classes=10)
     (root / "alone").mkdir()
     (root / "class 1" / "6.png").rename(root / "alone" / "6.png")
-    found = read_pictures(root, 0.3, seed=1)
+    found = read_student_images(root, 0.3, seed=1)
     assert (found.labelled, found.by) == (True, "class")
     assert not {*found.train.classes} & {*found.test.classes}
     assert "alone" in found.train.classes
     assert len(found.test.classes) == 3
     assert len(found.train) + len(found.test) == 60
-    assert found.to_json() == read_pictures(root, 0.3, seed=1).to_json() != read_pictures(root, 0.3, seed=2).to_json()
+    assert (
+        found.to_json()
+        == read_student_images(root, 0.3, seed=1).to_json()
+        != read_student_images(root, 0.3, seed=2).to_json()
+    )
 
 
 def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
@@ -88,7 +101,7 @@ def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
     stray = write_pictures(tmp_path / "stray")
     (stray / "top.png").write_bytes((stray / "class 0" / "0.png").read_bytes())
     for root, count in ((flat(tmp_path / "flat"), 12), (few, 12), (stray, 49)):
-        found = read_pictures(root, 0.25)
+        found = read_student_images(root, 0.25)
         assert (found.labelled, found.by) == (False, "image")
         assert (len(found.test), len(found.train)) == (round(count / 4), count - round(count / 4))
         assert not {*found.train.sources} & {*found.test.sources}
@@ -98,7 +111,7 @@ def test_other_folders_are_parted_by_image(tmp_path: Path) -> None:
 def test_the_folders_train_and_test_are_taken_as_they_are(tmp_path: Path) -> None:
     for split, classes in (("train", 3), ("test", 2)):
         write_pictures(tmp_path / split, classes)
-    found = read_pictures(tmp_path)
+    found = read_student_images(tmp_path)
     assert (found.labelled, found.by, len(found.train), len(found.test)) == (True, "given", 18, 12)
     assert found.test.split == "test"
 
@@ -117,18 +130,20 @@ def table_of(root: Path, *columns: str) -> Path:
 
 def test_a_table_is_parted_as_the_folder_that_it_lists(tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "labelled", classes=10)
-    by_folder, by_table = (read_pictures(place, 0.3, seed=1) for place in (root, table_of(root, "image", "label")))
+    by_folder, by_table = (
+        read_student_images(place, 0.3, seed=1) for place in (root, table_of(root, "image", "label"))
+    )
     assert by_table.to_json() == by_folder.to_json()
     assert (by_table.labelled, by_table.by) == (True, "class")
-    without = read_pictures(table_of(root, "image"), 0.3, seed=1)
+    without = read_student_images(table_of(root, "image"), 0.3, seed=1)
     assert (without.labelled, without.by, len(without.test)) == (False, "image", 18)
     text = table_of(root, "image", "label").read_text().replace(",class 3", ",", 1)
     (root / "table.csv").write_text(text)
-    assert read_pictures(root / "table.csv").by == "image", "one image without a label says nothing of its class"
+    assert read_student_images(root / "table.csv").by == "image", "one image without a label says nothing of its class"
     for split, classes in (("train", 3), ("test", 2)):
         write_pictures(tmp_path / "parted" / split, classes)
     given = table_of(tmp_path / "parted", "image", "label", "split")
-    by_folder, by_table = (read_pictures(place) for place in (tmp_path / "parted", given))
+    by_folder, by_table = (read_student_images(place) for place in (tmp_path / "parted", given))
     assert (by_table.by, by_table.labelled) == ("given", True)
     assert [part.split for part in (by_table.train, by_table.test)] == ["train", "test"]
     assert list(by_table.test.images) == list(by_folder.test.images)
@@ -138,7 +153,7 @@ def test_a_table_is_parted_as_the_folder_that_it_lists(tmp_path: Path) -> None:
 def test_a_table_without_enough_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.csv").write_text("image,split\na.png,train\n")
     with pytest.raises(DatasetError, match="of the 1 images of the split 'train' 0 can be read"):
-        read_pictures(tmp_path / "t.csv")
+        read_student_images(tmp_path / "t.csv")
     for name, text, says in (
         ("none.csv", None, "there is no file"),
         ("u.csv", "file\nx.png\n", "needs a header with the column image"),
@@ -151,9 +166,9 @@ def test_a_table_without_enough_images_is_refused(tmp_path: Path, capsys: pytest
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     root = flat(tmp_path / "flat")
-    bad = read_pictures(root, 0.25).test.sources[0]
+    bad = read_student_images(root, 0.25).test.sources[0]
     (root / bad).write_bytes(b"no image")
-    found = read_pictures(root, 0.25)
+    found = read_student_images(root, 0.25)
     assert list(found.unreadable) == [bad]
     assert (len(found.train), len(found.test)) == (8, 3)
 
@@ -161,21 +176,21 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DatasetError, match="holds no images"):
-        read_pictures(tmp_path / "none")
+        read_student_images(tmp_path / "none")
     with pytest.raises(DatasetError, match="there are 3 images that can be read; 4 are needed"):
-        read_pictures(flat(tmp_path / "three", 3))
+        read_student_images(flat(tmp_path / "three", 3))
     four = flat(tmp_path / "four", 4)
-    assert (len(read_pictures(four).train), len(read_pictures(four).test)) == (2, 2)
+    assert (len(read_student_images(four).train), len(read_student_images(four).test)) == (2, 2)
     with pytest.raises(UsageError, match="between 0 and 1"):
-        read_pictures(four, 1.0)
+        read_student_images(four, 1.0)
     for image in four.glob("*.png"):
         image.write_bytes(b"")
     with pytest.raises(DatasetError, match=r"of the 4 images .* 0 can be read; .* 0\.png: "):
-        read_pictures(four)
+        read_student_images(four)
 
 
 def test_labels_play_no_part() -> None:
-    plain = unlabelled(noise())
+    plain = without_labels(noise())
     assert plain.labels.tolist() == list(range(48))
     assert len(plain.classes) == 48
 
@@ -183,13 +198,13 @@ def test_labels_play_no_part() -> None:
 def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: Path) -> None:
     card = read_card(teacher)
     views = Views(0, Augmentation(rotate=3), 20, "square")
-    recipe = recipe_for(small(size=24), Model(teacher, card, "toy"), 500, views, "folder")
+    recipe = recipe_for(small(size=24), TrunkModel(teacher, card, "toy"), 500, views, "folder")
     assert recipe.heads[0].dim == card.dim == 64
     assert (recipe.preprocessing.crop, recipe.preprocessing.resize) == (24, 24)
     assert recipe.preprocessing.mean == card.preprocessing.mean
     assert (recipe.augmentation.rotate, recipe.data.side, recipe.data.fit) == (3, 20, "square")
     assert recipe.objective.method_args["fingerprint"] == card.fingerprint
-    timms = recipe_for(Student("s", "resnet18", pretrained=True), Model(teacher, card, "toy"), 50, views, "folder")
+    timms = recipe_for(Student("s", "resnet18", pretrained=True), TrunkModel(teacher, card, "toy"), 50, views, "folder")
     assert timms.preprocessing.mean == (0.485, 0.456, 0.406)
     assert (timms.batch.size, timms.schedule.steps) == (50, 20)
     assert timms.optimizer.lr < recipe.optimizer.lr
@@ -225,7 +240,7 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     """Of a few glyphs: nearer to its teacher than chance, and a model folder like any other."""
     few = [glyphs(split, count) for split, count in (("train", 32), ("test", 12))]
     settings = (*QUICK[2:], "schedule.epochs=2", "schedule.steps=10", "optimizer.lr=0.01", "batch.size=32")
-    pictures = Pictures(*few, True, "given", 0, 0.0)
+    pictures = StudentImages(*few, True, "given", 0, 0.0)
     made = distil("margin-conv4-glyphs", lambda: pictures, Student("tiny", "conv4", settings=settings))
     assert made.fidelity.cosine is not None
     assert made.fidelity.cosine.low > 0
@@ -273,16 +288,16 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     record = json.loads((teacher / "recipe.json").read_text())
     record["split"] = {"train_classes": ["class 3"]}
     (teacher / "recipe.json").write_text(json.dumps(record))
-    made = distil("toy", lambda: read_pictures(write_pictures(tmp_path)), small(), "cpu")
+    made = distil("toy", lambda: read_student_images(write_pictures(tmp_path)), small(), "cpu")
     mine = set(made.pictures.train.classes)
     assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
-    assert set(seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
+    assert set(classes_seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
 
 
 def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
-    made = distil("toy", lambda: read_pictures(root, 0.25), small(), "cpu")
+    made = distil("toy", lambda: read_student_images(root, 0.25), small(), "cpu")
     found = zoo.evaluate("small", data=root, k=(1,))
     assert (found.split, found.queries, found.classes) == ("test", 12, 2)
     (check,) = remeasure(made.outcome.folder, root)
@@ -293,7 +308,7 @@ def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, 
 def test_a_stopped_run_goes_on_to_the_same_weights(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures = read_pictures(flat(tmp_path / "flat"))
+    pictures = read_student_images(flat(tmp_path / "flat"))
     save = checkpoint.save
 
     def saves_once(value: dict[str, Any], path: Path) -> None:

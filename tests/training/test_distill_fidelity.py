@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from training.distill import compare, crossed, shared_neighbours
+from training.distill import cross_search, measure_fidelity, shared_neighbours
 from zoo.data.dataset import Dataset
 from zoo.evaluation import retrieval_metrics
 
@@ -43,7 +43,7 @@ def test_crossed_queries_equal_the_loop(noise: float) -> None:
     teacher = rows(6, 0)
     student = teacher + noise * rows(6, 1) * (-1.0) ** np.arange(N)[:, None]
     labels = pictures().labels
-    found = crossed(teacher, student.astype(np.float32), pictures())
+    found = cross_search(teacher, student.astype(np.float32), pictures())
     unit = (student / np.linalg.norm(student, axis=1, keepdims=True)).astype(np.float32)
     for i in range(N):
         ranked = [bool(labels[j] == labels[i]) for j in order(unit, teacher, i)]
@@ -55,7 +55,7 @@ def test_crossed_queries_equal_the_loop(noise: float) -> None:
 
 def test_a_student_that_is_its_teacher() -> None:
     teacher = rows(6, 0)
-    found = compare(teacher, teacher, pictures(), True)
+    found = measure_fidelity(teacher, teacher, pictures(), True)
     assert found.neighbours.value == 1
     assert found.cosine is not None
     assert found.cosine.value == pytest.approx(1)
@@ -67,16 +67,16 @@ def test_a_student_that_is_its_teacher() -> None:
 
 
 def test_unlike_dimensions_have_neither_cosine_nor_crossed_search() -> None:
-    found = compare(rows(6, 0), rows(9, 1), pictures(), True)
+    found = measure_fidelity(rows(6, 0), rows(9, 1), pictures(), True)
     assert found.cosine is None
     assert set(found.retrieval["recall_at_1"]) == {"teacher", "student"}
 
 
 def test_without_labels_nothing_is_said_of_retrieval() -> None:
-    found = compare(rows(6, 0), rows(6, 1), pictures(), False)
+    found = measure_fidelity(rows(6, 0), rows(6, 1), pictures(), False)
     assert (found.retrieval, found.evaluation, found.k) == ({}, None, 10)
     few = dataclasses.replace(pictures(), images=[b""] * 2, labels=np.zeros(2, np.int64), sources=["a", "b"])
-    found = compare(rows(6, 0)[:2], rows(6, 1)[:2], few, False)
+    found = measure_fidelity(rows(6, 0)[:2], rows(6, 1)[:2], few, False)
     assert (found.k, found.neighbours.value) == (1, 1)
 
 
@@ -86,7 +86,7 @@ def test_queries_that_have_a_gallery_of_their_own_search_it_crossed() -> None:
     parted = dataclasses.replace(pictures(), factors={"query": asks.astype(np.int64)})
     labels = parted.labels
     expected = retrieval_metrics(teacher[~asks], labels[~asks], (1,), student[asks], labels[asks])
-    found = compare(teacher, student, parted, True)
+    found = measure_fidelity(teacher, student, parted, True)
     assert {name: scores["cross"].value for name, scores in found.retrieval.items()} == {
         name: pytest.approx(expected[name]) for name in found.retrieval
     }

@@ -13,14 +13,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.models import CARD
-from training.feature_file import About, Subject, read_features, writing_features
+from training.feature_file import FeatureLabels, FeatureOrigin, read_features, writing_features
 from zoo.errors import UsageError
 
-ABOUT = About("toy", CARD.fingerprint, "noise", "train", {"crop": 20}, {"flip": 0.5}, 3, "2020-01-01", {"numpy": "2"})
+ABOUT = FeatureOrigin(
+    "toy", CARD.fingerprint, "noise", "train", {"crop": 20}, {"flip": 0.5}, 3, "2020-01-01", {"numpy": "2"}
+)
 DRAW = np.random.default_rng(0)
 PLAIN = DRAW.standard_normal((5, 7)).astype(np.float32)
 VIEWS = DRAW.standard_normal((2, 5, 7)).astype(np.float32)
-SUBJECT = Subject(
+SUBJECT = FeatureLabels(
     np.array([0, 0, 1, 2, 2]),
     ("a", "b", "ü"),
     [f"noise/{i}\n.png" for i in range(5)],

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.frozen_pictures import make_model, write_pictures
-from training.features import Model, Views
-from training.finetune import KEPT, cached_features
+from training.features import TrunkModel, Views
+from training.finetune import KEPT_FILES, cached_features
 from training.recipe import Augmentation
 from zoo.data.folder import read_training_folder
 from zoo.models.card import read_card
@@ -21,10 +21,10 @@ VIEWS = Views(1, Augmentation(), 20)
 
 
 @pytest.fixture
-def model(own_zoo: Path) -> Model:
+def model(own_zoo: Path) -> TrunkModel:
     folder = own_zoo / "models" / "toy"
     make_model(folder)
-    return Model(folder, read_card(folder), "toy")
+    return TrunkModel(folder, read_card(folder), "toy")
 
 
 def table(path: Path, root: Path, swapped: bool = False) -> Path:
@@ -37,7 +37,7 @@ def table(path: Path, root: Path, swapped: bool = False) -> Path:
     return path
 
 
-def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Model, tmp_path: Path) -> None:
+def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: TrunkModel, tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "pictures", classes=4, each=2)
     first = read_training_folder(table(tmp_path / "t.csv", root)).dataset
     swapped = read_training_folder(table(tmp_path / "t.csv", root, swapped=True)).dataset
@@ -49,11 +49,11 @@ def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Mo
     assert cached_features(model, renamed, VIEWS, "cpu").classes == renamed.classes
 
 
-def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp_path: Path) -> None:
+def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: TrunkModel, tmp_path: Path) -> None:
     dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu").path
     made = first.stat().st_ino
-    others = [first.with_name(f"features-{i}.safetensors") for i in range(KEPT + 2)]
+    others = [first.with_name(f"features-{i}.safetensors") for i in range(KEPT_FILES + 2)]
     for age, other in enumerate(others, start=1):
         other.touch()
         os.utime(other, (10**9 - age, 10**9 - age))
@@ -64,11 +64,11 @@ def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: Model, tmp
     assert {path.name for path in first.parent.iterdir()} == {
         first.name,
         "decoded",
-        *(other.name for other in others[: KEPT - 1]),
+        *(other.name for other in others[: KEPT_FILES - 1]),
     }
 
 
-def test_a_damaged_file_is_made_again(model: Model, tmp_path: Path) -> None:
+def test_a_damaged_file_is_made_again(model: TrunkModel, tmp_path: Path) -> None:
     dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu")
     plain, whole = np.array(first.plain), first.path.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 import zoo
 from tests.training.before_torch import assert_told_before_torch
 from tests.training.frozen_pictures import make_model, noise, write_pictures
-from training.finetune import Wish, batch_for, compare, finetune, methods
+from training.finetune import FinetuneRequest, batch_for, finetune, measure_change, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError
@@ -138,18 +138,18 @@ def test_the_table_has_the_metrics_and_the_difference_of_the_same_queries() -> N
     labels = np.repeat(np.arange(6), 8)
     before = draw.standard_normal((48, 5))
     after = before + 3 * np.eye(6)[labels][:, :5]
-    for row in compare(before, after, labels):
+    for row in measure_change(before, after, labels):
         first, second = (retrieval_metrics(rows, labels, k=(1,))[row.metric] for rows in (before, after))
         assert (row.before, row.after) == (first, second)
         assert row.difference == pytest.approx(second - first)
         assert row.difference_interval[0] <= row.difference <= row.difference_interval[1]
-    same = compare(before, before, labels)[0]
+    same = measure_change(before, before, labels)[0]
     assert (same.difference, same.difference_interval) == (0, (0, 0))
 
 
 def test_heads_on_a_trunk_that_stays(base: Path, tmp_path: Path, own_zoo: Path) -> None:
     root = write_pictures(tmp_path)
-    fitted = finetune(root, Wish("toy", "mine", "diva", True, QUICK, views=2, device="cpu"))
+    fitted = finetune(root, FinetuneRequest("toy", "mine", "diva", True, QUICK, views=2, device="cpu"))
     model = zoo.load("mine")
     assert [head.name for head in model.card.heads] == ["discriminative", "shared", "intra", "dance"]
     assert model.card.files["model.safetensors"] == zoo.load("toy").card.files["model.safetensors"]
@@ -182,23 +182,23 @@ def test_trunk_and_head_learn_on_the_command_line(
 def test_another_loss_by_setting_is_a_custom_method_on_the_card(base: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     loss = ["objective.loss=multi-similarity", "objective.miner=multi-similarity"]
-    finetune(root, Wish("toy", "set", "margin", True, [*QUICK, *loss], views=1, device="cpu"))
+    finetune(root, FinetuneRequest("toy", "set", "margin", True, [*QUICK, *loss], views=1, device="cpu"))
     card = zoo.load("set").card
     assert (card.method, card.sources) == ("custom-multi-similarity", zoo.load("toy").card.sources)
 
 
 def test_wishes_that_make_no_sense_are_refused_before_training(base: Path, tmp_path: Path, own_zoo: Path) -> None:
     root = write_pictures(tmp_path)
-    assert "margin" in methods()
+    assert "margin" in method_names()
     for wish, says in (
-        (Wish("toy", "toy"), "would take the place of toy"),
-        (Wish("toy", "mine", "margen"), "Did you mean 'margin'"),
-        (Wish("toy", "mine", "margin2"), "is an ensemble"),
+        (FinetuneRequest("toy", "toy"), "would take the place of toy"),
+        (FinetuneRequest("toy", "mine", "margen"), "Did you mean 'margin'"),
+        (FinetuneRequest("toy", "mine", "margin2"), "is an ensemble"),
     ):
         with pytest.raises(UsageError, match=says):
             finetune(root, wish)
     with pytest.raises(RecipeError, match=r"no setting 'optimizer\.lrr'"):
-        finetune(root, Wish("toy", "mine", settings=["optimizer.lrr=1"]))
+        finetune(root, FinetuneRequest("toy", "mine", settings=["optimizer.lrr=1"]))
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
     assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2

@@ -14,13 +14,13 @@ import zoo
 from tests.training.frozen_pictures import make_model, write_pictures
 from training import checkpoint
 from training import finetune as finetuning
-from training.finetune import Wish, check_name, finetune, seen, unreadable
+from training.finetune import FinetuneRequest, check_name, classes_seen, finetune, unreadable_record
 from zoo.cli.train import novelty
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
 QUICK = ["schedule.epochs=1", "schedule.steps=2"]
-WISH = Wish("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu")
+WISH = FinetuneRequest("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu")
 
 
 @pytest.fixture
@@ -131,13 +131,13 @@ def test_what_the_base_of_the_base_saw_counts_while_it_is_the_same_model(base: P
     for name in ("toy", str(base)):  # by which older versions recorded it
         start = {"recipe": {"backbone": {"pretrained": name}}, "split": {"train_classes": ["c"]}}
         record(second, base={"fingerprint": toy.fingerprint}, **start)
-        assert seen(second, ["d", "c", "a"]) == ("c", "a")
+        assert classes_seen(second, ["d", "c", "a"]) == ("c", "a")
     record(second, base={"fingerprint": "another"}, **start)
-    assert seen(second, ["d", "c", "a"]) == ("c",)
+    assert classes_seen(second, ["d", "c", "a"]) == ("c",)
     record(second, base=1, recipe=[], split=None)
-    assert seen(second, ["c"]) == ()
+    assert classes_seen(second, ["c"]) == ()
     (second / "recipe.json").write_text("{")
-    assert seen(second, ["c"]) == ()
+    assert classes_seen(second, ["c"]) == ()
 
 
 def test_a_history_that_is_cut_off_is_not_taken_for_none(base: Path, own_zoo: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_history_that_is_cut_off_is_not_taken_for_none(base: Path, own_zoo: Pa
     make_model(second, seed=1)
     start = {"recipe": {"backbone": {"pretrained": str(base)}}, "base": {"fingerprint": toy.fingerprint}}
     record(second, **start)
-    assert unreadable(second) is None  # a base without a recipe.json was trained elsewhere
+    assert unreadable_record(second) is None  # a base without a recipe.json was trained elsewhere
     record(base, split={"train_classes": ["a", "b"]})
-    assert unreadable(second) is None
+    assert unreadable_record(second) is None
     for folder in (second, base):
         data = (folder / "recipe.json").read_bytes()
         for end in range(len(data)):
             (folder / "recipe.json").write_bytes(data[:end])
-            assert unreadable(second) == folder / "recipe.json"
+            assert unreadable_record(second) == folder / "recipe.json"
         (folder / "recipe.json").write_bytes(data)
     said = novelty((), base / "recipe.json")
     assert "never saw" not in said

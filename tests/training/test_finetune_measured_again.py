@@ -10,7 +10,7 @@ import pytest
 
 import zoo
 from tests.training.frozen_pictures import make_model, write_pictures
-from training.finetune import Fitted, Wish, finetune
+from training.finetune import Finetuned, FinetuneRequest, finetune
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.remeasure import remeasure
@@ -19,9 +19,9 @@ from zoo.models.results import read_results
 QUICK = ["schedule.epochs=1", "schedule.steps=2"]
 
 
-def fit(own_zoo: Path, source: Path) -> Fitted:
+def fit(own_zoo: Path, source: Path) -> Finetuned:
     make_model(own_zoo / "models" / "toy")
-    return finetune(source, Wish("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu"))
+    return finetune(source, FinetuneRequest("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu"))
 
 
 @pytest.fixture

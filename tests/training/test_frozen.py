@@ -15,8 +15,8 @@ from tests.training import toys
 from tests.training.frozen_pictures import CPU, make_model, noise
 from training import api, checkpoint
 from training.feature_file import Features, read_features
-from training.features import USUAL, Model, Views, extract, on_features, usual_views
-from training.frozen import CachedTrunk, draw_views, load
+from training.features import USUAL_AUGMENTATION, TrunkModel, Views, extract, recipe_on_features, views_of_model
+from training.frozen import CachedTrunk, draw_views, load_cached_data
 from training.overrides import resolve
 from training.recipe import Augmentation, Recipe
 from training.trainer import Trainer, fit
@@ -36,14 +36,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, Path, Path]:
     card = make_model(folder)
     file = folder.parent / "f.safetensors"
     views = Views(3, Augmentation(flip=0.5, crop="resized", oversample=1), 20, "whole")
-    extract(Model(folder, card, str(folder)), noise(), file, views, "float32", CPU, batch_size=20)
+    extract(TrunkModel(folder, card, str(folder)), noise(), file, views, "float32", CPU, batch_size=20)
     return card, folder, file
 
 
 def frozen(name: str, made: tuple[Card, Path, Path], *settings: str) -> Recipe:
     card, folder, file = made
     given = [*SETTINGS, *settings]
-    return on_features(resolve(name, given), read_features(file), card, str(folder), given, "heads")
+    return recipe_on_features(resolve(name, given), read_features(file), card, str(folder), given, "heads")
 
 
 def test_plain_features_are_the_trunk_of_what_tests_see(made: tuple[Card, Path, Path]) -> None:
@@ -64,7 +64,7 @@ def test_views_follow_from_the_seed(made: tuple[Card, Path, Path], tmp_path: Pat
     kept = []
     for seed in (0, 1):
         views = Views(3, Augmentation(flip=0.5, crop="resized", oversample=1), 20, "whole", seed)
-        extract(Model(folder, card, "m"), dataset, tmp_path / "g", views, "float32", CPU, batch_size=20)
+        extract(TrunkModel(folder, card, "m"), dataset, tmp_path / "g", views, "float32", CPU, batch_size=20)
         kept.append(np.array(read_features(tmp_path / "g").views))
     np.testing.assert_array_equal(kept[0], first.views)
     assert not np.array_equal(kept[0], kept[1])
@@ -74,7 +74,7 @@ def test_views_that_change_nothing_are_the_plain_features(made: tuple[Card, Path
     card, folder, _ = made
     still = Views(1, Augmentation(oversample=1), 16, "square")
     dataset = dataclasses.replace(noise(), images=[image[:24, :24] for image in noise().images])
-    extract(Model(folder, card, "m"), dataset, tmp_path / "g", still, "float32", CPU)
+    extract(TrunkModel(folder, card, "m"), dataset, tmp_path / "g", still, "float32", CPU)
     found = read_features(tmp_path / "g")
     np.testing.assert_allclose(found.views[0], found.plain, atol=2e-3 * np.abs(found.plain).max())
 
@@ -101,7 +101,7 @@ def test_heads_learn_and_give_an_ordinary_model(
 
 def test_a_run_repeats_and_learns(made: tuple[Card, Path, Path], tmp_path: Path) -> None:
     recipe = frozen("margin-conv4-glyphs", made, "schedule.epochs=2", "schedule.steps=20", "optimizer.lr=0.01")
-    logs = [fit(recipe, load(recipe), tmp_path / again, CPU, progress=False).log for again in "ab"]
+    logs = [fit(recipe, load_cached_data(recipe), tmp_path / again, CPU, progress=False).log for again in "ab"]
     assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
     assert logs[0][-1]["loss"] < logs[0][0]["loss"]
 
@@ -110,7 +110,7 @@ def test_an_interrupted_run_goes_on(
     made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = frozen("diva-conv4-glyphs", made)
-    whole = fit(recipe, load(recipe), tmp_path / "whole", CPU, progress=False)
+    whole = fit(recipe, load_cached_data(recipe), tmp_path / "whole", CPU, progress=False)
     save = checkpoint.save
 
     def saves_once(value: dict[str, object], path: Path) -> None:
@@ -120,9 +120,9 @@ def test_an_interrupted_run_goes_on(
 
     monkeypatch.setattr(checkpoint, "save", saves_once)
     with pytest.raises(KeyboardInterrupt):
-        fit(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+        fit(recipe, load_cached_data(recipe), tmp_path / "cut", CPU, progress=False)
     monkeypatch.undo()
-    rest = fit(recipe, load(recipe), tmp_path / "cut", CPU, progress=False)
+    rest = fit(recipe, load_cached_data(recipe), tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 1
     assert [r["loss"] for r in rest.log] == [r["loss"] for r in whole.log]
     for a, b in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
@@ -132,7 +132,7 @@ def test_an_interrupted_run_goes_on(
 def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -> None:
     """The gradient of the head on cached features, beside the trunk's own features of the same images."""
     recipe = frozen("triplet-r-conv4-glyphs", made, "data.validation=0", "schedule.average=0")
-    data = load(recipe)
+    data = load_cached_data(recipe)
     samples = np.arange(0, 48, 3)
     run = Trainer(recipe, data, 1, CPU)
     torch.manual_seed(1)
@@ -166,7 +166,7 @@ def test_methods_that_need_images_say_so(
 ) -> None:
     recipe = frozen(name, made, *settings)
     with pytest.raises(RecipeError, match=says):
-        fit(recipe, load(recipe), tmp_path, CPU, progress=False)
+        fit(recipe, load_cached_data(recipe), tmp_path, CPU, progress=False)
 
 
 def test_a_second_view_is_another_one() -> None:
@@ -188,7 +188,7 @@ def test_what_cannot_be_trained_on_features_is_refused(made: tuple[Card, Path, P
     features = read_features(file)
     for name, says in (("margin2-conv4-glyphs", "is an ensemble"), ("group-conv4-glyphs", "has no heads")):
         with pytest.raises(RecipeError, match=says):
-            on_features(resolve(name), features, card, str(folder))
+            recipe_on_features(resolve(name), features, card, str(folder))
     for setting in (
         "augmentation.flip=0",
         "backbone.pretrained=true",
@@ -206,7 +206,7 @@ def test_other_weights_are_refused(made: tuple[Card, Path, Path], tmp_path: Path
     *_, file = made
     other = make_model(tmp_path / "toy", seed=1)
     with pytest.raises(UsageError, match="its weights or preprocessing are others"):
-        on_features(resolve("margin-conv4-glyphs"), read_features(file), other, str(tmp_path / "toy"))
+        recipe_on_features(resolve("margin-conv4-glyphs"), read_features(file), other, str(tmp_path / "toy"))
 
 
 def test_an_image_that_cannot_be_read_is_named_and_nothing_is_left(
@@ -218,16 +218,16 @@ def test_an_image_that_cannot_be_read_is_named_and_nothing_is_left(
         images[row] = b"no image"
         broken = dataclasses.replace(noise(), images=images)
         with pytest.raises(DatasetError, match=says):
-            extract(Model(folder, card, "m"), broken, tmp_path / "g", Views(1, USUAL, 24))
+            extract(TrunkModel(folder, card, "m"), broken, tmp_path / "g", Views(1, USUAL_AUGMENTATION, 24))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_without_a_recipe_has_the_usual_views(tmp_path: Path) -> None:
     how = toys.recipe().preprocessing
-    assert usual_views(tmp_path, how, 2, 0) == Views(2, USUAL, 16, "whole", 0)
+    assert views_of_model(tmp_path, how, 2, 0) == Views(2, USUAL_AUGMENTATION, 16, "whole", 0)
     for text in ("{", '{"recipe": {}}', '{"recipe": {"augmentation": {"warp": 1}}}'):
         (tmp_path / "recipe.json").write_text(text)
-        assert usual_views(tmp_path, how, 2, 0).augmentation == USUAL
+        assert views_of_model(tmp_path, how, 2, 0).augmentation == USUAL_AUGMENTATION
 
 
 def test_from_images_to_a_model_on_the_command_line(

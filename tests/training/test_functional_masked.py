@@ -14,22 +14,26 @@ MASK = torch.tensor([[True, False, True], [True, True, False], [False, False, Fa
 
 
 def test_logsumexp() -> None:
-    assert functional.logsumexp(VALUES, MASK).tolist() == [
+    assert functional.masked_logsumexp(VALUES, MASK).tolist() == [
         pytest.approx(math.log(math.exp(1) + math.exp(-3))),
         pytest.approx(800 + math.log(1 + math.exp(-1))),
         -math.inf,
     ]
-    assert torch.equal(functional.logsumexp(VALUES, MASK, dim=0), functional.logsumexp(VALUES.T, MASK.T))
-    assert functional.logsumexp(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [-math.inf] * 2
+    assert torch.equal(functional.masked_logsumexp(VALUES, MASK, dim=0), functional.masked_logsumexp(VALUES.T, MASK.T))
+    assert (
+        functional.masked_logsumexp(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [-math.inf] * 2
+    )
 
 
 def test_logsumexp_gradient() -> None:
     values = VALUES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda v: functional.logsumexp(v, MASK)[:2], values)
-    (gradient,) = torch.autograd.grad(torch.nn.functional.softplus(functional.logsumexp(values, MASK)).sum(), values)
+    assert torch.autograd.gradcheck(lambda v: functional.masked_logsumexp(v, MASK)[:2], values)
+    (gradient,) = torch.autograd.grad(
+        torch.nn.functional.softplus(functional.masked_logsumexp(values, MASK)).sum(), values
+    )
     assert (gradient[~MASK] == 0).all()
 
 
 def test_mean() -> None:
-    assert functional.mean(torch.tensor([1.0, torch.inf, 3.0]), torch.tensor([True, False, True])).item() == 2
-    assert functional.mean(torch.ones(2), torch.zeros(2, dtype=torch.bool)).item() == 0
+    assert functional.masked_mean(torch.tensor([1.0, torch.inf, 3.0]), torch.tensor([True, False, True])).item() == 2
+    assert functional.masked_mean(torch.ones(2), torch.zeros(2, dtype=torch.bool)).item() == 0

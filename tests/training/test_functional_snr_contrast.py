@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.functional import contrast, snr_contrast, with_transpose
+from training.functional import pair_contrast, snr_contrast, with_transpose
 
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2])
 
@@ -52,7 +52,7 @@ def test_without_positives_or_negatives_a_mean_is_zero(labels: Tensor) -> None:
 @pytest.mark.parametrize("active_only", [False, True])
 def test_gradient_of_the_contrast_of_any_values(active_only: bool) -> None:
     values = torch.randn(8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: contrast(v, LABELS, 0.1, 0.7, active_only), values)
+    assert torch.autograd.gradcheck(lambda v: pair_contrast(v, LABELS, 0.1, 0.7, active_only), values)
 
 
 @pytest.mark.parametrize("size", [1, 3, 70])

@@ -13,9 +13,9 @@ from training.build import create_sampler
 from training.data import TrainingData
 from training.methods.base import Method
 from training.overrides import override, resolve
-from training.recipe import Ensemble, Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, catalogue
-from training.trainer import Place, Trainer
+from training.trainer import Execution, Trainer
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
 from zoo.models.card import Head
@@ -36,7 +36,7 @@ def build(recipe: Recipe, classes: int = 50) -> Method:
     return method(recipe.objective, labels, {head.name: head.dim for head in recipe.heads}, net)
 
 
-def members(recipe: Recipe | Ensemble) -> list[Recipe]:
+def members(recipe: Recipe | EnsembleRecipe) -> list[Recipe]:
     return [recipe] if isinstance(recipe, Recipe) else list(recipe.members)
 
 
@@ -227,12 +227,12 @@ def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> N
 def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setting: str, match: str) -> None:
     data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
     with pytest.raises(RecipeError, match=match):
-        Trainer(override(RECIPE, [setting]), data, 1, Place(torch.device("cpu")))
+        Trainer(override(RECIPE, [setting]), data, 1, Execution(torch.device("cpu")))
 
 
 def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
     ensemble = resolve("margin2-conv4-glyphs", ["schedule.epochs=1"], seed=3, rename="pair")
-    assert isinstance(ensemble, Ensemble)
+    assert isinstance(ensemble, EnsembleRecipe)
     assert [(m.name, m.seed, m.schedule.epochs) for m in ensemble.members] == [("pair.0", 6, 1), ("pair.1", 7, 1)]
 
 

@@ -23,7 +23,7 @@ from training.logging import Log
 from training.optim import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import exclusive, fit
+from training.trainer import fit, lock_run_folder
 from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, TrainingError
 
@@ -191,7 +191,7 @@ def test_other_images_are_another_run(small_glyphs: data.TrainingData) -> None:
 
 
 def test_two_processes_do_not_train_one_run(tmp_path: Path, small_glyphs: data.TrainingData) -> None:
-    with exclusive(tmp_path), pytest.raises(TrainingError, match="another process"):
+    with lock_run_folder(tmp_path), pytest.raises(TrainingError, match="another process"):
         fit(toy(), small_glyphs, tmp_path, CPU, progress=False)
 
 

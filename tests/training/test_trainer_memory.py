@@ -12,9 +12,9 @@ from training import checkpoint
 from training.data import TrainingData
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import CHECKPOINT, Place, Trainer, embed, embed_features, fit, observe
+from training.trainer import CHECKPOINT, Execution, Trainer, embed_features, embed_pixels, fit, training_features
 
-CPU = Place(torch.device("cpu"))
+CPU = Execution(torch.device("cpu"))
 
 
 def recipe() -> Recipe:
@@ -36,9 +36,9 @@ def noise(n: int = 120) -> TrainingData:
 def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
     data = noise()
     run = Trainer(recipe(), data, 4, CPU)
-    rows = embed_features(run, observe(run))
+    rows = embed_features(run, training_features(run))
     assert run.network.training
-    expected = embed(run.network, recipe(), data.squares.numpy(), CPU.device)
+    expected = embed_pixels(run.network, recipe(), data.squares.numpy(), CPU.device)
     np.testing.assert_allclose(rows, expected, atol=1e-4)
 
 
@@ -48,7 +48,7 @@ def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> No
     saved = checkpoint.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
     run = Trainer(recipe(), data, 4, CPU)
-    first = embed_features(run, observe(run))
+    first = embed_features(run, training_features(run))
     changed = np.flatnonzero(np.abs(saved - first).max(1) > 1e-4)
     assert 8 <= len(changed) <= 4 * 8
     np.testing.assert_allclose(np.linalg.norm(saved, axis=1), 1, atol=1e-5)

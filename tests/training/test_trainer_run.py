@@ -24,7 +24,7 @@ from training.build import create_sampler
 from training.data import prefetch
 from training.logging import Log, create_trackers
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
-from training.trainer import CHECKPOINT, Place, Trainer, fit
+from training.trainer import CHECKPOINT, Execution, Trainer, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 from zoo.models.card import Head
@@ -226,7 +226,7 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     # The graph is captured as ever, but not turned into machine code, which takes a minute.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     plain = Trainer(recipe(), noise(), 3, CPU)
-    compiled = Trainer(recipe(), noise(), 3, Place(CPU.device, compiled=True))
+    compiled = Trainer(recipe(), noise(), 3, Execution(CPU.device, compiled=True))
     for run in (plain, compiled):
         run.network.eval()
     images = torch.randn(4, 3, 16, 16)

@@ -11,9 +11,9 @@ import torch
 from training.data import TrainingData
 from training.recipe import Augmentation, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import Place
+from training.trainer import Execution
 
-CPU = Place(torch.device("cpu"))
+CPU = Execution(torch.device("cpu"))
 SMALL = Backbone("conv4", "conv4", {"widths": [8, 8, 12, 16], "last_pool": False})
 
 

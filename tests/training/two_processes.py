@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tests.training.toys import SMALL, noise, recipe
 from training.distributed import connect
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
-from training.trainer import Place, Trainer, fit
+from training.trainer import Execution, Trainer, fit
 from zoo.models.card import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")
@@ -69,7 +69,7 @@ def _plain() -> Recipe:
     )
 
 
-def gradients(place: Place) -> dict[str, torch.Tensor]:
+def gradients(place: Execution) -> dict[str, torch.Tensor]:
     run = Trainer(shared("plain"), noise(), 3, place)
     run.network.train()
     samples = torch.arange(8).numpy() * 7 % 60
@@ -109,7 +109,7 @@ def kept(kind: str, found: dict[str, torch.Tensor]) -> Iterator[None]:
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     processes, device = connect(torch.device("cpu"))
-    place = Place(device, processes)
+    place = Execution(device, processes)
     found = gradients(place)
     trained = fit(shared("plain"), noise(), out / "run", place, progress=False)
     for kind in KINDS:

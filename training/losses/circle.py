@@ -28,5 +28,5 @@ class Circle(nn.Module):
         still = cosines.detach()
         pull = -self.gamma * relu(1 + self.margin - still) * (cosines - 1 + self.margin)
         push = self.gamma * relu(still + self.margin) * (cosines - self.margin)
-        terms = softplus(functional.logsumexp(pull, positive) + functional.logsumexp(push, negative))
-        return functional.mean(terms, positive.any(1) & negative.any(1))
+        terms = softplus(functional.masked_logsumexp(pull, positive) + functional.masked_logsumexp(push, negative))
+        return functional.masked_mean(terms, positive.any(1) & negative.any(1))

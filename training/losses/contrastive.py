@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.functional import Pairs, Triplets, check_batch, contrast, distances, hinges, pair_distances, to_pairs
+from training.functional import Pairs, Triplets, check_batch, distances, hinges, pair_contrast, pair_distances, to_pairs
 
 
 class Contrastive(nn.Module):
@@ -26,7 +26,7 @@ class Contrastive(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            return contrast(distances(embeddings), labels, *margins, self.active_only)
+            return pair_contrast(distances(embeddings), labels, *margins, self.active_only)
         pairs = to_pairs(tuples)
         near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))

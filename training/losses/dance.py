@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, negative_mask, positive_mask, prefer, products
+from training.functional import check_batch, fall_back, negative_mask, positive_mask, products
 from training.miners.distance_weighted import log_density
 from zoo.errors import RecipeError
 
@@ -67,13 +67,13 @@ class DaNCE(nn.Module):
     def _pushed(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
         """[b]: log of the sum over the negatives; -inf without any."""
         weights = self.weights(cosines.detach(), negative, dim) if self.weighted else 1.0
-        return functional.logsumexp(cosines * weights / self.temperature, negative)
+        return functional.masked_logsumexp(cosines * weights / self.temperature, negative)
 
     def _mean(self, pushed: Tensor, positive: Tensor) -> Tensor:
         terms = pushed - positive / self.temperature
         if self.published:
             return softplus(terms).sum() / max(1, len(terms))
-        return functional.mean(terms, pushed != -torch.inf)
+        return functional.masked_mean(terms, pushed != -torch.inf)
 
     def weights(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
         """w of cosines [b, m] of unit embeddings in `dim` dimensions; 0 where `negative`, bool [b, m], is false."""
@@ -84,7 +84,7 @@ class DaNCE(nn.Module):
         logs = -log_density(squared.clamp(self.nearest**2, self.farthest**2), dim)
         if self.published:
             return _published_weights(logs, near, negative)
-        kept = prefer(near, negative)
+        kept = fall_back(near, negative)
         largest = logs.masked_fill(~kept, -torch.inf).amax(1, keepdim=True)
         return torch.exp(logs - largest).clamp(max=self.cap).masked_fill(~kept, 0)
 

@@ -29,4 +29,4 @@ class FastAP(nn.Module):
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
         relatives = (kinds == 0).sum(1)
         precision = (positive * positive.cumsum(1) / nearer).sum(1) / relatives.clamp(min=1)
-        return functional.mean(1 - precision, relatives > 0)
+        return functional.masked_mean(1 - precision, relatives > 0)

@@ -11,8 +11,8 @@ from training.functional import (
     distances,
     hinges,
     negative_mask,
-    only_triplets,
     positive_mask,
+    require_triplets,
     triplet_distances,
 )
 
@@ -53,7 +53,7 @@ class Margin(nn.Module):
                 )
             near, far = hinges(every + self.margin, positive), hinges(self.margin - every, negative)
         else:
-            beta = betas[labels[only_triplets(tuples).anchors]]
+            beta = betas[labels[require_triplets(tuples).anchors]]
             of_positives, of_negatives = triplet_distances(embeddings, *tuples)
             near, far = hinges(of_positives - beta + self.margin), hinges(beta - of_negatives + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

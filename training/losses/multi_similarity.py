@@ -29,10 +29,10 @@ class MultiSimilarity(nn.Module):
         check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)
         cosines = products(embeddings)
-        pulled = functional.logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
-        pushed = functional.logsumexp(self.beta * cosines, negative) - self.beta * self.base
+        pulled = functional.masked_logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
+        pushed = functional.masked_logsumexp(self.beta * cosines, negative) - self.beta * self.base
         terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta
-        return functional.mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
+        return functional.masked_mean(terms, positive.any(1) & negative.any(1)) if self.kept_only else terms.mean()
 
 
 def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:

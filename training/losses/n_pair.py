@@ -76,4 +76,4 @@ def n_pair_loss(embeddings: Tensor, pairs: NPairs) -> Tensor:
 
 def log_one_plus(logits: Tensor, negative: Tensor) -> Tensor:
     """Mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
-    return softplus(functional.logsumexp(logits, negative)).sum() / max(1, len(logits))
+    return softplus(functional.masked_logsumexp(logits, negative)).sum() / max(1, len(logits))

@@ -25,5 +25,5 @@ class NTXent(nn.Module):
         check_batch(embeddings, labels)
         logits = products(embeddings) / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
-        pushed = functional.logsumexp(logits, negative_mask(labels))
+        pushed = functional.masked_logsumexp(logits, negative_mask(labels))
         return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

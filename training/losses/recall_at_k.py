@@ -54,7 +54,7 @@ class RecallAtK(nn.Module):
         found = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
         relatives = positive.sum(1)
         recall = torch.minimum(found, self.k) / torch.minimum(relatives[:, None], self.k).clamp(min=1)
-        return functional.mean(1 - recall.mean(1), relatives > 0)
+        return functional.masked_mean(1 - recall.mean(1), relatives > 0)
 
 
 class SmoothRanks(torch.autograd.Function):

@@ -15,7 +15,7 @@ from training.functional import (
     check_batch,
     hinges,
     inverse_power,
-    only_triplets,
+    require_triplets,
     snr_contrast,
     to_pairs,
     triplet_hinges,
@@ -41,7 +41,7 @@ class SNRTriplet(nn.Module):
         if tuples is None:
             terms = triplet_hinges(snr_distances(embeddings), labels, self.margin)
         else:
-            anchors, positives, negatives = only_triplets(tuples)
+            anchors, positives, negatives = require_triplets(tuples)
             positive = snr_pair_distances(embeddings, anchors, positives)
             negative = snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)

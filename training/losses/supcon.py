@@ -27,4 +27,4 @@ class SupCon(nn.Module):
         logits = products(embeddings) / self.temperature
         positives = positive.sum(1)
         own = (logits * positive).sum(1) / positives.clamp(min=1)
-        return functional.mean(functional.logsumexp(logits, others) - own, positives > 0)
+        return functional.masked_mean(functional.masked_logsumexp(logits, others) - own, positives > 0)

@@ -9,7 +9,7 @@ from training.functional import (
     check_batch,
     distances,
     hinges,
-    only_triplets,
+    require_triplets,
     triplet_distances,
     triplet_hinges,
 )
@@ -32,7 +32,7 @@ class Triplet(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
-        positive, negative = triplet_distances(embeddings, *only_triplets(tuples))
+        positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
         return hinges(self._power(positive) - self._power(negative) + self.margin).mean(self.active_only)
 
     def _power(self, values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from training.functional import Decorrelation
 from training.methods.auxiliary import AUXILIARY, Auxiliary
 from training.methods.base import ExtractFeatures, Method, Miner, Minibatch, ParameterGroup, objective_loss
-from training.registry import make
+from training.registry import construct
 from zoo.errors import RecipeError, nearest
 
 DISCRIMINATIVE = re.compile(r"discriminative(-\d+)?")
@@ -68,7 +68,7 @@ class DiVA(Method):
         self.auxiliary = nn.ModuleDict()
         for name in [name for name in heads if name not in own]:
             given = {**offered, "head": heads[name], "dim": dims[name]}
-            self.auxiliary[name] = make(AUXILIARY, "auxiliary task", name, arguments.get(name, {}), given)
+            self.auxiliary[name] = construct(AUXILIARY, "auxiliary task", name, arguments.get(name, {}), given)
         self.pairs = [*combinations(own, 2), *(("discriminative", name) for name in self.auxiliary)] if rho else []
         self.decorrelations = nn.ModuleList(
             [Decorrelation(dims[a], dims[b], sum_over_dim=sum_over_dim) for a, b in self.pairs]

@@ -23,7 +23,7 @@ from training.methods.base import (
     takes_tuples,
 )
 from training.methods.grouping import Grouping
-from training.registry import make
+from training.registry import construct
 from zoo.errors import RecipeError
 
 
@@ -72,7 +72,7 @@ class MIC(Method):
         self.weight, self.probability = decorrelation, auxiliary_probability
         self.auxiliary = nn.Linear(features, dim)
         sizes = {"classes": groups, "dim": dim}
-        own: nn.Module = make(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
+        own: nn.Module = construct(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
         if miner is not None and not takes_tuples(own, mined_tuples(miner)):
             raise RecipeError(f"auxiliary_loss {auxiliary_loss!r} does not take what the recipe's miner finds.")
         self.losses = nn.ModuleDict({"class": loss, "auxiliary": own})

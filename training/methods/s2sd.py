@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.functional import divergence
+from training.functional import similarity_divergence
 from training.methods.base import Method, Miner, Minibatch, objective_loss
 from training.methods.transfers import TRANSFERS, check_same_dim
-from training.registry import check, make
+from training.registry import check_arguments, construct
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
@@ -49,7 +49,7 @@ class Distillation(Method):
         if len(heads) > 1:
             raise RecipeError(f"the method 'distillation' trains one head, not {len(heads)}; set heads to one.")
         self.heads = heads
-        self.transfer: nn.Module = make(TRANSFERS, "transfer", transfer, transfer_args or {})
+        self.transfer: nn.Module = construct(TRANSFERS, "transfer", transfer, transfer_args or {})
         self.card, network = open_teacher(teacher, fingerprint)
         check_dims(transfer, dim, self.card)
         # In a tuple it is no submodule: checkpoints and the optimiser leave it alone.
@@ -83,7 +83,7 @@ def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
 
 def check_dims(transfer: str, dim: int, teacher: Card) -> None:
     """Raise `RecipeError` for a transfer that there is not, or that compares embeddings of unlike dimensions."""
-    check(TRANSFERS, "transfer", transfer, {})
+    check_arguments(TRANSFERS, "transfer", transfer, {})
     if needs_same_dim(transfer):
         check_same_dim(transfer, dim, teacher, [name for name in TRANSFERS if not needs_same_dim(name)])
 
@@ -147,10 +147,10 @@ class S2SD(Method):
             "auxiliary": torch.stack(losses).mean() / 2,
         }
         if self.gamma and batch.epoch >= self.warmup:
-            divergences = [divergence(raw, rows, self.temperature) for rows in wide]
+            divergences = [similarity_divergence(raw, rows, self.temperature) for rows in wide]
             terms["distillation"] = self.gamma * torch.stack(divergences).mean()
         if self.features_gamma and batch.epoch >= self.features_warmup:
-            terms["features"] = self.features_gamma * divergence(raw, batch.features, self.temperature)
+            terms["features"] = self.features_gamma * similarity_divergence(raw, batch.features, self.temperature)
         return terms
 
 

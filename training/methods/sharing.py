@@ -22,7 +22,7 @@ from training.methods.base import (
     takes_tuples,
 )
 from training.methods.grouping import SharedTriplets
-from training.registry import make
+from training.registry import construct
 from zoo.errors import RecipeError
 
 BOTH = ("discriminative", "shared")
@@ -133,8 +133,8 @@ def _shared_loss(
         loss = create_loss(sizes["dim"])
         if takes_tuples(loss, Triplets):
             return loss, "distance-weighted"
-        return make(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
-    loss = make(LOSSES, "loss", name, args or {}, sizes)
+        return construct(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
+    loss = construct(LOSSES, "loss", name, args or {}, sizes)
     if not takes_tuples(loss, Triplets):
         raise RecipeError(f"shared_loss {name!r} takes no triplets; choose one that does, such as margin or triplet.")
     return loss, "distance-weighted"

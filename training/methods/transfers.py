@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
-from training.functional import distances, divergence
+from training.functional import distances, similarity_divergence
 from zoo.errors import RecipeError
 from zoo.models.card import Card
 
@@ -148,7 +148,7 @@ class SimilarityDistillation(nn.Module):
 
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Scalar loss of unit rows [b, d] and [b, e]."""
-        return divergence(student, teacher, self.temperature)
+        return similarity_divergence(student, teacher, self.temperature)
 
 
 TRANSFERS: dict[str, type[nn.Module]] = {

@@ -18,7 +18,7 @@ from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
 from training.miners.softhard import Softhard
-from training.registry import make
+from training.registry import construct
 
 MINERS: dict[str, type] = {
     "random": Random,
@@ -38,4 +38,4 @@ def create_miner(name: str, args: Mapping[str, Any]) -> Any:
     args = dict(args)
     if isinstance(args.get("miner"), str):
         args["miner"] = create_miner(args["miner"], args.pop("miner_args", {}))
-    return make(MINERS, "miner", name, args)
+    return construct(MINERS, "miner", name, args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw, negative_mask, positive_pairs
+from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_pairs
 
 
 class DistanceWeighted:
@@ -26,7 +26,7 @@ class DistanceWeighted:
         negatives = negative_mask(labels)
         if len(anchors) and not negatives[:1].any():  # a batch of one class
             anchors, positives = anchors[:0], positives[:0]
-        return Triplets(anchors, positives, draw(self.weights(embeddings, negatives), anchors))
+        return Triplets(anchors, positives, draw_columns(self.weights(embeddings, negatives), anchors))
 
     def weights(self, embeddings: Tensor, candidates: Tensor) -> Tensor:
         """float32 [b, b]: the weight of drawing j for i among the candidates, bool [b, b]; a row's largest is 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, negative_mask, positive_mask, rows_of, unit_distances
+from training.functional import Triplets, check_batch, negative_mask, positive_mask, rows_with_all, unit_distances
 
 
 class Hard:
@@ -16,7 +16,7 @@ class Hard:
         check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())
         positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_of(positives, negatives)
+        anchors = rows_with_all(positives, negatives)
         farthest = distances.masked_fill(~positives, -torch.inf).argmax(1)
         nearest = distances.masked_fill(~negatives, torch.inf).argmin(1)
         return Triplets(anchors, farthest[anchors], nearest[anchors])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw, negative_mask, prefer, unit_distances
+from training.functional import Triplets, check_batch, draw_columns, fall_back, negative_mask, unit_distances
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.semihard import semihard_mask
 from zoo.errors import RecipeError
@@ -48,13 +48,13 @@ class InterClass:
         if self.positive == "nearest":
             positives = distances.masked_fill(~others, torch.inf).argmin(1)
         else:
-            positives = draw(others, anchors)
+            positives = draw_columns(others, anchors)
         remaining = others & (labels != labels[positives][:, None])
         if self.negative == "distance-weighted":
             weights = self.distance_weighted.weights(embeddings, remaining)
         elif self.negative == "semihard":
             semihard = semihard_mask(distances, distances.gather(1, positives[:, None]), self.margin)
-            weights = prefer(remaining & semihard, remaining)
+            weights = fall_back(remaining & semihard, remaining)
         else:
             weights = remaining
-        return Triplets(anchors, positives, draw(weights, anchors))
+        return Triplets(anchors, positives, draw_columns(weights, anchors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw, positive_mask
+from training.functional import Triplets, check_batch, draw_columns, positive_mask
 from training.miners.distance_weighted import DistanceWeighted
 from zoo.errors import RecipeError
 
@@ -31,7 +31,7 @@ class IntraClass:
                 f"intra-class triplets need three samples of a class; no class has more than {1 + int(same.any())} in "
                 "this batch. Set batch.per_class to 3 or more, for classes of as many images."
             )
-        positives = draw(same, anchors)
+        positives = draw_columns(same, anchors)
         same[anchors, positives] = False
         weights = self.distance_weighted.weights(embeddings, same) if self.by_distance else same
-        return Triplets(anchors, positives, draw(weights, anchors))
+        return Triplets(anchors, positives, draw_columns(weights, anchors))

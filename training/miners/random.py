@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw, negative_mask, positive_mask, rows_of
+from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_mask, rows_with_all
 
 
 class Random:
@@ -14,5 +14,5 @@ class Random:
         """Triplets of labels int64 [b]; none for anchors without a positive or a negative."""
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_of(positives, negatives)
-        return Triplets(anchors, draw(positives, anchors), draw(negatives, anchors))
+        anchors = rows_with_all(positives, negatives)
+        return Triplets(anchors, draw_columns(positives, anchors), draw_columns(negatives, anchors))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from training.functional import Pairs, Triplets, draw, positive_mask
+from training.functional import Pairs, Triplets, draw_columns, positive_mask
 from training.miners.distance_weighted import DistanceWeighted
 from zoo.errors import RecipeError
 
@@ -49,7 +49,7 @@ class Rho:
         same = positive_mask(labels)
         exchanged = self._exchanged(pairs.anchors_n) & same.any(1)[pairs.anchors_n]
         negatives = pairs.negatives.clone()
-        negatives[exchanged] = draw(same, pairs.anchors_n[exchanged])
+        negatives[exchanged] = draw_columns(same, pairs.anchors_n[exchanged])
         anchors, positives = pairs.anchors_p, pairs.positives
         if self.published:
             kept = ~self._exchanged(anchors)

@@ -8,11 +8,11 @@ from torch import Tensor
 from training.functional import (
     Triplets,
     check_batch,
-    draw,
+    draw_columns,
+    fall_back,
     negative_mask,
     positive_mask,
-    prefer,
-    rows_of,
+    rows_with_all,
     unit_distances,
 )
 
@@ -27,12 +27,12 @@ class Semihard:
         """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_of(positives, negatives)
-        chosen = draw(positives, anchors)
+        anchors = rows_with_all(positives, negatives)
+        chosen = draw_columns(positives, anchors)
         distances, negatives = unit_distances(embeddings.detach().float())[anchors], negatives[anchors]
         semihard = negatives & semihard_mask(distances, distances.gather(1, chosen[:, None]), self.margin)
         rows = torch.arange(len(anchors), device=labels.device)
-        return Triplets(anchors, chosen, draw(prefer(semihard, negatives), rows))
+        return Triplets(anchors, chosen, draw_columns(fall_back(semihard, negatives), rows))
 
 
 def semihard_mask(distances: Tensor, positive: Tensor, margin: float) -> Tensor:

@@ -8,11 +8,11 @@ from torch import Tensor
 from training.functional import (
     Triplets,
     check_batch,
-    draw,
+    draw_columns,
+    fall_back,
     negative_mask,
     positive_mask,
-    prefer,
-    rows_of,
+    rows_with_all,
     unit_distances,
 )
 
@@ -28,9 +28,9 @@ class Softhard:
         check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())
         positives, negatives = positive_mask(labels), negative_mask(labels)
-        anchors = rows_of(positives, negatives)
+        anchors = rows_with_all(positives, negatives)
         farthest = distances.masked_fill(~positives, -torch.inf).amax(1, keepdim=True)
         nearest = distances.masked_fill(~negatives, torch.inf).amin(1, keepdim=True)
-        hard_positives = prefer(positives & (distances > nearest), positives)
-        hard_negatives = prefer(negatives & (distances < farthest), negatives)
-        return Triplets(anchors, draw(hard_positives, anchors), draw(hard_negatives, anchors))
+        hard_positives = fall_back(positives & (distances > nearest), positives)
+        hard_negatives = fall_back(negatives & (distances < farthest), negatives)
+        return Triplets(anchors, draw_columns(hard_positives, anchors), draw_columns(hard_negatives, anchors))

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from training.recipe import Ensemble, Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import diva, group, reality, revisiting, sharing, small
 
 
-def summary(recipe: Recipe | Ensemble) -> dict[str, Any]:
+def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
     """Facts by name: text, and `parameters` and `sources`. Of an ensemble: its first member's, and the members' names.
 
     parameters: of the network that embeds, without what only the loss learns.
     """
-    if isinstance(recipe, Ensemble):
+    if isinstance(recipe, EnsembleRecipe):
         members = list(recipe.members)
         joined = {"members": ", ".join(member.name for member in members)}
         return {**joined, **summary(members[0]), "parameters": sum(_parameters(member) for member in members)}
@@ -88,7 +88,7 @@ def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) 
     return sum(parameter.numel() for parameter in trunk.parameters()), feature_count(trunk)
 
 
-RECIPES: dict[str, Callable[[], Recipe | Ensemble]] = {
+RECIPES: dict[str, Callable[[], Recipe | EnsembleRecipe]] = {
     name: make for paper in (revisiting, sharing, diva, group, reality, small) for name, make in paper.recipes()
 }
 
@@ -97,7 +97,7 @@ FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d
 
 
 @cache
-def standard_recipe(name: str) -> Recipe | Ensemble:
+def standard_recipe(name: str) -> Recipe | EnsembleRecipe:
     """Return the recipe or the ensemble of a name in `RECIPES`, without settings; it is built once."""
     return RECIPES[name]()
 
@@ -112,8 +112,8 @@ def catalogue() -> dict[str, dict[str, object]]:
     return {name: {**names[name], **summary(recipe)} for name, recipe in recipes.items()}
 
 
-def embedding_dim(recipe: Recipe | Ensemble) -> int:
+def embedding_dim(recipe: Recipe | EnsembleRecipe) -> int:
     """The dimension of the embedding."""
-    if isinstance(recipe, Ensemble):
+    if isinstance(recipe, EnsembleRecipe):
         return sum(embedding_dim(member) for member in recipe.members)
     return recipe.dim or FEATURES.get(recipe.backbone.name) or int(recipe.backbone.args["widths"][-1])

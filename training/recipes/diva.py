@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
+from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import DISTANCE, DIVA, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
 from zoo.models.card import Head
 
@@ -34,7 +34,7 @@ CONSTANTS = {
 """rho, alpha, and the epoch after which the rate is multiplied by the last number."""
 
 
-def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
+def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
     for dataset in PAPER_DATASETS:
         for short in CONSTANTS:
             yield f"diva-{short}-{dataset}", partial(diva, "diva", DIVA_TASKS, short, dataset)
@@ -72,12 +72,12 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
     )
 
 
-def separate(dataset: str) -> Ensemble:
+def separate(dataset: str) -> EnsembleRecipe:
     """zoo train diva-separate-r50-cub: a model for each task, with 128 numbers each, joined."""
     return join([diva("diva-separate", (task,), "r50", dataset) for task in DIVA_TASKS])
 
 
-def join(recipes: Sequence[Recipe]) -> Ensemble:
+def join(recipes: Sequence[Recipe]) -> EnsembleRecipe:
     """Recipes of one name and one task each, as an ensemble whose members share the dimension that each had alone."""
     name, method = recipes[0].name, recipes[0].method
     members = []
@@ -85,4 +85,4 @@ def join(recipes: Sequence[Recipe]) -> Ensemble:
         objective = replace(one.objective, method_args={**one.objective.method_args, "rho": 0.0, "alpha": 1.0})
         heads = (replace(one.heads[0], dim=one.dim // len(recipes)),)
         members.append(replace(one, name=f"{name}.{i}", heads=heads, objective=objective))
-    return Ensemble(name, method, tuple(members))
+    return EnsembleRecipe(name, method, tuple(members))

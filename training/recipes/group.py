@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from training.recipe import Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
+from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
 
 BACKBONES = ("ibn", "d121", "d161", "d169", "d201")
 ENSEMBLES = (2, 5)
 
 
-def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
+def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
     for dataset in PAPER_DATASETS:
         for short in BACKBONES:
             yield f"group-{short}-{dataset}", partial(group, short, dataset)
@@ -45,9 +45,9 @@ def group(short: str, dataset: str) -> Recipe:
     )
 
 
-def ensemble(size: int, dataset: str) -> Ensemble:
+def ensemble(size: int, dataset: str) -> EnsembleRecipe:
     """zoo train group5-ibn-cub: R@1 of the paper with five on CUB / CARS / SOP 66.9 / 88.0 / 76.3."""
     member = group("ibn", dataset)
     name = f"group{size}-ibn-{dataset}"
     members = (replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(size))
-    return Ensemble(name, f"group{size}", tuple(members))
+    return EnsembleRecipe(name, f"group{size}", tuple(members))

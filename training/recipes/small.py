@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from training.recipe import Augmentation, Backbone, Batch, Data, Ensemble, Objective, Optimizer, Recipe, Schedule
+from training.recipe import Augmentation, Backbone, Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import (
     DISTANCE,
     DIVA,
@@ -38,7 +38,7 @@ LR = 3e-3
 """At which network, proxies and adversaries learn here; the papers' 1e-5 starts from pretrained weights."""
 
 
-def recipes() -> Iterator[tuple[str, Callable[[], Recipe | Ensemble]]]:
+def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
     for dataset in SMALL_DATASETS:
         for method in (*TABLE_2, *LATER_LOSSES):
             yield f"{method}-conv4-{dataset}", partial(plain, method, dataset)
@@ -114,11 +114,11 @@ def regularisers(method: str, dataset: str) -> Recipe:
     return _method(method, dataset, "plain", args[method.removeprefix("margin-")], ("embedding",), (SHARING,))
 
 
-def ensemble(method: str, dataset: str) -> Ensemble:
+def ensemble(method: str, dataset: str) -> EnsembleRecipe:
     """zoo train margin2-conv4-glyphs: two seeds, joined"""
     member = plain("margin", dataset)
     name = f"{method}-conv4-{dataset}"
-    return Ensemble(name, method, tuple(replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(2)))
+    return EnsembleRecipe(name, method, tuple(replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(2)))
 
 
 def sharing_ablation(method: str, dataset: str) -> Recipe:
@@ -128,12 +128,12 @@ def sharing_ablation(method: str, dataset: str) -> Recipe:
     return _method(method, dataset, "sharing", {"arm": arm}, heads, (SHARING,))
 
 
-def separate(method: str, dataset: str) -> Ensemble:
+def separate(method: str, dataset: str) -> EnsembleRecipe:
     """zoo train diva-separate-conv4-glyphs: a model for each task of DiVA, joined"""
     return join([diva((task,), method, dataset) for task in DIVA_TASKS])
 
 
-SMALL_METHODS: dict[str, Callable[[str, str], Recipe | Ensemble]] = {
+SMALL_METHODS: dict[str, Callable[[str, str], Recipe | EnsembleRecipe]] = {
     "shared": shared,
     **{f"shared-{arm}": sharing_ablation for arm in ARMS},
     "mic": mic,

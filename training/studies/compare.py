@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from training.recipe import agree
+from training.recipe import same_recipe
 from training.studies.plan import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
 from zoo.errors import UsageError, nearest
@@ -356,7 +356,7 @@ def _least_changed(candidates: Sequence[TrainedModel], runs: Sequence[TrainedMod
 
 def _same_recipe(a: Record, b: Record) -> bool:
     """Return whether two resolved recipes agree; a model's and an ensemble's, which share no key, do not."""
-    return bool(a.keys() & b.keys()) and agree(a, b)
+    return bool(a.keys() & b.keys()) and same_recipe(a, b)
 
 
 def _model(model: ModelInfo, folder: Path) -> TrainedModel:

@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from training.recipe import Recipe, agree
+from training.recipe import Recipe, same_recipe
 from training.studies.papers import find_study
 from training.studies.study import (
     EMBEDDING,
@@ -329,7 +329,7 @@ def _check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     planned = old.get("recipes", {})
     for label, recipes in _recipe_records(plan).items():
         # A setting that one of them lacks is one that an older version did not have.
-        if label in planned and not agree(planned[label], recipes):
+        if label in planned and not same_recipe(planned[label], recipes):
             raise TrainingError(
                 f"the recipe of {label} has changed since {folder} was begun (with commit {old.get('commit')}). "
                 "Go on with that version, or begin anew in another folder."

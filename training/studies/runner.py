@@ -58,7 +58,7 @@ from training.studies.study import (
     changed_settings,
     recipe_name,
 )
-from training.trainer import CHECKPOINT, Place, Trained
+from training.trainer import CHECKPOINT, Execution, Trained
 from zoo import data as datasets
 from zoo.data.dataset import SPLITS, Dataset
 from zoo.data.decode import Squares, decode
@@ -257,7 +257,7 @@ class Workplace:
 
 
 def create_workplace(device: torch.device, root: str | Path | None) -> Workplace:
-    return Workplace(TrainingSetup(Place(device), root), Splits(root))
+    return Workplace(TrainingSetup(Execution(device), root), Splits(root))
 
 
 @contextmanager

@@ -29,15 +29,15 @@ import numpy as np
 import torch
 
 from training.api import provenance
-from training.checkpoint import check_directions
+from training.checkpoint import check_embeddings
 from training.data import TrainingData
 from training.overrides import resolve
-from training.recipe import Recipe, agree
+from training.recipe import Recipe, same_recipe
 from training.recipes.common import PAPER_DATASETS
 from training.studies.plan import Results, check_images, read_record
 from training.studies.runner import Workplace, claim_folder
 from training.studies.study import recipe_dataset
-from training.trainer import CHECKPOINT, Trained, embed, fit
+from training.trainer import CHECKPOINT, Trained, embed_pixels, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing, nearest
 from zoo.evaluation import retrieval_metrics
@@ -126,8 +126,8 @@ def rerun(recipe: Recipe, how: CrossValidation, folder: Path, work: Workplace) -
 
     def test(trained: Trained) -> None:
         pixels = work.splits.images(name, "test", preprocessing)
-        rows.append(embed(trained.network.to(work.device), recipe, pixels, work.device))
-        check_directions(rows[-1], f"the weights of fold {len(rows) - 1}")
+        rows.append(embed_pixels(trained.network.to(work.device), recipe, pixels, work.device))
+        check_embeddings(rows[-1], f"the weights of fold {len(rows) - 1}")
 
     kept = [_train_fold(recipe, how, number, folder, work, test) for number in range(how.folds)]
     alone = [_scores(each, known) for each in rows]
@@ -450,7 +450,7 @@ def _check_recipes(search: SearchPlan, raw: dict[str, Any], folder: Path) -> Non
     """Raise `TrainingError` where a loss's recipe is not what it was: trials of both would be compared."""
     planned = raw.get("recipes", {})
     for loss, recipe in _recipe_records(search).items():
-        if loss in planned and not agree(planned[loss], json.loads(json.dumps(recipe))):
+        if loss in planned and not same_recipe(planned[loss], json.loads(json.dumps(recipe))):
             raise TrainingError(
                 f"the recipe of {loss} has changed since {folder} was begun (with commit {raw.get('commit')}). "
                 "Go on with that version, or begin anew in another folder."

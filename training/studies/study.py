@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import explicit, resolve
-from training.recipe import Ensemble, Recipe
+from training.overrides import resolve, with_explicit_defaults
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
 
@@ -272,7 +272,7 @@ def changed_settings(arm: Arm, dataset: str) -> list[str]:
     """What makes the arm's model another than that of its recipe's name: its settings, unless they only say what the
     recipe or a default says already, and its copies."""
     own, named = (
-        [explicit(member) for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, ())]
+        [with_explicit_defaults(member) for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, ())]
         for settings in (arm.settings, ())
     )
     copies = [f"{arm.copies} copies"] if arm.copies > 1 else []
@@ -289,7 +289,7 @@ def _resolve_members(
     words |= {"dim": dim, "half": dim // 2, "batch": 112 if owner in PAPER_DATASETS else 96}
     read = [] if owner == dataset else [f"data.dataset={dataset}"]
     made = resolve(name, [*(_substitute(setting, words) for setting in own), *read, *settings])
-    return made.members if isinstance(made, Ensemble) else (made,)
+    return made.members if isinstance(made, EnsembleRecipe) else (made,)
 
 
 def recipe_name(recipe: str, dataset: str, backbone: str) -> str:

@@ -26,11 +26,10 @@ from zoo.console import note, print_json, print_table
 from zoo.errors import DatasetError, UsageError
 
 if TYPE_CHECKING:
-    from training.distill import Distilled, Pictures, Score
-    from training.features import Model as TrunkModel
-    from training.features import Views
-    from training.finetune import Fitted
-    from training.recipe import Ensemble, Recipe
+    from training.distill import Distilled, Score, StudentImages
+    from training.features import TrunkModel, Views
+    from training.finetune import Finetuned
+    from training.recipe import EnsembleRecipe, Recipe
 
 
 app = typer.Typer()
@@ -112,7 +111,7 @@ def train(
     check_trackers(track or [])
     if data is not None:
         check_dataset_path(data, "folder")  # before torch is loaded
-    recipe: Recipe | Ensemble = with_custom_name(resolve(name, settings or [], seed, new_name), name)
+    recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, settings or [], seed, new_name), name)
     if data is not None:
         check_dataset_path(data, recipe.data.dataset)
     if features is not None:
@@ -144,16 +143,16 @@ def train(
 
 
 def _recipe_on_features(
-    recipe: Recipe | Ensemble, file: str, model: str | None, settings: list[str], new_name: str | None
+    recipe: Recipe | EnsembleRecipe, file: str, model: str | None, settings: list[str], new_name: str | None
 ) -> Recipe:
     from training.feature_file import read_features
-    from training.features import on_features
+    from training.features import recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.load import find
 
     features = read_features(file)
     name = model or features.about.model
-    return on_features(recipe, features, read_card(find(name)), name, settings, new_name)
+    return recipe_on_features(recipe, features, read_card(find(name)), name, settings, new_name)
 
 
 # zoo finetune
@@ -200,7 +199,7 @@ def finetune(
     The scores are of classes that neither training nor the starting model has seen. --views counts with --head-only.
     The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetune import check_name, twin_of
+    from training.finetune import check_name, small_twin
     from zoo.data.folder import check_share
     from zoo.models.load import find
     from zoo.paths import expand
@@ -208,14 +207,14 @@ def finetune(
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
-    twin_of(method)
+    small_twin(method)
     _check_count("--seed", seed)
     _check_count("--views", views)
     check_share(test_share)
     check_name(name, find(base), replace)
     from training import finetune as finetuning  # torch, after the arguments are checked
 
-    wish = finetuning.Wish(
+    wish = finetuning.FinetuneRequest(
         base=base,
         name=name,
         method=method,
@@ -235,7 +234,7 @@ def finetune(
     return strict_status(strict, fitted.pictures.unreadable)
 
 
-def _print_finetuned(fitted: Fitted) -> None:
+def _print_finetuned(fitted: Finetuned) -> None:
     for text in fitted.pictures.notes():
         note(text)
     split = fitted.split
@@ -364,12 +363,12 @@ def distill(
     check_student(student, find(teacher), replace)
     from training.distill import distil  # torch, after the arguments are checked
 
-    def pictures() -> Pictures:
-        from training.distill import read_dataset, read_pictures
+    def pictures() -> StudentImages:
+        from training.distill import read_dataset, read_student_images
 
         if dataset is not None:
             return read_dataset(dataset, data, seed)
-        return read_pictures(str(images), test_share, seed, not quiet)
+        return read_student_images(str(images), test_share, seed, not quiet)
 
     made = distil(teacher, pictures, student, device, replace, not quiet)
     if as_json:
@@ -455,13 +454,13 @@ def features(
     datasets.check_dataset(name, split, root)
     find(model)
     from training.features import extract  # torch, after the arguments are checked
-    from training.trainer import Place
+    from training.trainer import Execution
     from zoo.models.torch_runtime import choose_device
 
     source = _trunk_model(model)
     chosen_views = _views(source, recipe, views, seed)
     images = datasets.load_dataset(name, split, root)
-    extract(source, images, out, chosen_views, dtype, Place(choose_device(device)), batch_size, not quiet)
+    extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
     if as_json:
         print_json({"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size})
@@ -474,7 +473,7 @@ def features(
 
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.features import Model as TrunkModel
+    from training.features import TrunkModel
     from zoo.models.card import read_card
     from zoo.models.load import find
     from zoo.models.registry import reference
@@ -486,10 +485,10 @@ def _trunk_model(name: str) -> TrunkModel:
 
 
 def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.features import usual_views, views_of
+    from training.features import views_of_model, views_of_recipe
 
     if recipe is not None:
         from training.overrides import resolve
 
-        return views_of(resolve(recipe), count, seed)
-    return usual_views(model.folder, model.card.preprocessing, count, seed)
+        return views_of_recipe(resolve(recipe), count, seed)
+    return views_of_model(model.folder, model.card.preprocessing, count, seed)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.build import Setting, create_method
+from training.build import MethodContext, create_method
 from training.methods.base import Method, Minibatch
 from training.recipe import Objective
 from zoo.models.card import Head
@@ -50,5 +50,5 @@ def method(
     """The objective's method for training samples of these labels, with heads of these dims on the toy trunk."""
     net = net or trunk(seed)
     heads = create_heads([Head(name, dim) for name, dim in dims.items()], FEATURES)
-    setting = Setting(net, heads, FEATURES, np.array(labels), max(labels) + 1, batch_size=8, seed=seed)
+    setting = MethodContext(net, heads, FEATURES, np.array(labels), max(labels) + 1, batch_size=8, seed=seed)
     return create_method(objective, setting)

@@ -11,7 +11,7 @@ from tests.training.methods.batches import FEATURES, trunk
 from training.losses.margin import Margin
 from training.methods.auxiliary import AUXILIARY, Auxiliary
 from training.methods.base import Minibatch
-from training.registry import make
+from training.registry import construct
 
 DIM, SAMPLES, BATCH = 6, 8, 4
 
@@ -25,7 +25,7 @@ class Toy:
         self.pixels = torch.randn(SAMPLES, 3, 4, 4, generator=torch.Generator().manual_seed(1))
         offered = {"trunk": self.trunk, "head": self.head, "dim": DIM, "create_loss": lambda dim: Margin(4)}
         offered |= {"classes": 4, "samples": SAMPLES, "batch_size": BATCH, "seed": seed}
-        self.task: Auxiliary = make(AUXILIARY, "auxiliary task", name, args, offered)
+        self.task: Auxiliary = construct(AUXILIARY, "auxiliary task", name, args, offered)
 
     def loss(self, batch: Minibatch) -> Tensor:
         return self.task.loss(self.head(batch.features), batch)

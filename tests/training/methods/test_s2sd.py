@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
-from training.functional import divergence
+from training.functional import similarity_divergence
 from training.losses.contrastive import Contrastive
 from training.recipe import Objective
 from zoo.errors import RecipeError
@@ -39,12 +39,12 @@ def naive(student: np.ndarray, teacher: np.ndarray, temperature: float) -> float
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
 def test_the_divergence_equals_the_loop(temperature: float) -> None:
     student, teacher = (torch.randn(5, d, dtype=torch.float64, requires_grad=True) for d in (3, 8))
-    value = divergence(student, teacher, temperature)
+    value = similarity_divergence(student, teacher, temperature)
     assert value.item() == pytest.approx(naive(student.detach().numpy(), teacher.detach().numpy(), temperature))
     value.backward()
     assert teacher.grad is None
     assert student.grad is not None
-    assert divergence(student, student).item() == pytest.approx(0, abs=1e-12)
+    assert similarity_divergence(student, student).item() == pytest.approx(0, abs=1e-12)
 
 
 def test_terms_equal_the_loop() -> None:

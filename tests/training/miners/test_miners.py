@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.miners.batches import complete, rows
-from training.functional import draw
+from training.functional import draw_columns
 from training.miners import MINERS, create_miner
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.hard import Hard
@@ -93,13 +93,13 @@ def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: 
 def test_weights_of_zero_are_never_drawn(weights: list[list[float]]) -> None:
     w = torch.tensor(weights)
     able = (w * 2**30).long().sum(1).nonzero()[:, 0].repeat_interleave(20)
-    assert (w[able, draw(w, able)] > 0).all()
+    assert (w[able, draw_columns(w, able)] > 0).all()
 
 
 def test_draws_follow_the_weights() -> None:
     torch.manual_seed(0)
     w = torch.tensor([[0.0, 1.0, 0.25, 0.0], [1.0, 1.0, 1.0, 1e-12]])
-    drawn = draw(w, torch.tensor([0, 1]).repeat_interleave(20_000)).reshape(2, -1)
+    drawn = draw_columns(w, torch.tensor([0, 1]).repeat_interleave(20_000)).reshape(2, -1)
     for row in (0, 1):
         share = torch.bincount(drawn[row], minlength=4) / 20_000
         assert torch.allclose(share, w[row] / w[row].sum(), atol=0.02)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from training.recipe import Ensemble
+from training.recipe import EnsembleRecipe
 from training.recipes import RECIPES, summary
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
-assert not isinstance(RECIPE, Ensemble)
+assert not isinstance(RECIPE, EnsembleRecipe)
 
 
 def test_the_parameters_of_conv4_by_hand() -> None:
@@ -35,7 +35,7 @@ def test_the_text_follows_the_recipe() -> None:
 
 
 def test_an_ensemble_names_its_members_and_adds_up() -> None:
-    recipe = next(made for made in (make() for make in RECIPES.values()) if isinstance(made, Ensemble))
+    recipe = next(made for made in (make() for make in RECIPES.values()) if isinstance(made, EnsembleRecipe))
     facts = summary(recipe)
     assert facts["members"].split(", ") == [member.name for member in recipe.members]
     assert facts["parameters"] == sum(summary(member)["parameters"] for member in recipe.members)

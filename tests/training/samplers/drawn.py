@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from training.registry import make
+from training.registry import construct
 from training.samplers import SAMPLERS, Sampler
 
 
 def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:
     """As the loop makes it, with a memory of random unit rows where it has one."""
     offered = {"labels": labels, "size": size, "per_class": per_class, "seed": seed, "dim": 8}
-    made: Any = make(SAMPLERS, "sampler", name, args, offered)
+    made: Any = construct(SAMPLERS, "sampler", name, args, offered)
     if hasattr(made, "memory"):
         made.memory[:] = unit_rows(len(labels), 8)
     return made

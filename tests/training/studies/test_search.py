@@ -16,7 +16,7 @@ from tests.training.studies.test_study import data_of
 from tests.training.toys import CPU, noise, recipe
 from tests.zoo.report.test_model import Reader
 from training.build import create_sampler
-from training.checkpoint import check_directions
+from training.checkpoint import check_embeddings
 from training.recipe import Schedule
 from training.studies import render_search, runner, search
 from training.studies.plan import Results
@@ -177,7 +177,7 @@ def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
 ) -> None:
     rows = []
     embed = search.embed
-    monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    monkeypatch.setattr(search, "embed_pixels", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     go(one, tmp_path, [])
     (scores,) = (row["scores"] for row in build_report(one, tmp_path))
@@ -214,7 +214,7 @@ def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
         return dataclasses.replace(found, factors={"query": query}) if split == "test" else found
 
     monkeypatch.setattr(runner.datasets, "load_dataset", parted)
-    monkeypatch.setattr(search, "embed", lambda *args: rows.append(embed(*args)) or rows[-1])
+    monkeypatch.setattr(search, "embed_pixels", lambda *args: rows.append(embed(*args)) or rows[-1])
     one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
     write_search(one, tmp_path)
     go(one, tmp_path, [])
@@ -310,7 +310,7 @@ def test_heads_that_overflow_fail_their_trial_too(tmp_path: Path, small: SearchP
     go(one, tmp_path, lines)
     assert build_report(one, tmp_path)[0]["trials"] != {"running": 1}
     with pytest.raises(DivergedError, match="or of length 0"):
-        check_directions(np.array([[1.0, 0.0], [0.0, 0.0]]), "the weights")
+        check_embeddings(np.array([[1.0, 0.0], [0.0, 0.0]]), "the weights")
 
 
 def test_what_is_not_the_fault_of_the_values_ends_no_trial(

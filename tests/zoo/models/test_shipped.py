@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import zoo
-from training.api import changes
+from training.api import changed_settings
 from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models.card import Head, read_card
@@ -54,7 +54,7 @@ def test_it_was_trained_by_the_recipe_as_it_is_today(folder: Path) -> None:
     """Key by key. What recipes could not say yet when it was trained has a default that changes nothing."""
     written = json.loads((folder / "recipe.json").read_text())["recipe"]
     today = RECIPES[folder.name]()
-    assert changes(_read(type(today), written), today) == {}
+    assert changed_settings(_read(type(today), written), today) == {}
 
 
 def _read(kind: Any, values: Any) -> Any:
