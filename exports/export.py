@@ -33,8 +33,7 @@ from zoo.models import onnx_runtime, torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
 from zoo.models.onnx_runtime import check_precision
-from zoo.models.results import PARITY_FILE as PARITY
-from zoo.models.results import misplaced
+from zoo.models.results import PARITY_FILE, entry_mismatch
 
 
 def output_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
@@ -133,7 +132,7 @@ class Exporter:
             if not parity.holds and not self.force:
                 raise ExportError(_refusal(self.card, parity))
             parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
-            self._publish(onnx_runtime.FILES[precision], graph, {precision: parity.to_json()})
+            self._publish(onnx_runtime.GRAPH_FILES[precision], graph, {precision: parity.to_json()})
         return parity
 
     def export_resizing(self, precision: str) -> dict[str, Any]:
@@ -143,12 +142,12 @@ class Exporter:
         """
         from exports.graph import compare_resizing, write_resizing_graph
 
-        how, source = self.card.preprocessing, self.folder / onnx_runtime.FILES[precision]
+        how, source = self.card.preprocessing, self.folder / onnx_runtime.GRAPH_FILES[precision]
         with tempfile.TemporaryDirectory() as name:
             graph = Path(name) / "model.onnx"
             write_resizing_graph(source, how, graph)
             write_metadata(graph, self.card, precision)
-            run, _ = onnx_runtime.open_file(source, self.card, precision=precision)
+            run, _ = onnx_runtime.open_graph(source, self.card, precision=precision)
             row = compare_resizing(graph, run, images.pattern_images(how), how)
             if not row["holds"] and not self.force:
                 raise ExportError(
@@ -156,7 +155,7 @@ class Exporter:
                     f"{row['min_cosine_to_pillow']:.4f}, floor {row['floor']}; it was not written."
                 )
             row["forced"] = not row["holds"]
-            self._publish(onnx_runtime.RESIZING[precision], graph, {f"{precision}-resize": row})
+            self._publish(onnx_runtime.RESIZING_FILES[precision], graph, {f"{precision}-resize": row})
         return row
 
     def _publish(self, name: str, graph: Path, entries: dict[str, Any]) -> None:
@@ -178,10 +177,10 @@ class Exporter:
 
     def _base(self, made: Path) -> Path:
         """The folder's fp32 graph, or one that is made for the occasion."""
-        name, card = onnx_runtime.FILES["fp32"], read_card(self.folder)
+        name, card = onnx_runtime.GRAPH_FILES["fp32"], read_card(self.folder)
         try:
             check_files(self.folder, card, [name])
-            onnx_runtime.open_file(self.folder / name, card, precision="fp32")
+            onnx_runtime.open_graph(self.folder / name, card, precision="fp32")
         except ModelFolderError:
             write_graph(self.folder, self.card, made)
             return made
@@ -202,7 +201,7 @@ class Exporter:
 
     def _parity(self, graph: Path, pixels: np.ndarray, precision: str) -> Parity:
         expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
-        run, _ = onnx_runtime.open_file(graph, self.card)
+        run, _ = onnx_runtime.open_graph(graph, self.card)
         return measure_parity(expected, run, pixels, precision)
 
     def _compared(self, precision: str) -> np.ndarray:
@@ -216,11 +215,11 @@ class Exporter:
         if base is None or not self.measures_cost:
             return None
         if not self._baseline:
-            run, _ = onnx_runtime.open_file(base, self.card)
+            run, _ = onnx_runtime.open_graph(base, self.card)
             self._baseline = reference_retrieval(self.folder, self.card, run, self.data)
         if isinstance(self._baseline, str):
             return {"not_measured": self._baseline}
-        run, _ = onnx_runtime.open_file(graph, self.card)
+        run, _ = onnx_runtime.open_graph(graph, self.card)
         return self._baseline.cost(self.folder, self.card, run, precision)
 
 
@@ -250,12 +249,14 @@ def add_graph(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> 
     All three are written under temporary names first and then renamed, the card last: a graph without its hash in the
     card is never used. The graph that resizes was made of the one that is replaced, and goes with it.
     """
-    stale = {f"{p}-resize": onnx_runtime.RESIZING[p] for p, file in onnx_runtime.FILES.items() if file == name}
+    stale = {
+        f"{p}-resize": onnx_runtime.RESIZING_FILES[p] for p, file in onnx_runtime.GRAPH_FILES.items() if file == name
+    }
     with locked(folder):
         with ExitStack() as stack:
             card = read_card(folder)
             own_card = stack.enter_context(atomic_path(folder / "card.json"))
-            parity = stack.enter_context(atomic_path(folder / PARITY))
+            parity = stack.enter_context(atomic_path(folder / PARITY_FILE))
             final = stack.enter_context(atomic_path(folder / name))
             shutil.copyfile(graph, final)
             write_json(parity, {**_without(_said(folder, card), stale), **entries})
@@ -269,9 +270,9 @@ def add_graph(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> 
 
 def _said(folder: Path, card: Card) -> dict[str, Any]:
     """What parity.json says of this model's graphs. A file that cannot be read is made anew."""
-    graphs = [variant for variant, file in onnx_runtime.VARIANTS.items() if file in card.files]
-    said = {variant: entry for variant, entry in read_object(folder / PARITY).items() if isinstance(entry, dict)}
-    return {variant: entry for variant, entry in said.items() if not misplaced(entry, variant, card, graphs)}
+    graphs = [variant for variant, file in onnx_runtime.VARIANT_FILES.items() if file in card.files]
+    said = {variant: entry for variant, entry in read_object(folder / PARITY_FILE).items() if isinstance(entry, dict)}
+    return {variant: entry for variant, entry in said.items() if not entry_mismatch(entry, variant, card, graphs)}
 
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from onnx import GraphProto, TensorProto, ValueInfoProto, compose, helper
 from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
 from zoo.files import atomic_path, locked, sha256_of, write_json
 from zoo.models import text_tower
-from zoo.models.card import Card, Text, read_card
+from zoo.models.card import Card, TextSettings, read_card
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import MASK, TOKENS
 
@@ -124,11 +124,11 @@ def attach_text_tower(
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         text = _settings(tokenizer, length, padding, lowercase)
-        write_text_graph(graph, made / text_tower.GRAPH, card.dim, text.length, output)
-        shutil.copyfile(tokenizer, made / text_tower.TOKENIZER)
-        files = {file: sha256_of(made / file) for file in (text_tower.GRAPH, text_tower.TOKENIZER)}
+        write_text_graph(graph, made / text_tower.TEXT_GRAPH, card.dim, text.length, output)
+        shutil.copyfile(tokenizer, made / text_tower.TOKENIZER_FILE)
+        files = {file: sha256_of(made / file) for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE)}
         card = dataclasses.replace(card, text=text, files={**card.files, **files})
-        text_tower.write_golden(made, GOLDEN_TEXTS, _golden_rows(made, card))
+        text_tower.write_golden_text(made, GOLDEN_TEXTS, _golden_rows(made, card))
         return _publish(folder, made, card)
 
 
@@ -167,7 +167,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFolderError(f"{path} cannot be read as an ONNX graph: {error}") from None
 
 
-def _settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> Text:
+def _settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> TextSettings:
     if not path.is_file():
         raise ModelFolderError(f"{path} is not there; expected a tokenizer.json of Hugging Face's tokenizers.")
     tokenizer = text_tower.load_tokenizer(path)
@@ -179,7 +179,7 @@ def _settings(path: Path, length: int | None, padding: str | None, lowercase: bo
     if token is None:
         what = f"{path} does not say" if padding is None else f"{padding!r} is no token of {path}; it has to be said"
         raise UsageError(f"{what} which token fills a text up: --padding, as its id or its text.")
-    return Text(length, token, lowercase)
+    return TextSettings(length, token, lowercase)
 
 
 def _id_of(tokenizer: Any, padding: str) -> int | None:
@@ -191,7 +191,7 @@ def _id_of(tokenizer: Any, padding: str) -> int | None:
 
 def _golden_rows(made: Path, card: Card) -> np.ndarray:
     """The golden texts' embeddings. Raises `ExportError` where they are none that a text can be searched by."""
-    opened = text_tower.open_tower(made, card)
+    opened = text_tower.open_text_tower(made, card)
     try:
         tokens = opened.tokens(GOLDEN_TEXTS)
         rows = opened.embed(tokens)
@@ -215,10 +215,10 @@ def _publish(folder: Path, made: Path, card: Card) -> Card:
     """All files into the folder under temporary names, then renamed, the card last: it vouches for the others."""
     with locked(folder), ExitStack() as stack:
         now = read_card(folder)
-        ours = {file: card.files[file] for file in (text_tower.GRAPH, text_tower.TOKENIZER)}
+        ours = {file: card.files[file] for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE)}
         card = dataclasses.replace(now, text=card.text, files={**now.files, **ours})
         own_card = stack.enter_context(atomic_path(folder / "card.json"))
-        for file in (text_tower.GRAPH, text_tower.TOKENIZER, text_tower.GOLDEN):
+        for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE, text_tower.GOLDEN_TEXT_FILE):
             shutil.copyfile(made / file, stack.enter_context(atomic_path(folder / file)))
         write_json(own_card, card.to_json())
     return card

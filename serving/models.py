@@ -11,7 +11,7 @@ from serving.gallery import Gallery
 from serving.gallery.gallery import model_at
 from zoo.errors import ModelNotFoundError, VariantNotFoundError
 from zoo.models.card import read_card
-from zoo.models.load import Embedder, find, load
+from zoo.models.load import Embedder, find_model, load
 from zoo.models.onnx_runtime import graph_file
 
 logger = logging.getLogger(__name__)
@@ -72,5 +72,5 @@ def check_variant(gallery: Path, model: str | None, precision: str) -> None:
 
     model: its name or folder now, if it has moved. Raises `UsageError` for a precision that there is not.
     """
-    folder = find(model or model_at(gallery)[1])
+    folder = find_model(model or model_at(gallery)[1])
     graph_file(folder, read_card(folder), precision)

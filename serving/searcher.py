@@ -20,10 +20,10 @@ from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError
 from zoo.evaluation.calibration import Calibration
-from zoo.models.golden import FILE, read_golden
+from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder
 from zoo.models.results import GOLDEN_FLOORS
-from zoo.models.text_tower import read_golden as read_golden_texts
+from zoo.models.text_tower import read_golden_text
 
 MAX_DRAFT = 2**16
 READY_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Searcher:
         """
         if self.embedder.card.text is None:
             return
-        texts, expected = read_golden_texts(self.embedder.folder)
+        texts, expected = read_golden_text(self.embedder.folder)
         if float(self.embed_text(texts[0])[0][0] @ expected[0]) < GOLDEN_FLOORS["int8"]:
             raise ModelFolderError(
                 f"{self.embedder.card.name} does not give its golden text the embedding it should. Check it: "
@@ -154,7 +154,7 @@ class Searcher:
 
     def _golden(self) -> tuple[bytes, np.ndarray]:
         """An image file and the embedding float32 [dim] it must have; without a golden file, the one it has now."""
-        if (self.embedder.folder / FILE).is_file():
+        if (self.embedder.folder / GOLDEN_FILE).is_file():
             images, embeddings = read_golden(self.embedder.folder)
             return _png(images[0]), embeddings[0]
         noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))

@@ -27,7 +27,7 @@ from serving.reranking import EXPANSION, NONE, RECIPROCAL
 from serving.searcher import Searcher
 from serving.uploads import File, check_names, invalid, read_upload
 from zoo.errors import ImageError, NoTextTowerError, TextError
-from zoo.models.text_tower import no_tower
+from zoo.models.text_tower import no_text_tower
 
 ORDERED_BY = {
     NONE: "similarity",
@@ -110,7 +110,7 @@ def _embedded(searcher: Searcher, asked: Search) -> tuple[np.ndarray, dict[str, 
 def _check_tower(searcher: Searcher) -> None:
     card = searcher.embedder.card
     if card.text is None:
-        raise NoTextTowerError(no_tower(card.name))
+        raise NoTextTowerError(no_text_tower(card.name))
 
 
 def _tried(collection: Collection, asked: Search) -> dict[str, Any]:

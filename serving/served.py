@@ -27,8 +27,8 @@ from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
-from zoo.models.load import Embedder, find, load
-from zoo.models.onnx_runtime import FILES
+from zoo.models.load import Embedder, find_model, load
+from zoo.models.onnx_runtime import GRAPH_FILES
 
 METRICS = ("recall_at_1", "map_at_r")
 """By which models are compared."""
@@ -52,7 +52,7 @@ class Step:
 
 def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
     """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
-    for embedder in _variants(find(model), with_torch):
+    for embedder in _variants(find_model(model), with_torch):
         rows = embedder.embed(dataset.images, batch_size)
         asked = search_arguments(rows, dataset.labels, dataset)
         others = len(asked["embeddings"]) - ("queries" not in asked)
@@ -222,7 +222,7 @@ def measure(
 def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
     if with_torch:
         yield load(folder, runtime="torch")
-    for precision, file in FILES.items():
+    for precision, file in GRAPH_FILES.items():
         if (folder / file).is_file():
             yield load(folder, runtime="onnx", precision=precision)
 

@@ -32,7 +32,7 @@ from zoo.files import sha256_of, write_bytes, write_json
 from zoo.models.card import Card
 from zoo.models.golden import write_golden
 from zoo.models.network import Network, PixelNetwork, create_trunk, save_network
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.torch_runtime import open_model
 
@@ -146,7 +146,7 @@ def measure(member: Member, calibration: str, data: Path | None) -> dict[str, An
             folder, card, draw_calibration_images(card, calibration, data, SAMPLED).held_out
         )
         exporter = Exporter(folder, calibration, data, cost=False, count=SAMPLED)
-        for precision, file in FILES.items():
+        for precision, file in GRAPH_FILES.items():
             try:
                 parity = exporter.export(precision)
             except ExportError as error:

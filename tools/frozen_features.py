@@ -90,10 +90,10 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     from zoo.data import load_dataset
     from zoo.evaluation.remeasure import measure_retrieval
     from zoo.models.card import read_card
-    from zoo.models.load import Embedder, find
+    from zoo.models.load import Embedder, find_model
     from zoo.models.network import Network, PixelNetwork, load_network
 
-    folder = find(name)
+    folder = find_model(name)
     card = read_card(folder)
     network = load_network(card, folder)
     if pooled:

@@ -27,7 +27,7 @@ from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.factors import neighbours_across_classes, predictability
 from zoo.models.card import read_card
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.network import PixelNetwork, load_network
 
 Figures = Mapping[tuple[str, str], Seeds]
@@ -145,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(arguments)
     try:
-        reports = [measure(find(name)) for name in args.models]
+        reports = [measure(find_model(name)) for name in args.models]
     except ZooError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -29,9 +29,9 @@ from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
 from zoo.files import read_json, write_bytes, write_json
 from zoo.models.card import read_card
-from zoo.models.load import find, load
-from zoo.models.onnx_runtime import FILES
-from zoo.models.results import COST_METRICS, read_parity, verdict
+from zoo.models.load import find_model, load
+from zoo.models.onnx_runtime import GRAPH_FILES
+from zoo.models.results import COST_METRICS, cost_verdict, read_parity
 from zoo.render import Table, replace_parts
 
 MEBI = 2**20
@@ -59,7 +59,9 @@ def row(folder: Path) -> dict[str, Any]:
         "seed": recipe["seed"],
         "date": max(parity[name]["date"] for name in costs),
         "versions": next(parity[name]["versions"] for name in costs),
-        "bytes": {name: (folder / file).stat().st_size for name, file in FILES.items() if (folder / file).is_file()},
+        "bytes": {
+            name: (folder / file).stat().st_size for name, file in GRAPH_FILES.items() if (folder / file).is_file()
+        },
         "int8": {key: parity.get("int8", {}).get("details", {}).get(key) for key in ("quantised", "calibrated_on")},
         "cosines": {name: parity[name]["min_cosine"] for name in costs},
         "costs": costs,
@@ -117,7 +119,7 @@ def _judged(interval: Sequence[float] | None, digits: int) -> str:
     if interval is None:
         return "-"
     low, high = (100 * bound for bound in interval)
-    return f"{low:+.{digits}f} to {high:+.{digits}f}, {verdict(interval)}"
+    return f"{low:+.{digits}f} to {high:+.{digits}f}, {cost_verdict(interval)}"
 
 
 def models(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -215,11 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         store = args.docs / FIGURES
         known = read_json(store) if store.is_file() or not args.models else {}
         if args.pool:
-            new = pooled([find(name) for name in args.models], args.data)
+            new = pooled([find_model(name) for name in args.models], args.data)
             others = [pool for pool in known.get("pools", ()) if _kind(pool) != _kind(new)]
             known |= {"pools": sorted([*others, new], key=_kind)}
         elif args.models:
-            known |= {"hardware": hardware(), "rows": [row(find(name)) for name in args.models]}
+            known |= {"hardware": hardware(), "rows": [row(find_model(name)) for name in args.models]}
         write_page(args.docs, known)
     except (ZooError, OSError) as error:
         raise SystemExit(f"precision_cost: error: {error}") from None

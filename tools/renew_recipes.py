@@ -2,7 +2,7 @@
 
 from training.recipes import catalogue
 from zoo.files import write_json
-from zoo.models.registry import RECIPES
+from zoo.models.registry import RECIPES_FILE
 
-write_json(RECIPES, catalogue())
-print(f"{len(catalogue())} recipes written to {RECIPES}")
+write_json(RECIPES_FILE, catalogue())
+print(f"{len(catalogue())} recipes written to {RECIPES_FILE}")

@@ -49,7 +49,7 @@ from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
@@ -560,7 +560,7 @@ def base_of(recipe: Recipe) -> Card | None:
     if isinstance(start, bool):
         return None
     try:
-        return read_card(find(start))
+        return read_card(find_model(start))
     except ZooError:
         return None  # a folder or a file of weights alone
 
@@ -569,7 +569,7 @@ def teacher_of(recipe: Recipe) -> Card | None:
     """The card of the model that a student learns from; None for a recipe that has no teacher."""
     if recipe.objective.method != "distillation":
         return None
-    return read_card(find(recipe.objective.method_args["teacher"]))
+    return read_card(find_model(recipe.objective.method_args["teacher"]))
 
 
 def _validation(log: list[dict[str, Any]], epoch: int | None) -> dict[str, float]:

@@ -47,10 +47,9 @@ from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.models.card import Card, Head, read_card
-from zoo.models.load import Embedder, find, load
+from zoo.models.load import Embedder, find_model, load
 from zoo.models.network import check_architecture
 from zoo.models.registry import reference
-from zoo.models.results import Evaluation as results_Evaluation
 from zoo.models.results import add_result
 from zoo.paths import expand
 
@@ -462,7 +461,7 @@ def distil(
     where one was stopped. Raises `UsageError` for a name that is taken, and what loading, `recipe_for` and training
     raise.
     """
-    folder = find(teacher)
+    folder = find_model(teacher)
     check_name(student.name, folder, replace)
     model = TrunkModel(folder, read_card(folder), reference(folder))
     views = views_of_model(folder, model.card.preprocessing, 0, student.seed)
@@ -486,10 +485,10 @@ def distil(
     return Distilled(outcome, pictures, model.card, fidelity, known)
 
 
-def _evaluation(model: Embedder, pictures: StudentImages, fidelity: Fidelity) -> results_Evaluation:
+def _evaluation(model: Embedder, pictures: StudentImages, fidelity: Fidelity) -> Evaluation:
     """What the student's folder says of it: what it finds, if there are labels, and how near it is to its teacher."""
     test = pictures.test
-    found = fidelity.evaluation or results_Evaluation(
+    found = fidelity.evaluation or Evaluation(
         None, test.name, test.split, UNLABELLED_PROTOCOL, None, None, model.dim, len(test), 0, 0, {}, {}, now(), {}
     )
     near = {f"teacher_neighbours_at_{fidelity.k}": fidelity.neighbours}

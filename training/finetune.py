@@ -48,9 +48,8 @@ from zoo.models.card import read_card
 from zoo.models.catalogue import known_names
 from zoo.models.load import load
 from zoo.models.network import load_network
-from zoo.models.registry import here, reference
-from zoo.models.results import RESULTS_FILE as RESULTS
-from zoo.models.results import add_result
+from zoo.models.registry import cached_folder, reference
+from zoo.models.results import RESULTS_FILE, add_result
 from zoo.models.torch_runtime import choose_device
 
 KEPT_FILES = 4
@@ -167,14 +166,14 @@ def _parents(record: dict[str, Any]) -> Iterator[Path]:
     }
     for kind, start in starts.items():
         with suppress(ZooError):
-            folder = here(start) if isinstance(start, str) else None
+            folder = cached_folder(start) if isinstance(start, str) else None
             if folder is not None and read_card(folder).fingerprint == _inner(record, kind).get("fingerprint"):
                 yield folder
 
 
 def _unmeasured(folder: Path) -> bool:
     """Whether a finetune was stopped between the writing of its model and the measuring."""
-    return "split" in read_object(folder / RECIPE_FILE) and not (folder / RESULTS).exists()
+    return "split" in read_object(folder / RECIPE_FILE) and not (folder / RESULTS_FILE).exists()
 
 
 def _inner(record: dict[str, Any], key: str) -> dict[str, Any]:

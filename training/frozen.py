@@ -24,7 +24,7 @@ from training.recipe import Recipe
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.network import load_network
 
 
@@ -95,7 +95,7 @@ def load_cached_data(recipe: Recipe) -> CachedData:
     `ModelFolderError` for the model, and `RecipeError` for a recipe that is none for these features.
     """
     features = read_features(recipe.data.features)
-    folder = find(str(recipe.backbone.pretrained))
+    folder = find_model(str(recipe.backbone.pretrained))
     card = read_card(folder)
     features.check_model(card)
     check_files(folder, card)

@@ -13,7 +13,7 @@ from typing import Any
 
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.models.card import NAME, Head, refused_heads
+from zoo.models.card import MODEL_NAME, Head, heads_problem
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
@@ -243,14 +243,14 @@ class Recipe:
     sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
+        _check(MODEL_NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
         _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         _check(self.seed >= 0, "seed", self.seed, "0 or more")
         paired = self.batch.per_class > 1 or self.batch.sampler == "spc-r"
         # Inter-class triplets take their positives from other classes, a memory has those of earlier batches.
         mined = self.objective.miner not in (None, "inter-class") and self.objective.method != "cross-batch-memory"
         _check(paired or not mined, "batch.per_class", 1, "2 or more, of which a miner makes positives")
-        if why := refused_heads(self.heads):
+        if why := heads_problem(self.heads):
             raise RecipeError(f"heads: {why}")
 
     @property
@@ -282,7 +282,7 @@ class EnsembleRecipe:
     members: tuple[Recipe, ...]
 
     def __post_init__(self) -> None:
-        _check(NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
+        _check(MODEL_NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
         _check(len(self.members) >= 2, "members", [member.name for member in self.members], "two or more")
 
     @property

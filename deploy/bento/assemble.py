@@ -11,7 +11,7 @@ from serving.backup import backup
 from serving.gallery import Gallery
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
-from zoo.models.load import find
+from zoo.models.load import find_model
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,7 +21,7 @@ def assemble(gallery: Path, out: Path, model: str | None = None) -> None:
     if out.exists():
         raise GalleryError(f"{out} exists; choose a new folder.")
     with Gallery.open(gallery) as opened:
-        folder = find(model or opened.model_ref)
+        folder = find_model(model or opened.model_ref)
     with atomic_folder(out) as parcel:
         for name in ("bentofile.yaml", "service.py"):
             shutil.copyfile(HERE / name, parcel / name)

@@ -48,7 +48,7 @@ from tests.proof.service import Service
 from tests.proof.traffic import Answers
 from tests.serving.running import ROOT, serving
 from zoo.models.card import Card, read_card
-from zoo.models.load import find, load
+from zoo.models.load import find_model, load
 
 CLIENTS, K, IMAGES = 8, 10, 16
 PARTS = ("throughput", "latency", "adding")
@@ -76,7 +76,7 @@ def prepare(folder: Path, args: argparse.Namespace) -> Setting:
     if args.model is None:
         resnet50(folder / "model")
         export_all(folder / "model", sorted({"fp32", args.precision}), folder / "images")
-    found = folder / "model" if args.model is None else find(args.model)
+    found = folder / "model" if args.model is None else find_model(args.model)
     card, rows = read_card(found), vectors(args.items, read_card(found).dim)
     np.save(folder / "vectors.npy", rows)
     with Gallery.create(folder / "gallery", card, str(found)) as gallery:

@@ -13,7 +13,7 @@ from exports.export import Exporter
 from tests.exports.toys import make_toy, picture
 from tests.models import CARD
 from training.api import concatenate
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify
 
@@ -28,12 +28,12 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
         make_toy(root / card.name, card)
     concatenate([root / CARD.name, root / HEADLESS.name], root / "both", "both")
     exporter = Exporter(root / "both", str(pictures), cost=False)
-    for precision in FILES:
+    for precision in GRAPH_FILES:
         exporter.export(precision)
     return root / "both"
 
 
-@pytest.mark.parametrize("precision", FILES)
+@pytest.mark.parametrize("precision", GRAPH_FILES)
 def test_embeddings(ensemble: Path, precision: str) -> None:
     expected = zoo.load(ensemble).embed(IMAGES)
     got = zoo.load(ensemble, runtime="onnx", precision=precision).embed(IMAGES)

@@ -26,7 +26,7 @@ from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, ModelFolderError, UsageError
 from zoo.files import sha256_of
 from zoo.models.card import Card, Head, read_card
-from zoo.models.onnx_runtime import FILES, FINGERPRINT, PRECISION, open_file, open_session, providers_of
+from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, PRECISION, open_graph, open_session, providers_of
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify, verify_records
 from zoo.paths import SHIPPED
@@ -58,7 +58,7 @@ def test_zeros_at_the_border_are_the_largest_where_all_else_is_negative() -> Non
     assert z.tolist() == [[[[-1]]]]
 
 
-@pytest.mark.parametrize("precision", FILES)
+@pytest.mark.parametrize("precision", GRAPH_FILES)
 def test_every_batch_size_gives_torchs_embeddings(exported: Path, precision: str) -> None:
     expected = zoo.load(exported).embed(IMAGES)
     model = zoo.load(exported, runtime="onnx", precision=precision)
@@ -75,7 +75,7 @@ def test_every_batch_size_gives_torchs_embeddings(exported: Path, precision: str
 
 def test_parity_says_what_was_measured(exported: Path) -> None:
     parity = json.loads((exported / "onnx" / "parity.json").read_text())
-    assert list(parity) == list(FILES)
+    assert list(parity) == list(GRAPH_FILES)
     for precision, row in parity.items():
         assert row["holds"]
         assert not row["forced"]
@@ -105,16 +105,16 @@ def test_what_is_said_of_no_graph_here_goes_with_the_next_export(copy: Path) -> 
 
 
 def test_int8_holds_integers_and_fp16_halves(exported: Path) -> None:
-    kinds = {name: _weight_types(exported / file) for name, file in FILES.items()}
+    kinds = {name: _weight_types(exported / file) for name, file in GRAPH_FILES.items()}
     kept = json.loads((exported / "onnx" / "parity.json").read_text())["int8"]["details"]["kept_in_float"]
     assert len(kept) <= 3  # the first layer and the two heads at most
     int8 = {TensorProto.INT8, TensorProto.FLOAT} if kept else {TensorProto.INT8}
     assert kinds == {"fp32": {TensorProto.FLOAT}, "fp16": {TensorProto.FLOAT16}, "int8": int8}
 
 
-@pytest.mark.parametrize("precision", FILES)
+@pytest.mark.parametrize("precision", GRAPH_FILES)
 def test_graphs_are_valid_onnx_of_the_standard_alone(exported: Path, precision: str) -> None:
-    model = onnx.load(exported / FILES[precision])
+    model = onnx.load(exported / GRAPH_FILES[precision])
     onnx.checker.check_model(model, full_check=True)
     assert [entry.domain for entry in model.opset_import] == [""]
     assert b"site-packages" not in model.SerializeToString()
@@ -183,10 +183,10 @@ def _contents(folder: Path) -> dict[str, bytes]:
 def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
     card = read_card(copy)
     other = dataclasses.replace(card, files={**card.files, "model.safetensors": "0" * 64})
-    for file in FILES.values():
+    for file in GRAPH_FILES.values():
         with pytest.raises(ModelFolderError, match=r"graph of another model .*zoo export toy-conv4-noise"):
-            open_file(copy / file, other)
-    shutil.copy(copy / FILES["fp32"], copy / FILES["int8"])
+            open_graph(copy / file, other)
+    shutil.copy(copy / GRAPH_FILES["fp32"], copy / GRAPH_FILES["int8"])
     with pytest.raises(ModelFolderError, match="SHA-256"):
         zoo.load(copy, runtime="onnx", precision="int8")
 
@@ -198,20 +198,20 @@ def _vouch(folder: Path, file: str) -> None:
 
 @pytest.mark.parametrize(("stands_in", "for_it"), [("int8", "fp32"), ("fp32", "int8"), ("fp32", "fp16")])
 def test_a_graph_in_another_precision_is_refused(copy: Path, stands_in: str, for_it: str) -> None:
-    shutil.copy(copy / FILES[stands_in], copy / FILES[for_it])
-    _vouch(copy, FILES[for_it])
-    says = rf"{FILES[for_it]} is an ONNX graph in {stands_in}, its name says {for_it}\..* --precision {for_it}"
+    shutil.copy(copy / GRAPH_FILES[stands_in], copy / GRAPH_FILES[for_it])
+    _vouch(copy, GRAPH_FILES[for_it])
+    says = rf"{GRAPH_FILES[for_it]} is an ONNX graph in {stands_in}, its name says {for_it}\..* --precision {for_it}"
     with pytest.raises(ModelFolderError, match=says):
         zoo.load(copy, runtime="onnx", precision=for_it)
     assert f"golden onnx {for_it}" in {check.name for check in verify(copy) if check.fails}
 
 
 def test_a_graph_of_an_older_export_says_neither_model_nor_precision_and_loads(copy: Path) -> None:
-    model = onnx.load(copy / FILES["fp32"])
+    model = onnx.load(copy / GRAPH_FILES["fp32"])
     assert {entry.key for entry in model.metadata_props} == {FINGERPRINT, PRECISION}
     del model.metadata_props[:]
-    onnx.save(model, copy / FILES["fp32"])
-    _vouch(copy, FILES["fp32"])
+    onnx.save(model, copy / GRAPH_FILES["fp32"])
+    _vouch(copy, GRAPH_FILES["fp32"])
     assert zoo.load(copy, runtime="onnx").embed(IMAGES[:1]).shape == (1, CARD.dim)
 
 
@@ -221,23 +221,23 @@ def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatc
 
     def write_graph(folder: Path, card: Card, path: Path) -> None:
         made.append(path)
-        shutil.copy(exported / FILES["fp32"], path)
+        shutil.copy(exported / GRAPH_FILES["fp32"], path)
 
     monkeypatch.setattr("exports.export.write_graph", write_graph)
     assert export(copy, "fp16").holds
     assert not made
-    (copy / FILES["fp32"]).write_bytes(b"cut")
+    (copy / GRAPH_FILES["fp32"]).write_bytes(b"cut")
     assert export(copy, "fp16").holds
     assert len(made) == 1
-    assert (copy / FILES["fp32"]).read_bytes() == b"cut"
-    shutil.copy(copy / FILES["int8"], copy / FILES["fp32"])
-    _vouch(copy, FILES["fp32"])
+    assert (copy / GRAPH_FILES["fp32"]).read_bytes() == b"cut"
+    shutil.copy(copy / GRAPH_FILES["int8"], copy / GRAPH_FILES["fp32"])
+    _vouch(copy, GRAPH_FILES["fp32"])
     assert export(copy, "fp16").holds
     assert len(made) == 2
 
 
 def test_precisions_that_are_not_there(copy: Path) -> None:
-    (copy / FILES["int8"]).unlink()
+    (copy / GRAPH_FILES["int8"]).unlink()
     with pytest.raises(ModelFolderError, match=r"it has fp32, fp16. Make it with: zoo export \S+ --precision int8"):
         zoo.load(copy, runtime="onnx", precision="int8")
     for wrong in (lambda: zoo.load(copy, runtime="onnx", precision="fp61"), lambda: export(copy, "fp61")):
@@ -321,7 +321,7 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     monkeypatch.setattr(
         onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
     )
-    open_session(SHIPPED / "margin-conv4-glyphs" / FILES["fp32"], "cpu")
+    open_session(SHIPPED / "margin-conv4-glyphs" / GRAPH_FILES["fp32"], "cpu")
     assert order == ["session"]
     for missing, reason in ((OSError, "no NVIDIA driver"), (None, "driver is too old")):
         order.clear()
@@ -340,7 +340,7 @@ def test_a_device_that_is_not_installed_says_so(exported: Path) -> None:
 
 def test_a_cpu_without_vnni_gets_the_same_embeddings(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
-    monkeypatch.setattr("zoo.models.onnx_runtime._saturates", lambda: True)
+    monkeypatch.setattr("zoo.models.onnx_runtime._int8_overflows", lambda: True)
     there = zoo.load(exported, runtime="onnx", precision="int8").embed(IMAGES)
     assert (here * there).sum(1).min() > 0.999
 

@@ -13,7 +13,7 @@ from tests.models import CARD
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
 from zoo.models.card import read_card
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.paths import SHIPPED
 
 COMMITS = {"main": "0123456789" * 4, "v1": "9876543210" * 4}
@@ -35,10 +35,10 @@ def cached(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "org/toy@v1"])
 @pytest.mark.usefixtures("cached")
 def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_by(own_zoo: Path, name: str) -> None:
-    copy = writable_folder(find(name), ["fp16"], name)
+    copy = writable_folder(find_model(name), ["fp16"], name)
     assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
-    assert find(name) == copy
-    assert writable_folder(find(name), ["int8"], name) == copy
+    assert find_model(name) == copy
+    assert writable_folder(find_model(name), ["int8"], name) == copy
     listed = {model.name: (model.standing, model.folder) for model in zoo.list_models(method=CARD.method)}
     assert listed[name.removeprefix("hf-hub:")] == ("on the Hub, exported here", copy)
 
@@ -49,7 +49,7 @@ def test_the_copy_of_a_model_with_a_bare_name_is_told_from_one_that_was_trained_
 ) -> None:
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
     assert zoo.info("toy").standing == "on the Hub"
-    copy = writable_folder(find("toy"), ["fp16"], "toy")
+    copy = writable_folder(find_model("toy"), ["fp16"], "toy")
     assert copy == own_zoo / "models" / "toy"
     assert zoo.info("toy").standing == "on the Hub, exported here"
     (cached / "snapshots" / COMMITS["main"] / "card.json").write_text("{")
@@ -73,7 +73,7 @@ def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.Ca
     assert "no-such-data" in capsys.readouterr().err
     assert not place.exists()
     assert Exporter(shipped, cost=False, into=place).export("fp16").holds
-    assert find("margin-conv4-glyphs") == place
+    assert find_model("margin-conv4-glyphs") == place
     assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(place).files)
 
 
@@ -100,4 +100,4 @@ def test_a_spoilt_model_is_not_copied(exported: Path, tmp_path: Path) -> None:
         copy_model(spoilt, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(ModelNotFoundError):
-        find(tmp_path / "copy")
+        find_model(tmp_path / "copy")

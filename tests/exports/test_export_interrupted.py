@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 import zoo
-from exports.export import PARITY, add_graph, export
+from exports.export import PARITY_FILE, add_graph, export
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.verify import verify
 
 
@@ -35,14 +35,14 @@ def publish_and_die(folder: Path, graph: Path, last: str) -> None:
 
     Path.replace = replace  # type: ignore[method-assign, assignment]
     try:
-        add_graph(folder, FILES["fp16"], graph, {"fp16": {"holds": True}})
+        add_graph(folder, GRAPH_FILES["fp16"], graph, {"fp16": {"holds": True}})
     finally:
         os._exit(1)
 
 
-@pytest.mark.parametrize("last", [FILES["fp16"], PARITY])
+@pytest.mark.parametrize("last", [GRAPH_FILES["fp16"], PARITY_FILE])
 def test_killed_between_the_renames(copy: Path, tmp_path: Path, last: str) -> None:
-    model = onnx.load(copy / FILES["fp16"])
+    model = onnx.load(copy / GRAPH_FILES["fp16"])
     model.doc_string = "another export of the same model"
     onnx.save(model, tmp_path / "new.onnx")
     publish_and_die(copy, tmp_path / "new.onnx", last)
@@ -59,12 +59,12 @@ def test_killed_between_the_renames(copy: Path, tmp_path: Path, last: str) -> No
 
 
 def test_killed_after_the_last_rename_it_is_all_there(copy: Path, tmp_path: Path) -> None:
-    model = onnx.load(copy / FILES["fp16"])
+    model = onnx.load(copy / GRAPH_FILES["fp16"])
     model.doc_string = "another export of the same model"
     onnx.save(model, tmp_path / "new.onnx")
     publish_and_die(copy, tmp_path / "new.onnx", "card.json")
     zoo.load(copy, runtime="onnx", precision="fp16")
-    assert onnx.load(copy / FILES["fp16"]).doc_string == model.doc_string
+    assert onnx.load(copy / GRAPH_FILES["fp16"]).doc_string == model.doc_string
 
 
 @contextmanager
@@ -84,9 +84,9 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_a_full_disk_leaves_the_folder_as_it_was(copy: Path, share: float) -> None:
-    graph, before = copy / FILES["fp32"], contents(copy)
+    graph, before = copy / GRAPH_FILES["fp32"], contents(copy)
     with files_of_at_most(int(share * graph.stat().st_size)), pytest.raises(OSError, match="too large"):
-        add_graph(copy, FILES["fp16"], graph, {"fp16": {"holds": True}})
+        add_graph(copy, GRAPH_FILES["fp16"], graph, {"fp16": {"holds": True}})
     assert contents(copy) == before
     assert all(check.ok for check in verify(copy))
 
@@ -104,7 +104,7 @@ def test_a_disk_that_fills_during_the_command(
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     before = contents(copy)
     command = ["export", str(copy), "--precision", precision, "--calibration", str(pictures), "--no-cost"]
-    with files_of_at_most((copy / FILES[precision]).stat().st_size // 2):
+    with files_of_at_most((copy / GRAPH_FILES[precision]).stat().st_size // 2):
         assert main(command) == 1
     assert "File too large" in capsys.readouterr().err
     assert contents(copy) == before

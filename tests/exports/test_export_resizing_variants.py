@@ -23,7 +23,7 @@ from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.hub.model_page import graphs_of
 from zoo.models.card import read_card
-from zoo.models.onnx_runtime import FILES, RESIZING
+from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.results import Check
 from zoo.models.verify import verify
 
@@ -33,7 +33,7 @@ def resizing(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The exported toy with graphs that resize."""
     folder = Path(shutil.copytree(exported, tmp_path_factory.mktemp("resizing") / CARD.name))
     exporter = Exporter(folder, cost=False)
-    for precision in FILES:
+    for precision in GRAPH_FILES:
         exporter.export_resizing(precision)
     return folder
 
@@ -61,14 +61,14 @@ def vouch(folder: Path, file: str) -> None:
 
 def write_inexact(folder: Path, precision: str) -> None:
     """In the precision's place the fp32 graph with weights that are off by some per cent."""
-    model, draw = onnx.load(folder / FILES["fp32"]), np.random.default_rng(0)
+    model, draw = onnx.load(folder / GRAPH_FILES["fp32"]), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if (values := numpy_helper.to_array(tensor)).ndim == 4:
             noise = 0.1 * values.std() * draw.normal(size=values.shape)
             tensor.CopyFrom(numpy_helper.from_array((values + noise).astype(np.float32), tensor.name))
-    onnx.save(model, folder / FILES[precision])
-    write_metadata(folder / FILES[precision], read_card(folder), precision)
-    vouch(folder, FILES[precision])
+    onnx.save(model, folder / GRAPH_FILES[precision])
+    write_metadata(folder / GRAPH_FILES[precision], read_card(folder), precision)
+    vouch(folder, GRAPH_FILES[precision])
 
 
 @pytest.mark.parametrize("said", [{"holds": False, "forced": True}, {"min_cosine_to_pillow": 0.5}])
@@ -84,9 +84,9 @@ def test_one_below_its_floor_is_sent_only_by_force_and_the_page_says_so(copy: Pa
 
 def test_the_page_tells_them_from_the_others(copy: Path) -> None:
     told = {graph.file: graph for graph in graphs_of(copy)}
-    assert list(told) == [*FILES.values(), *RESIZING.values()]
+    assert list(told) == [*GRAPH_FILES.values(), *RESIZING_FILES.values()]
     page = zoo.push(copy, "org/toy", dry_run=True).readme
-    cosine = told[RESIZING["int8"]].cosine
+    cosine = told[RESIZING_FILES["int8"]].cosine
     assert f"| {cosine:.6f} to the same behind Pillow |" in page
     assert "takes images of any height and width" in page
 
@@ -94,46 +94,46 @@ def test_the_page_tells_them_from_the_others(copy: Path) -> None:
 def test_one_whose_base_is_written_anew_goes_with_it(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(copy), "--precision", "fp16", "--no-cost"]) == 0
     assert "removed, because made of the graph before: onnx/model_fp16_resize.onnx" in capsys.readouterr().out
-    assert not (copy / RESIZING["fp16"]).exists()
-    assert RESIZING["fp16"] not in read_card(copy).files
+    assert not (copy / RESIZING_FILES["fp16"]).exists()
+    assert RESIZING_FILES["fp16"] not in read_card(copy).files
     parity = json.loads((copy / "onnx" / "parity.json").read_text())
     assert "fp16-resize" not in parity
     assert {"fp16", "fp32-resize", "int8-resize"} <= parity.keys()
-    assert all((copy / RESIZING[precision]).is_file() for precision in ("fp32", "int8"))
+    assert all((copy / RESIZING_FILES[precision]).is_file() for precision in ("fp32", "int8"))
     assert main(["export", str(copy), "--precision", "fp16", "--no-cost", "--resize", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == []
-    assert (copy / RESIZING["fp16"]).is_file()
+    assert (copy / RESIZING_FILES["fp16"]).is_file()
     assert {check.ok for check in verify(copy)} == {True}
 
 
 def test_golden_images_go_through_them_as_they_are(copy: Path) -> None:
     found = checks(copy)
-    assert {found[f"golden onnx {precision} resize"].ok for precision in FILES} == {True}
+    assert {found[f"golden onnx {precision} resize"].ok for precision in GRAPH_FILES} == {True}
 
 
 def test_one_that_resizes_otherwise_is_found(copy: Path) -> None:
     how = dataclasses.replace(CARD.preprocessing, resize=5 * CARD.preprocessing.resize)
-    write_resizing_graph(copy / FILES["fp32"], how, copy / RESIZING["fp32"])
-    write_metadata(copy / RESIZING["fp32"], read_card(copy), "fp32")
-    vouch(copy, RESIZING["fp32"])
+    write_resizing_graph(copy / GRAPH_FILES["fp32"], how, copy / RESIZING_FILES["fp32"])
+    write_metadata(copy / RESIZING_FILES["fp32"], read_card(copy), "fp32")
+    vouch(copy, RESIZING_FILES["fp32"])
     assert [name for name, check in checks(copy).items() if check.ok is False] == ["golden onnx fp32 resize"]
 
 
 def test_one_of_another_model_or_that_takes_something_else_is_found(copy: Path) -> None:
-    shutil.copy(copy / FILES["fp32"], copy / RESIZING["fp32"])
-    vouch(copy, RESIZING["fp32"])
+    shutil.copy(copy / GRAPH_FILES["fp32"], copy / RESIZING_FILES["fp32"])
+    vouch(copy, RESIZING_FILES["fp32"])
     assert "its card says" in checks(copy)["golden onnx fp32 resize"].detail
-    write_metadata(copy / RESIZING["fp16"], dataclasses.replace(read_card(copy), architecture="other"), "fp16")
-    vouch(copy, RESIZING["fp16"])
+    write_metadata(copy / RESIZING_FILES["fp16"], dataclasses.replace(read_card(copy), architecture="other"), "fp16")
+    vouch(copy, RESIZING_FILES["fp16"])
     assert "of another model" in checks(copy)["golden onnx fp16 resize"].detail
-    write_metadata(copy / RESIZING["fp16"], read_card(copy), "int8")
-    vouch(copy, RESIZING["fp16"])
+    write_metadata(copy / RESIZING_FILES["fp16"], read_card(copy), "int8")
+    vouch(copy, RESIZING_FILES["fp16"])
     assert "is an ONNX graph in int8, its name says fp16" in checks(copy)["golden onnx fp16 resize"].detail
 
 
 def test_what_parity_says_is_held_against_the_golden_images(copy: Path) -> None:
     found = checks(copy)
-    assert {found[f"parity onnx {precision}"].ok for precision in FILES} == {True}
+    assert {found[f"parity onnx {precision}"].ok for precision in GRAPH_FILES} == {True}
     write_inexact(copy, "int8")
     found = checks(copy)
     cosine = found["golden onnx int8"].cosine

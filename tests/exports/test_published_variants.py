@@ -12,7 +12,7 @@ from tests.zoo.hub_client import connected
 from zoo.errors import ModelFolderError
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import GOLDEN_FLOORS
 
 # huggingface_hub sends large files in a way that its own HTTP library no longer recommends.
@@ -27,8 +27,8 @@ def test_variants_that_were_pushed_load_by_name_and_embed(
         monkeypatch.setenv("HF_TOKEN", hub.token)
         zoo.push(exported, "org/x")
         sent = hub.repositories["org/x"].files()
-        assert set(FILES.values()) <= sent.keys()
-        for precision, file in FILES.items():
+        assert set(GRAPH_FILES.values()) <= sent.keys()
+        for precision, file in GRAPH_FILES.items():
             model = zoo.load("org/x", runtime="onnx", precision=precision)
             assert (model.folder / file).read_bytes() == (exported / file).read_bytes() == sent[file]
             assert model.folder.is_relative_to(tmp_path / "cache")
@@ -37,9 +37,9 @@ def test_variants_that_were_pushed_load_by_name_and_embed(
 
 
 def test_a_variant_that_was_not_pushed_is_named(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy / FILES["int8"]).unlink()
+    (copy / GRAPH_FILES["int8"]).unlink()
     card = read_card(copy)
-    kept = {name: sha for name, sha in card.files.items() if name != FILES["int8"]}
+    kept = {name: sha for name, sha in card.files.items() if name != GRAPH_FILES["int8"]}
     dataclasses.replace(card, files=kept).write(copy)
     with connected(monkeypatch, tmp_path / "cache") as (hub, _):
         monkeypatch.setenv("HF_TOKEN", hub.token)

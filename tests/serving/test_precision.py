@@ -24,7 +24,7 @@ from zoo.errors import UsageError, VariantNotFoundError
 from zoo.files import sha256_of
 from zoo.models.card import Card, read_card
 from zoo.models.load import Embedder
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,16 @@ def varied(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The toy model with an int8 variant: its projection rounded to 8 bits, which other embeddings tell."""
     folder = tmp_path_factory.mktemp("models") / "varied"
     shutil.copytree(model_folder, folder)
-    graph = onnx.load(folder / FILES["fp32"])
+    graph = onnx.load(folder / GRAPH_FILES["fp32"])
     for constant in graph.graph.initializer:
         if constant.name == "projection":
             weights = numpy_helper.to_array(constant)
             step = np.abs(weights).max() / 127
             rounded = (np.round(weights / step) * step).astype(np.float32)
             constant.CopyFrom(numpy_helper.from_array(rounded, "projection"))
-    onnx.save(graph, folder / FILES["int8"])
+    onnx.save(graph, folder / GRAPH_FILES["int8"])
     card = read_card(folder)
-    card.files[FILES["int8"]] = sha256_of(folder / FILES["int8"])
+    card.files[GRAPH_FILES["int8"]] = sha256_of(folder / GRAPH_FILES["int8"])
     card.write(folder)
     return folder
 
@@ -56,7 +56,7 @@ def gallery(varied: Path, pictures: Path, tmp_path_factory: pytest.TempPathFacto
 
 def by_hand(folder: Path, precision: str, image: bytes) -> np.ndarray:
     pixels = to_pixels(image, read_card(folder).preprocessing)[None]
-    session = onnxruntime.InferenceSession(folder / FILES[precision])
+    session = onnxruntime.InferenceSession(folder / GRAPH_FILES[precision])
     return session.run(None, {"pixels": pixels})[0]
 
 

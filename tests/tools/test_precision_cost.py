@@ -15,7 +15,7 @@ from tools import precision_cost
 from tools.precision_cost import mean_of, pooled
 from zoo.errors import UsageError
 from zoo.evaluation.retrieval import PerQuery
-from zoo.models.load import find
+from zoo.models.load import find_model
 
 PAGE = "before\n<!-- costs -->\nold\n<!-- end -->\n<!-- models --><!-- end --> <!-- origin --> <!-- end -->\nafter\n"
 
@@ -96,7 +96,7 @@ def test_the_interval_over_seeds_is_students() -> None:
 
 
 def model(folder: Path, seed: int, lr: float = 1e-3) -> Path:
-    shutil.copytree(find("margin-conv4-glyphs"), folder)
+    shutil.copytree(find_model("margin-conv4-glyphs"), folder)
     recipe = {"name": f"margin-{seed}", "seed": seed, "optimizer": {"lr": lr}}
     (folder / "recipe.json").write_text(json.dumps({"recipe": recipe}))
     return folder

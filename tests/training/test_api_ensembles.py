@@ -19,7 +19,7 @@ from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, UsageError
 from zoo.models.card import Head, read_card
-from zoo.models.network import Ensemble, create_trunk
+from zoo.models.network import EnsembleNetwork, create_trunk
 from zoo.models.verify import verify, verify_records
 
 HEADLESS = dataclasses.replace(
@@ -113,7 +113,7 @@ def test_models_of_several_data_sets_name_them_all(members: list[Path], tmp_path
 def test_the_architecture_joins_unit_embeddings() -> None:
     args = {"members": [{"architecture": "conv4", "args": {"widths": [2, 2, 2, 3]}, "heads": [vars(Head("a", 4))]}]}
     trunk = create_trunk("ensemble", 1, args).eval()
-    assert isinstance(trunk, Ensemble)
+    assert isinstance(trunk, EnsembleNetwork)
     assert trunk.num_features == 4
     assert torch.allclose(trunk(torch.randn(5, 1, 16, 16)).norm(dim=1), torch.ones(5), atol=1e-6)
 

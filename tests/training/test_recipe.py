@@ -20,7 +20,7 @@ from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
 from zoo.models.card import Head
 from zoo.models.network import create_trunk
-from zoo.models.registry import RECIPES as CATALOGUE_FILE
+from zoo.models.registry import RECIPES_FILE
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 
@@ -80,7 +80,7 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
 
 
 def test_the_catalogue_in_zoo_is_what_the_recipes_say() -> None:
-    assert json.loads(CATALOGUE_FILE.read_text()) == catalogue(), "run: python -m training.recipes"
+    assert json.loads(RECIPES_FILE.read_text()) == catalogue(), "run: python -m training.recipes"
 
 
 def test_override() -> None:

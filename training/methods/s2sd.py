@@ -21,7 +21,7 @@ from training.registry import check_arguments, construct
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.network import Network, load_network
 
 
@@ -70,7 +70,7 @@ class Distillation(Method):
 
 def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
     """The teacher's card and network, which learns nothing. Raises `RecipeError` where it is another model by now."""
-    folder = find(teacher)
+    folder = find_model(teacher)
     card = read_card(folder)
     if card.fingerprint != fingerprint:
         raise RecipeError(

@@ -20,7 +20,7 @@ from training.studies.statistics import interval_over_seeds
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object
 from zoo.models.catalogue import ModelInfo, list_models
-from zoo.models.published import WHOLE, PublishedScore, PublishedTable
+from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
 from zoo.paths import home
 from zoo.report.model import recalls_of
 
@@ -70,7 +70,7 @@ class TrainedModel:
 
     def view(self, name: str) -> TrainedModel | None:
         """Return the model with its measurements of a view; None where there are none."""
-        if name == WHOLE:
+        if name == WHOLE_EMBEDDING:
             return self
         results = [part for part in self.parts if part["view"] == name]
         if not results:
@@ -407,7 +407,7 @@ def _study_run(study: Path, name: str, result: Record, study_name: str | None) -
     if "resolved" not in result:
         return None
     measured = [{**evaluation, "runtime": "torch", "precision": "fp32"} for evaluation in result["evaluations"]]
-    whole = [evaluation for evaluation in measured if evaluation["view"] == WHOLE]
+    whole = [evaluation for evaluation in measured if evaluation["view"] == WHOLE_EMBEDDING]
     members = [
         {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
         for recipe in result["resolved"]
@@ -424,7 +424,7 @@ def _study_run(study: Path, name: str, result: Record, study_name: str | None) -
         curves=recalls_of(result["training"][0]["log"]),
         study=study_name,
         arm=result.get("arm"),
-        parts=[evaluation for evaluation in measured if evaluation["view"] != WHOLE],
+        parts=[evaluation for evaluation in measured if evaluation["view"] != WHOLE_EMBEDDING],
     )
 
 

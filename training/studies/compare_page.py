@@ -10,8 +10,8 @@ from typing import Any
 
 from training.studies.compare import Comparison, TrainedModel
 from training.studies.statistics import correlation_triangle, pearson
-from zoo.models.load import find
-from zoo.models.published import PublishedScore, PublishedTable, scale
+from zoo.models.load import find_model
+from zoo.models.published import PublishedScore, PublishedTable, metric_scale
 from zoo.render import Table, environment
 from zoo.report import figures
 from zoo.report.html import (
@@ -89,7 +89,7 @@ def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | N
 
 def number_text(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
     """Return a metric's value with its standard deviation, in percent where papers print percent."""
-    factor, digits = scale(metric), 2 if scale(metric) == 100 else 3
+    factor, digits = metric_scale(metric), 2 if metric_scale(metric) == 100 else 3
     text = f"{factor * value:{sign}.{digits}f}"
     return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"
 
@@ -187,7 +187,7 @@ def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:
     """Return of each row the published number with its deviation, then ours with its interval in green."""
     lines = []
     for row in rows:
-        score, ours, factor = row.score, row.ours, scale(row.score.metric)
+        score, ours, factor = row.score, row.ours, metric_scale(row.score.metric)
         mean, sd = factor * score.value, factor * (score.sd or 0)
         spread = (mean - sd, mean + sd) if score.sd is not None else None
         note = f"published, {row.table.protocol}"
@@ -257,7 +257,7 @@ def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:
 
 def _epoch_sections(runs: Sequence[TrainedModel]) -> list[Section]:
     """Draw R@1 by epoch of our models, from their folders, and of studies' runs."""
-    logs = {run.name: recall_by_epoch(find(run.name)) if run.curves is None else run.curves for run in runs}
+    logs = {run.name: recall_by_epoch(find_model(run.name)) if run.curves is None else run.curves for run in runs}
     series = {f"{name}, {key}": points for name, log in logs.items() for key, points in log.items()}
     if not series or find_spec("matplotlib") is None:
         return []

@@ -58,7 +58,7 @@ from training.studies.study import (
     changed_settings,
     recipe_name,
 )
-from zoo.models.published import PublishedScore, PublishedTable, tables
+from zoo.models.published import PublishedScore, PublishedTable, published_tables
 
 
 def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:
@@ -71,7 +71,7 @@ def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTa
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
     wanted = (plan.dataset, measure.metric, measure.split)
-    for table in tables():
+    for table in published_tables():
         for score in table.scores:
             if (score.dataset, score.metric, score.split) != wanted:
                 continue

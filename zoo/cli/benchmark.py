@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from serving.gallery import Gallery
     from training.studies.compare import OwnScore
     from zoo.data.dataset import Dataset as DataSet
-    from zoo.models.published import Absent, PublishedTable
+    from zoo.models.published import AbsentTable, PublishedTable
     from zoo.report.html import Section
     from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
 
@@ -70,12 +70,12 @@ def list_tables(
     as_json: Json = False,
 ) -> None:
     """list the published tables"""
-    from zoo.models.published import absent, select
+    from zoo.models.published import absent_tables, select_tables
 
     if without:
-        _print_absent([row for row in absent() if paper in (None, row.paper.short)], as_json)
+        _print_absent([row for row in absent_tables() if paper in (None, row.paper.short)], as_json)
         return
-    tables = select(paper, dataset)
+    tables = select_tables(paper, dataset)
     if as_json:
         print_json([asdict(table) for table in tables])
     elif tables:
@@ -84,7 +84,7 @@ def list_tables(
         note("no published table matches; without filters all are listed: zoo benchmark list")
 
 
-def _print_absent(rows: Sequence[Absent], as_json: bool) -> None:
+def _print_absent(rows: Sequence[AbsentTable], as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
@@ -153,12 +153,11 @@ def compare(
     from training.studies.compare import find_runs
     from training.studies.compare_page import FORMATS, as_html
     from zoo.errors import UsageError
-    from zoo.models.published import select
-    from zoo.models.published import table as published_table
+    from zoo.models.published import published_table, select_tables
 
     if show and output != "html":
         raise UsageError("--show draws pictures, which only --format html holds.", code="show-needs-html")
-    tables = select(paper, dataset)
+    tables = select_tables(paper, dataset)
     if table is not None:
         chosen = published_table(table)
         tables = [candidate for candidate in tables if candidate is chosen]
@@ -299,7 +298,7 @@ def report(
     from zoo.data import check_dataset
     from zoo.errors import UsageError
     from zoo.models.card import read_card
-    from zoo.models.load import find, load
+    from zoo.models.load import find_model, load
     from zoo.report.model import report as report_page
 
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
@@ -307,7 +306,7 @@ def report(
             f"{model} is a study, which reports itself: zoo benchmark resume {model} --report", code="is-a-study"
         )
     check_dataset(
-        dataset or read_card(find(model)).dataset, split, data
+        dataset or read_card(find_model(model)).dataset, split, data
     )  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)

@@ -100,13 +100,13 @@ def evaluate(
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import parse_groups
     from zoo.models.card import read_card
-    from zoo.models.load import find, load
+    from zoo.models.load import find_model, load
     from zoo.models.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
     parse_groups(groups)
     check_dataset(
-        dataset or read_card(find(model)).dataset, split, data
+        dataset or read_card(find_model(model)).dataset, split, data
     )  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)
@@ -336,11 +336,11 @@ def _rows(file: Path, model: str | None) -> Embeddings:
     from zoo.errors import UsageError
     from zoo.evaluation.embeddings import read_embeddings
     from zoo.models.card import read_card
-    from zoo.models.load import find
+    from zoo.models.load import find_model
 
     if model is None:
         return read_embeddings(file)
-    card = read_card(find(model))
+    card = read_card(find_model(model))
     embeddings = read_embeddings(file)
     if embeddings.record is None:
         raise UsageError(

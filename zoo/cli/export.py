@@ -62,14 +62,14 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
-    from zoo.models.load import find
-    from zoo.models.onnx_runtime import FILES, check_precision
+    from zoo.models.load import find_model
+    from zoo.models.onnx_runtime import GRAPH_FILES, check_precision
 
     chosen = list(dict.fromkeys(precision or ["fp32"]))
-    precisions = list(FILES) if chosen == ["all"] else chosen
+    precisions = list(GRAPH_FILES) if chosen == ["all"] else chosen
     for name in precisions:
         check_precision(name)
-    source = find(model)
+    source = find_model(model)
     # Imported only now: it loads torch, and a mistyped name or precision is refused before that.
     from exports.export import Exporter, output_folder
 
@@ -82,7 +82,7 @@ def export(
 def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize: bool, as_json: bool) -> int:
     """Export each precision, print how it compares with torch, and return the exit status."""
     from zoo.errors import ZooError
-    from zoo.models.onnx_runtime import FILES, RESIZING
+    from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 
     done: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
@@ -101,9 +101,9 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
             print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
             continue
         if not as_json:
-            print("\n".join(parity_lines(folder / FILES[precision], done[precision])))
+            print("\n".join(parity_lines(folder / GRAPH_FILES[precision], done[precision])))
         if not as_json and resize:
-            print(_resizing_line(folder / RESIZING[precision], resized[precision]))
+            print(_resizing_line(folder / RESIZING_FILES[precision], resized[precision]))
     for remark in exporter.notes:
         note(remark)
     if as_json:
@@ -139,12 +139,12 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
 
 def _change(row: Mapping[str, Any]) -> str:
     """Return the difference from fp32, and its interval and verdict over classes and over queries."""
-    from zoo.models.results import verdict
+    from zoo.models.results import cost_verdict
 
     over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
     return (
-        f"{100 * row['difference']:+.2f} points against fp32; target {verdict(over_classes)} over classes "
-        f"({_points(over_classes)}), {verdict(over_queries)} over queries ({_points(over_queries)})"
+        f"{100 * row['difference']:+.2f} points against fp32; target {cost_verdict(over_classes)} over classes "
+        f"({_points(over_classes)}), {cost_verdict(over_queries)} over queries ({_points(over_queries)})"
     )
 
 
@@ -199,10 +199,10 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from zoo.models.load import find
-    from zoo.models.text_tower import GRAPH
+    from zoo.models.load import find_model
+    from zoo.models.text_tower import TEXT_GRAPH
 
-    source = find(model)
+    source = find_model(model)
     # Imported only now: it loads torch and onnx, and a mistyped name is refused before that.
     from exports.export import writable_folder
     from exports.text import attach_text_tower
@@ -213,5 +213,6 @@ def text_tower(
         print_json({"folder": str(folder), "card": card.to_json()})
     elif card.text is not None:
         print(
-            f"{folder / GRAPH}: texts of up to {card.text.length} tokens to {card.dim} numbers, as {card.name}'s images"
+            f"{folder / TEXT_GRAPH}: texts of up to {card.text.length} tokens to {card.dim} numbers, "
+            f"as {card.name}'s images"
         )

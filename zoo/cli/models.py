@@ -55,7 +55,7 @@ def list_models(
     as_json: Json = False,
 ) -> None:
     """list the models: trained here, shipped, or on the Hub"""
-    from zoo.models.catalogue import damaged
+    from zoo.models.catalogue import damaged_folders
     from zoo.models.catalogue import list_models as known_models
 
     models = known_models(method, backbone, dataset, status)
@@ -63,7 +63,7 @@ def list_models(
         print_json([_row(model) for model in models])
     else:
         _print_models(models, recipes or status == "recipe")
-    for reason in damaged().values():
+    for reason in damaged_folders().values():
         note(f"not listed, because it is damaged: {reason}")
 
 
@@ -288,13 +288,13 @@ def _mark(check: Check) -> str:
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.data import check_dataset_path
     from zoo.evaluation.remeasure import remeasure, remeasure_costs
-    from zoo.models.load import find
+    from zoo.models.load import find_model
     from zoo.models.verify import verify as verify_golden
     from zoo.models.verify import verify_files, verify_records
 
     if data is not None:
         check_dataset_path(data, "folder")  # scores on a table are checked against it
-    folder = find(model)
+    folder = find_model(model)
     yield from verify_golden(folder)
     yield from verify_files(folder)
     yield from verify_records(folder)
@@ -347,16 +347,16 @@ def baseline(
 ) -> int:
     """save a public backbone as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.models.load import find
+    from zoo.models.load import find_model
 
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
-    folder = find(name)
-    from zoo.models.baseline_folder import save_as  # torch: only after the arguments were checked
+    folder = find_model(name)
+    from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
 
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     progress = sys.stderr.isatty()
-    card = save_as(folder, new_name, images, dim, size, batch_size, progress, device, joint, unreadable)
+    card = save_baseline(folder, new_name, images, dim, size, batch_size, progress, device, joint, unreadable)
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
     if as_json:
@@ -373,7 +373,7 @@ def _whitening_images(
     """Return the images to fit whitening on; None if no whitening is wanted."""
     from zoo.data import load_dataset
     from zoo.errors import UsageError
-    from zoo.models.load import images_of
+    from zoo.models.load import whitening_images
 
     if whiten and whiten_on:
         raise UsageError(
@@ -381,8 +381,8 @@ def _whitening_images(
             code="two-whitenings",
         )
     if whiten_on:
-        return images_of(load_dataset(whiten_on, "train", data).images, limit, batch_size)
-    return images_of(whiten or None, limit, batch_size)
+        return whitening_images(load_dataset(whiten_on, "train", data).images, limit, batch_size)
+    return whitening_images(whiten or None, limit, batch_size)
 
 
 # zoo ensemble
@@ -405,14 +405,14 @@ def ensemble(
     """join trained models into one that concatenates their embeddings"""
     from zoo import paths
     from zoo.errors import UsageError
-    from zoo.models.card import NAME
-    from zoo.models.load import find
+    from zoo.models.card import MODEL_NAME
+    from zoo.models.load import find_model
 
-    if not NAME.fullmatch(new_name):
+    if not MODEL_NAME.fullmatch(new_name):
         raise UsageError(
             f"--as {new_name}: a name holds lower-case letters, digits, '.', '_' and '-' only.", code="model-name"
         )
-    folder, sources = paths.local_models() / new_name, [find(member) for member in members]
+    folder, sources = paths.local_models() / new_name, [find_model(member) for member in members]
     from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)

@@ -188,10 +188,10 @@ def model_name(given: str | None, source: str, ending: str) -> str:
     Raises:
         UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-'.
     """
-    from zoo.models.card import NAME
+    from zoo.models.card import MODEL_NAME
 
     name = given or f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
-    if not NAME.fullmatch(name):
+    if not MODEL_NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
             code="model-name",

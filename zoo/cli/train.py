@@ -148,11 +148,11 @@ def _recipe_on_features(
     from training.feature_file import read_features
     from training.features import recipe_on_features
     from zoo.models.card import read_card
-    from zoo.models.load import find
+    from zoo.models.load import find_model
 
     features = read_features(file)
     name = model or features.about.model
-    return recipe_on_features(recipe, features, read_card(find(name)), name, settings, new_name)
+    return recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
 
 
 # zoo finetune
@@ -201,7 +201,7 @@ def finetune(
     """
     from training.finetune import check_name, small_twin
     from zoo.data.folder import check_share
-    from zoo.models.load import find
+    from zoo.models.load import find_model
     from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
@@ -211,7 +211,7 @@ def finetune(
     _check_count("--seed", seed)
     _check_count("--views", views)
     check_share(test_share)
-    check_name(name, find(base), replace)
+    check_name(name, find_model(base), replace)
     from training import finetune as finetuning  # torch, after the arguments are checked
 
     wish = finetuning.FinetuneRequest(
@@ -352,7 +352,7 @@ def distill(
     """
     from training.distill import Student, check_source, check_student
     from zoo.data.folder import check_share
-    from zoo.models.load import find
+    from zoo.models.load import find_model
 
     name = model_name(new_name, teacher, "distilled")
     _check_count("--seed", seed)
@@ -360,7 +360,7 @@ def distill(
     check_share(test_share)
     weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
     student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
-    check_student(student, find(teacher), replace)
+    check_student(student, find_model(teacher), replace)
     from training.distill import distil  # torch, after the arguments are checked
 
     def pictures() -> StudentImages:
@@ -443,7 +443,7 @@ def features(
 ) -> None:
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
-    from zoo.models.load import find
+    from zoo.models.load import find_model
 
     if (folder is None) == (dataset is None):
         raise UsageError(
@@ -452,7 +452,7 @@ def features(
     _check_count("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
-    find(model)
+    find_model(model)
     from training.features import extract  # torch, after the arguments are checked
     from training.trainer import Execution
     from zoo.models.torch_runtime import choose_device
@@ -475,11 +475,11 @@ def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
     from training.features import TrunkModel
     from zoo.models.card import read_card
-    from zoo.models.load import find
+    from zoo.models.load import find_model
     from zoo.models.registry import reference
     from zoo.paths import expand
 
-    folder = find(name)
+    folder = find_model(name)
     is_path = expand(name).resolve() == folder.resolve()
     return TrunkModel(folder, read_card(folder), reference(folder) if is_path else name)
 

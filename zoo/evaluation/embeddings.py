@@ -26,7 +26,7 @@ from numpy.lib.format import MAGIC_PREFIX
 from zoo.data.table import BOOLEANS, LABEL, PATH, QUERY
 from zoo.errors import UsageError
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
-from zoo.models.card import NAME, Card
+from zoo.models.card import MODEL_NAME, Card
 from zoo.paths import library_versions
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _check_record(record: EmbeddingRecord, path: Path) -> None:
         ("runtime", record.runtime),
         ("precision", record.precision),
     ):
-        if not isinstance(value, str) or not NAME.fullmatch(value):
+        if not isinstance(value, str) or not MODEL_NAME.fullmatch(value):
             raise _damaged_record(path, f"{what} is {value!r}")
     hashes = {
         "fingerprint": record.model.get("fingerprint"),

@@ -25,8 +25,8 @@ from zoo.evaluation.retrieval import PerQuery, per_query
 from zoo.evaluation.split import EvaluationSplit, find_split
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
-from zoo.models.onnx_runtime import FILES
-from zoo.models.results import COST_METRICS, COST_TARGET, Check, Evaluation, read_parity, read_results, verdict
+from zoo.models.onnx_runtime import GRAPH_FILES
+from zoo.models.results import COST_METRICS, COST_TARGET, Check, Evaluation, cost_verdict, read_parity, read_results
 
 
 def measure_retrieval(
@@ -76,7 +76,7 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
 
 
 def _interval_verdict(interval: tuple[float, float]) -> dict[str, Any]:
-    return {"interval": list(interval), "within_target": verdict(interval) == "met"}
+    return {"interval": list(interval), "within_target": cost_verdict(interval) == "met"}
 
 
 TOLERANCE = 0.002
@@ -187,7 +187,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     @cache
     def fp32(name: str, split: str) -> tuple[PerQuery, int]:
         """And how many images were left out."""
-        there, unreadable = (folder / FILES["fp32"]).is_file(), dict[str, ImageError]()
+        there, unreadable = (folder / GRAPH_FILES["fp32"]).is_file(), dict[str, ImageError]()
         model = load(folder, "onnx" if there else "torch")
         return measure_retrieval(found(name, split).dataset, model, progress, unreadable), len(unreadable)
 
@@ -198,7 +198,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
         return
     for precision, entry in parity.items():
         said = entry.get("cost")
-        if not isinstance(said, dict) or not (folder / FILES.get(precision, "")).is_file():
+        if not isinstance(said, dict) or not (folder / GRAPH_FILES.get(precision, "")).is_file():
             continue
         name = f"cost onnx {precision}"
         if "not_measured" in said:

@@ -29,7 +29,7 @@ from zoo.files import sha256_of, write_bytes
 from zoo.hub.errors import convert_error, is_broken_connection, retry_after, root_cause, status_of
 from zoo.models.baselines import repository_of
 from zoo.models.card import read_card
-from zoo.models.folder import KNOWN, pickles, refusal
+from zoo.models.folder import KNOWN_FILES, pickle_names, pickle_warning
 
 
 def remove_altered_files(folder: Path) -> list[str]:
@@ -302,7 +302,7 @@ def _wanted(folder: Path) -> list[str]:
         listed = read_card(folder).files
     except CardError:
         listed = {}
-    return [escape(name) for name in {*KNOWN, *listed} - set(pickles(listed))]
+    return [escape(name) for name in {*KNOWN_FILES, *listed} - set(pickle_names(listed))]
 
 
 def _check_bytes(folder: Path) -> None:
@@ -346,7 +346,7 @@ def missing_files(folder: Path) -> list[str]:
 
 def _no_model_folder(repo_id: str, names: list[str]) -> str:
     message = f"{repo_id} on the Hub is no model folder of this zoo: it has no card.json."
-    return f"{message}{refusal(pickles(names))}"
+    return f"{message}{pickle_warning(pickle_names(names))}"
 
 
 def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
@@ -357,7 +357,7 @@ def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
         names = HfApi().list_repo_files(repo_id, revision=revision)
     except Exception:  # this only words an error
         names = []
-    return f"{message}{refusal(pickles(names))}"
+    return f"{message}{pickle_warning(pickle_names(names))}"
 
 
 def cached_models() -> Iterator[Path]:

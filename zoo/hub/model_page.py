@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.models.card import Card, read_origin
-from zoo.models.onnx_runtime import FILES, RESIZING
-from zoo.models.published import tables
-from zoo.models.results import EXPORT_FLOORS, RESIZE_FLOOR, not_ours, read_parity, read_results
+from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
+from zoo.models.published import published_tables
+from zoo.models.results import EXPORT_FLOORS, RESIZE_FLOOR, parity_error, read_parity, read_results
 from zoo.render import Table, environment
 
 ENSEMBLE = "ensemble"
@@ -186,7 +186,7 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
     try:
         return list(_graphs(folder, parity))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise not_ours(folder, str(error)) from None
+        raise parity_error(folder, str(error)) from None
 
 
 def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
@@ -283,20 +283,20 @@ def _published(recipe: str | None, dataset: str, split: str, metric: str) -> Ite
     """Return what papers print for a recipe; scores that no recipe reproduces are left out."""
     if recipe is None:
         return
-    for table in tables():
+    for table in published_tables():
         for score in table.scores:
             if (score.recipe, score.dataset, score.split, score.metric) == (recipe, dataset, split, metric):
                 yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
 
 
 def _graphs(folder: Path, parity: Mapping[str, Any]) -> Iterator[OnnxGraph]:
-    for precision, file in FILES.items():
+    for precision, file in GRAPH_FILES.items():
         if (folder / file).is_file():
             record = parity.get(precision, {})
             cosine = _number(record.get("min_cosine"))
             holds = _holds(record, cosine, EXPORT_FLOORS[precision])
             yield OnnxGraph(file, (folder / file).stat().st_size, cosine, False, dict(_changes(record)), holds)
-    for precision, file in RESIZING.items():
+    for precision, file in RESIZING_FILES.items():
         if (folder / file).is_file():
             record = parity.get(f"{precision}-resize", {})
             cosine = _number(record.get("min_cosine_to_pillow"))

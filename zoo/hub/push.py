@@ -21,8 +21,8 @@ from zoo.hub import download
 from zoo.hub.errors import convert_error
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.models.card import Card, read_card
-from zoo.models.folder import KNOWN, check_config, check_inside, known_files, pickles_in
-from zoo.models.load import find
+from zoo.models.folder import KNOWN_FILES, check_config, find_pickles, known_files, path_inside
+from zoo.models.load import find_model
 from zoo.models.verify import verify, verify_records
 from zoo.paths import without_paths
 
@@ -115,7 +115,7 @@ def push(
     if create_pr and private is not None:
         raise UsageError("a pull request goes to a repository that is there, which is private or not already.")
     repo_id = _repository(repo_id)
-    planned = prepare(find(model), repo_id, branch or "main", licence, force)
+    planned = prepare(find_model(model), repo_id, branch or "main", licence, force)
     return planned if dry_run else _send(planned, private, create_pr, message)
 
 
@@ -171,10 +171,10 @@ def _repository(repo_id: str) -> str:
 
 def _check(folder: Path, card: Card, names: list[str]) -> None:
     """Raise `ModelFolderError` unless the folder is whole, harmless and gives its golden embeddings."""
-    if found := pickles_in(folder):
+    if found := find_pickles(folder):
         raise ModelFolderError(f"{folder} holds {', '.join(found)}: pickles are not published. Remove them first.")
     for name in names:
-        check_inside(folder, name)
+        path_inside(folder, name)
     check_config(folder, card)
     checks = [*verify(folder), *verify_records(folder)]
     failed = [f"{check.name} ({check.detail})" for check in checks if check.fails]
@@ -228,5 +228,5 @@ def _operations(planned: Publication, remote: list[str]) -> list[Any]:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     add = [CommitOperationAdd(name, data) for name, data in planned.contents.items()]
-    ours = {name for name in remote if name in KNOWN or (name.startswith("onnx/") and name.endswith(".onnx"))}
+    ours = {name for name in remote if name in KNOWN_FILES or (name.startswith("onnx/") and name.endswith(".onnx"))}
     return [*add, *(CommitOperationDelete(name) for name in sorted(ours - planned.contents.keys()))]

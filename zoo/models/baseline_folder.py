@@ -37,27 +37,27 @@ from zoo.errors import (
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
-from zoo.models.baselines import METHOD, TimmModel, baselines, folder_of, read_config
-from zoo.models.card import NAME, Card, Head, read_card
+from zoo.models.baselines import PRETRAINED, TimmModel, baselines, folder_of_repository, read_timm_config
+from zoo.models.card import MODEL_NAME, Card, Head, read_card
 from zoo.models.folder import check_files
-from zoo.models.golden import pictures, read_golden, write_golden
+from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.network import (
     Network,
     build_trunk,
     check_architecture,
+    cpu_state,
     feature_count,
     load_network,
     save_network,
-    weights_of,
 )
 from zoo.models.torch_runtime import open_model, open_trunk
-from zoo.models.weights import CONFIG, WEIGHTS, Weights, fetch, read_state
+from zoo.models.weights import CONFIG_FILE, WEIGHTS_FILE, Weights, fetch_file, read_state
 
 
-def is_timm(repository: str, revision: str | None = None) -> bool:
+def is_timm_repository(repository: str, revision: str | None = None) -> bool:
     """Whether the Hub's cache, or the Hub, has a config.json of timm's kind in that repository."""
     try:
-        values = read_json(fetch(repository, revision, CONFIG))
+        values = read_json(fetch_file(repository, revision, CONFIG_FILE))
     except (HubError, RecipeError, OSError, ValueError):
         return False
     return (
@@ -67,7 +67,7 @@ def is_timm(repository: str, revision: str | None = None) -> bool:
     )
 
 
-def make_folder(repository: str, revision: str | None = None) -> Path:
+def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
     """The model folder of the Hub's timm model, from weights in the Hub's cache or downloaded into it.
 
     The embedding is timm's pooled features (what the classifier would get), normalised to unit length. A revision has
@@ -75,12 +75,12 @@ def make_folder(repository: str, revision: str | None = None) -> Path:
     `ModelFolderError` for files that are no timm model of square images.
     """
     try:
-        config = fetch(repository, revision, CONFIG, "")
-        folder = folder_of(repository, None if revision is None else config.parent.name)
+        config = fetch_file(repository, revision, CONFIG_FILE, "")
+        folder = folder_of_repository(repository, None if revision is None else config.parent.name)
         if (folder / "card.json").is_file():
             return folder
         config, weights = _files(repository, config.parent.name)
-        model = read_config(config)
+        model = read_timm_config(config)
         check_architecture(model.architecture)
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
@@ -109,7 +109,7 @@ def _timms_like(repository: str) -> str:
 def _files(repository: str, commit: str) -> tuple[Path, Path]:
     """config.json and the weights of one commit, with the bytes that the Hub announced."""
     for _ in range(2):
-        config, weights = (fetch(repository, commit, name, "") for name in (CONFIG, WEIGHTS))
+        config, weights = (fetch_file(repository, commit, name, "") for name in (CONFIG_FILE, WEIGHTS_FILE))
         if not (altered := remove_altered_files(weights.parent)):
             return config, weights
     raise HubError(
@@ -123,7 +123,7 @@ def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Car
     about = curated.description if curated else f"timm's {model.architecture} {model.tag}".strip()
     return Card(
         name=name,
-        method=METHOD,
+        method=PRETRAINED,
         backbone=model.architecture,
         dataset=model.tag or "unknown",
         architecture=model.architecture,
@@ -140,7 +140,7 @@ def _write(folder: Path, card: Card, trunk: nn.Module) -> Card:
     files = save_network(Network(trunk, nn.ModuleDict()), card, folder)
     card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
     card.write(folder)
-    write_golden(folder, card, pictures(), open_model(folder, card, device="cpu")[0])
+    write_golden(folder, card, draw_images(), open_model(folder, card, device="cpu")[0])
     return card
 
 
@@ -151,7 +151,7 @@ def _versions() -> dict[str, str]:
 PROJECTION_HEAD = "projection"
 
 
-def projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
+def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
     """The projection of the baseline in `folder`, from the Hub's cache, and the card of the very tower it belongs to.
 
     OpenAI's first models were trained with QuickGELU (Radford et al. 2021, released code); timm's architecture of the
@@ -188,7 +188,7 @@ def _weights(folder: Path, card: Card) -> Path:
     except (OSError, ValueError, KeyError, TypeError):
         why = "is no public backbone as it came from the Hub, so that its projection is lost."
         raise UsageError(f"{card.name} {why}") from None
-    return fetch(repository, commit, WEIGHTS, "")
+    return fetch_file(repository, commit, WEIGHTS_FILE, "")
 
 
 def _as_trained(card: Card) -> str:
@@ -259,7 +259,7 @@ def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:
 WHITENING_HEAD = "whitening"
 
 
-def save_as(
+def save_baseline(
     source: Path,
     name: str,
     images: Sequence[ImageLike] | None = None,
@@ -292,7 +292,7 @@ def save_as(
     if images is not None and joint:
         raise UsageError("texts know nothing of whitening; take either the joint space of images and texts, or that.")
     check_files(source, card)
-    own_head, card = projection(source, card) if joint else (None, card)
+    own_head, card = read_projection(source, card) if joint else (None, card)
     network = load_network(card, source)
     if size is not None:
         network, card = _resized(network, card, size)
@@ -331,7 +331,7 @@ def pooled_features(
 
 
 def _free(name: str) -> str:
-    if not NAME.fullmatch(name):
+    if not MODEL_NAME.fullmatch(name):
         raise UsageError(f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.")
     if (paths.local_models() / name).exists():
         raise UsageError(
@@ -347,7 +347,7 @@ def _resized(network: Network, card: Card, size: int) -> tuple[Network, Card]:
         how = dataclasses.replace(old, crop=size, resize=round(size * old.resize / old.crop))
         fixed = bool(network.trunk.pretrained_cfg.get("fixed_input_size"))  # type: ignore[operator, union-attr]
         args = {**card.architecture_args, **({"img_size": size} if fixed else {})}
-        weights = Weights(weights_of(network.trunk), {}, card.name)
+        weights = Weights(cpu_state(network.trunk), {}, card.name)
         trunk = build_trunk(card.architecture, how.channels, args, weights)
     except (CardError, RecipeError) as error:
         raise UsageError(f"{card.name} cannot take images of --size {size}: {error}") from None

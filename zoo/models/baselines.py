@@ -23,17 +23,17 @@ from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, ModelFolderError
 from zoo.files import read_json
 
-FILE = Path(__file__).parent / "baselines.toml"
-METHOD = "pretrained"
+BASELINES_FILE = Path(__file__).parent / "baselines.toml"
+PRETRAINED = "pretrained"
 """The method of every baseline, in cards and lists."""
 
 
-SEARCHED = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
+SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
 """Where published retrieval scores of public backbones were looked for."""
 
 
 @dataclass(frozen=True)
-class PublicText:
+class PublicTextTower:
     """A published text tower: the Hub's repository and its files, and what `zoo text-tower` is to be told of it.
 
     padding: the padding token's text, "" where the tokenizer says it. joint: whether the images' embeddings lie in the
@@ -66,7 +66,7 @@ class Baseline:
     source: str
     description: str
     scores: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
-    text: PublicText | None = None
+    text: PublicTextTower | None = None
 
     @property
     def repository(self) -> str:
@@ -87,7 +87,7 @@ def baselines() -> dict[str, Baseline]:
     """The curated baselines by short name."""
     import tomllib  # most models are no baselines
 
-    rows = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    rows = tomllib.loads(BASELINES_FILE.read_text(encoding="utf-8"))
     return {name: _baseline(name, row) for name, row in rows.items()}
 
 
@@ -105,24 +105,24 @@ def short_name(repository: str) -> str:
     return curated.get(repository) or re.sub(r"[^a-z0-9._-]", "-", repository.lower().replace("/", "--"))
 
 
-def root() -> Path:
+def baselines_root() -> Path:
     """Where the model folders of baselines lie once they were used."""
     return paths.home() / "baselines"
 
 
-def place(name: str) -> Path:
+def folder_by_name(name: str) -> Path:
     """Where the model folder of a baseline lies if it was used before, by any of its names; none has a revision."""
     repository = repository_of(name) or (name.removeprefix("hf-hub:") if "/" in name else None)
-    return folder_of(repository) if repository else root() / name
+    return folder_of_repository(repository) if repository else baselines_root() / name
 
 
-def folder_of(repository: str, commit: str | None = None) -> Path:
+def folder_of_repository(repository: str, commit: str | None = None) -> Path:
     """Where the model folder of a repository lies, or is to be made: its own, also where short names are alike."""
     name = short_name(repository) + (f"--{commit[:12]}" if commit else "")
-    folder = root() / name
+    folder = baselines_root() / name
     if not (folder / "card.json").is_file() or _is_of(folder, repository, commit):
         return folder
-    return root() / f"{name}--{hashlib.sha256(f'{repository}@{commit}'.encode()).hexdigest()[:12]}"
+    return baselines_root() / f"{name}--{hashlib.sha256(f'{repository}@{commit}'.encode()).hexdigest()[:12]}"
 
 
 def _is_of(folder: Path, repository: str, commit: str | None) -> bool:
@@ -136,7 +136,7 @@ def _is_of(folder: Path, repository: str, commit: str | None) -> bool:
 
 def _baseline(name: str, row: dict[str, Any]) -> Baseline:
     scores = tuple({**score, "value": round(score["value"] / 100, 6)} for score in row.pop("scores", ()))
-    text = PublicText(**row.pop("text")) if "text" in row else None
+    text = PublicTextTower(**row.pop("text")) if "text" in row else None
     return Baseline(name=name, scores=scores, text=text, **row)
 
 
@@ -152,7 +152,7 @@ class TimmModel:
     remark: str = ""
 
 
-def read_config(path: Path) -> TimmModel:
+def read_timm_config(path: Path) -> TimmModel:
     """A model from timm's config.json. Raises `ModelFolderError` where it is not one, or none that takes one square."""
     try:
         values = read_json(path)

@@ -42,7 +42,7 @@ KINDS = {
 }
 """What a field of a card takes, by its annotation."""
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 """Without dots: in the names of weights they part a module from what it holds."""
 
@@ -65,7 +65,7 @@ class Head:
             )
 
 
-def refused_heads(heads: Sequence[Head]) -> str | None:
+def heads_problem(heads: Sequence[Head]) -> str | None:
     """What is wrong with heads that are fine each by itself; None where nothing is."""
     names = [head.name for head in heads]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -76,7 +76,7 @@ def refused_heads(heads: Sequence[Head]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSettings:
     """How a text becomes the text tower's tokens: at most `length` of them, filled up to `length` with `padding`.
 
     padding: a token's id. lowercase: whether the text is put into small letters first.
@@ -115,14 +115,14 @@ class Card:
     licence: str = "apache-2.0"
     sources: tuple[str, ...] = ()
     description: str = ""
-    text: Text | None = None
+    text: TextSettings | None = None
     needs: str = NEEDS[SCHEMA]
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not MODEL_NAME.fullmatch(self.name):
             raise CardError(f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.")
-        if why := refused_heads(self.heads):
+        if why := heads_problem(self.heads):
             raise CardError(f"card of {self.name!r}: {why}")
         if not 1 <= self.dim <= LARGEST_DIM:
             raise CardError(f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.")
@@ -186,7 +186,7 @@ def card_from_json(values: Any) -> Card:
     fields = _upgraded(values, schema)
     fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
     fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
-    fields["text"] = None if fields.get("text") is None else _build(Text, fields["text"], "text")
+    fields["text"] = None if fields.get("text") is None else _build(TextSettings, fields["text"], "text")
     return _build(Card, fields, "card")
 
 

@@ -11,18 +11,25 @@ from typing import Any
 from zoo import paths
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
 from zoo.hub.download import cached_model_name, cached_models
-from zoo.models.baselines import METHOD, SEARCHED, Baseline, PublicText, baselines, repository_of
-from zoo.models.baselines import root as baselines_root
+from zoo.models.baselines import (
+    PRETRAINED,
+    SCORE_SOURCES,
+    Baseline,
+    PublicTextTower,
+    baselines,
+    baselines_root,
+    repository_of,
+)
 from zoo.models.card import Card, Origin, read_card, read_origin
-from zoo.models.published import tables
-from zoo.models.registry import exists, here, looks_like_path, model_folders, model_text, recipes
+from zoo.models.published import published_tables
+from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
 from zoo.models.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
 """Status, and how it is put for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
 
 
-NETWORK = ("backbone.architecture", "backbone.args", "heads", "preprocessing.mode", "members")
+NETWORK_SETTINGS = ("backbone.architecture", "backbone.args", "heads", "preprocessing.mode", "members")
 """Settings that decide how many parameters there are."""
 
 
@@ -63,7 +70,7 @@ class ModelInfo:
         on none of them, on all that there are."""
         printed: dict[str, float] = {}
         for score in self.published:
-            if score["metric"] == "recall_at_1" and (self.method == METHOD or score["dataset"] == self.dataset):
+            if score["metric"] == "recall_at_1" and (self.method == PRETRAINED or score["dataset"] == self.dataset):
                 printed.setdefault(score["dataset"], score["value"])
         return printed
 
@@ -84,7 +91,7 @@ class ModelInfo:
         return facts
 
 
-def from_folder(
+def info_from_folder(
     folder: Path,
     status: str,
     recipes: Mapping[str, Mapping[str, Any]],
@@ -99,7 +106,7 @@ def from_folder(
     card = read_card(folder)
     name = repository or _place_name(folder) or card.name
     origin = read_origin(folder, card.name)
-    listed = baselines().get(name) if card.method == METHOD else None
+    listed = baselines().get(name) if card.method == PRETRAINED else None
     return ModelInfo(
         name,
         status,
@@ -119,7 +126,7 @@ def from_folder(
 
 def _parameters(origin: Origin, recipes: Mapping[str, Mapping[str, Any]]) -> int | None:
     """Of the recipe's network, unless another one was made of it."""
-    if any(key.startswith(NETWORK) for key in origin.changed):
+    if any(key.startswith(NETWORK_SETTINGS) for key in origin.changed):
         return None
     known: Mapping[str, Any] = recipes.get(origin.recipe or "", {})
     return known.get("parameters")
@@ -133,7 +140,7 @@ def _place_name(folder: Path) -> str | None:
     return None
 
 
-def from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
+def info_from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
     """A model that nobody has trained here, as recipes.json has it."""
     facts = dict(row)
     dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
@@ -152,7 +159,7 @@ def from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
     )
 
 
-def from_baseline(baseline: Baseline) -> ModelInfo:
+def info_from_baseline(baseline: Baseline) -> ModelInfo:
     """A public backbone that was not used here yet."""
     facts = {
         "description": f"{baseline.description}: pooled features, not trained further.",
@@ -160,14 +167,14 @@ def from_baseline(baseline: Baseline) -> ModelInfo:
         "input": f"RGB, {baseline.size} pixels",
         **({"text": _text(baseline.text)} if baseline.text else {}),
         "licence": baseline.licence,
-        **({} if baseline.scores else {"published scores": f"none in {SEARCHED}"}),
+        **({} if baseline.scores else {"published scores": f"none in {SCORE_SOURCES}"}),
         "sources": [baseline.source, f"https://huggingface.co/{baseline.repository}"],
     }
     return ModelInfo(
         baseline.name,
         "hub",
         baseline.dim,
-        METHOD,
+        PRETRAINED,
         baseline.backbone,
         baseline.dataset,
         published=list(map(dict, baseline.scores)),
@@ -176,7 +183,7 @@ def from_baseline(baseline: Baseline) -> ModelInfo:
     )
 
 
-def _text(public: PublicText) -> str:
+def _text(public: PublicTextTower) -> str:
     joint = ", for the backbone with its own projection (zoo baseline --joint)" if public.joint else ""
     return f"{public.graph} and {public.tokenizer} of https://huggingface.co/{public.repository}{joint}: zoo text-tower"
 
@@ -187,7 +194,7 @@ def published_scores(recipe: str | None) -> list[dict[str, Any]]:
 
 
 def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
-    for table in tables():
+    for table in published_tables():
         for score in table.scores:
             if score.recipe == recipe and score.split == "test":
                 source = f"{table.paper.source}, {table.title}: {score.row}"
@@ -221,14 +228,14 @@ def info(name: str) -> ModelInfo:
     Raises `ModelNotFoundError` with the nearest names, `UsageError` for a value that cannot be a name.
     """
     name = model_text(name)
-    if (folder := here(name)) is not None:
+    if (folder := cached_folder(name)) is not None:
         return _described(folder)
     if name in recipes():
-        return from_recipe(name, recipes()[name])
+        return info_from_recipe(name, recipes()[name])
     repository = repository_of(name)
     for baseline in baselines().values():
         if baseline.repository == repository:
-            return from_baseline(baseline)
+            return info_from_baseline(baseline)
     advice = _advice(name, repository) if _is_of_the_hub(name) else ""
     raise ModelNotFoundError(
         f"there is no model {name!r} here.{architecture_hint(name) or name_hint(name, known_names())}{advice} "
@@ -254,8 +261,8 @@ def known_names() -> list[str]:
 
 def _models() -> list[ModelInfo]:
     """Every known model by name; what has a folder here comes before what could be had."""
-    models = {name: from_recipe(name, row) for name, row in recipes().items()}
-    models |= {name: from_baseline(baseline) for name, baseline in baselines().items()}
+    models = {name: info_from_recipe(name, row) for name, row in recipes().items()}
+    models |= {name: info_from_baseline(baseline) for name, baseline in baselines().items()}
     for folder in model_folders():
         try:
             model = _described(folder)
@@ -265,7 +272,7 @@ def _models() -> list[ModelInfo]:
     return sorted(models.values(), key=lambda model: model.name)
 
 
-def damaged() -> dict[Path, str]:
+def damaged_folders() -> dict[Path, str]:
     """The model folders on this machine that cannot be listed, and what is wrong with each."""
     found = {}
     for folder in model_folders():
@@ -278,7 +285,7 @@ def damaged() -> dict[Path, str]:
 
 def _described(folder: Path) -> ModelInfo:
     copied_from = _copied_from(folder)
-    return from_folder(
+    return info_from_folder(
         folder, copied_from or _status(folder), recipes(), cached_model_name(folder), copied_from is not None
     )
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import UsageError
 from zoo.files import atomic_folder, write_json
-from zoo.models.network import build_trunk, check_architecture, timm_config, weights_of
-from zoo.models.weights import CONFIG, PUBLISHED, WEIGHTS, Weights
+from zoo.models.network import build_trunk, check_architecture, cpu_state, timm_config
+from zoo.models.weights import CONFIG_FILE, PUBLIC_WEIGHTS, WEIGHTS_FILE, Weights
 
 
 def convert(file: Path, architecture: str, out: Path, sha256: str | None = None) -> Path:
@@ -38,13 +38,13 @@ def convert(file: Path, architecture: str, out: Path, sha256: str | None = None)
     data = _read(file)
     digest = _checked(data, file, architecture, sha256)
     state = _state(data, file)
-    if public := PUBLISHED.get(architecture):
+    if public := PUBLIC_WEIGHTS.get(architecture):
         state = public.convert(state)
     trunk = build_trunk(architecture, 3, {}, Weights(state, {}, str(file)))
     with atomic_folder(out) as folder:
         about = {"format": "pt", "source": file.name, "sha256": digest}
-        save_file(weights_of(trunk), folder / WEIGHTS, metadata=about)
-        write_json(folder / CONFIG, timm_config(architecture, {}, trunk, _preprocessing(trunk)))
+        save_file(cpu_state(trunk), folder / WEIGHTS_FILE, metadata=about)
+        write_json(folder / CONFIG_FILE, timm_config(architecture, {}, trunk, _preprocessing(trunk)))
     return out
 
 
@@ -73,7 +73,7 @@ def _expected(architecture: str, sha256: str | None) -> tuple[str, str]:
         if not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
             raise UsageError(f"--sha256 has 64 hexadecimal digits, not {sha256!r}.")
         return sha256.lower(), "--sha256"
-    if public := PUBLISHED.get(architecture):
+    if public := PUBLIC_WEIGHTS.get(architecture):
         return public.sha256, f"the public file is {public.url}; for another one give --sha256 HEX"
     raise UsageError(
         f"no public file of {architecture!r} is known here, so its SHA-256 is needed as its publisher states it: "

@@ -16,7 +16,7 @@ from zoo.errors import ModelFolderError
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card
 
-FILE = "config.json"
+CONFIG_FILE = "config.json"
 
 
 def check_config(folder: Path, card: Card) -> None:
@@ -25,7 +25,7 @@ def check_config(folder: Path, card: Card) -> None:
     It is what timm builds the trunk and its transforms from, so that a card that lies, or a file of another model,
     would give one set of embeddings here and another there. A folder without it is none of timm's, which is allowed.
     """
-    path = folder / FILE
+    path = folder / CONFIG_FILE
     if not path.is_file():
         return
     try:
@@ -68,7 +68,7 @@ def _equal(said: Any, value: Any) -> bool:
     return bool(said == value)
 
 
-KNOWN = (
+KNOWN_FILES = (
     "card.json",
     "config.json",
     "model.safetensors",
@@ -89,20 +89,20 @@ PICKLES = (".bin", ".pth", ".pt", ".pkl", ".pickle", ".ckpt", ".joblib")
 def known_files(folder: Path, card: Card) -> list[str]:
     """The files of a model folder that belong to it, as the card and the layout name them, sorted."""
     present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return sorted(present & {*KNOWN, *card.files})
+    return sorted(present & {*KNOWN_FILES, *card.files})
 
 
-def pickles(names: Iterable[str]) -> list[str]:
+def pickle_names(names: Iterable[str]) -> list[str]:
     """Those of the names that are of formats which are never loaded, sorted."""
     return sorted(name for name in names if PurePosixPath(name.lower()).suffix in PICKLES)
 
 
-def pickles_in(folder: Path) -> list[str]:
+def find_pickles(folder: Path) -> list[str]:
     """The files of a folder that are of formats which are never loaded, relative to it."""
-    return pickles(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    return pickle_names(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def refusal(found: Sequence[str]) -> str:
+def pickle_warning(found: Sequence[str]) -> str:
     """A sentence that says why pickles do not do in place of weights; "" where there are none."""
     if not found:
         return ""
@@ -112,15 +112,15 @@ def refusal(found: Sequence[str]) -> str:
     )
 
 
-def refusal_in(folder: Path) -> str:
+def pickle_warning_in(folder: Path) -> str:
     """`refusal` of what lies at the top of a folder; "" for one that is not there or may not be read."""
     try:
-        return refusal(pickles(path.name for path in folder.iterdir()))
+        return pickle_warning(pickle_names(path.name for path in folder.iterdir()))
     except OSError:
         return ""
 
 
-def check_inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """The path of a file in the folder. Raises `ModelFolderError` where a link leads out of it.
 
     In the Hub's cache, where folders hold links, it may lead to anywhere in that cache.
@@ -146,10 +146,10 @@ def weight_files(card: Card) -> tuple[str, ...]:
 def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
     """Raise `ModelFolderError` unless the card lists `files` (default: torch's weights) and their SHA-256 is its."""
     for name in weight_files(card) if files is None else files:
-        path = check_inside(folder, name)
+        path = path_inside(folder, name)
         if not path.is_file():
             raise ModelFolderError(
-                f"{path} is missing; the model folder of {card.name} is incomplete.{refusal_in(folder)}"
+                f"{path} is missing; the model folder of {card.name} is incomplete.{pickle_warning_in(folder)}"
             )
         if name not in card.files:
             raise ModelFolderError(

@@ -14,9 +14,9 @@ from zoo.errors import ModelFolderError
 from zoo.files import atomic_path
 from zoo.models.card import Card
 
-FILE = "golden.safetensors"
+GOLDEN_FILE = "golden.safetensors"
 
-UNIT = 1e-3
+LENGTH_TOLERANCE = 1e-3
 """How far from 1 the length of a golden embedding may be: float16 arithmetic rounds by less."""
 
 
@@ -26,11 +26,11 @@ def write_golden(
     """Store images (uint8 [H, W, 3], before preprocessing) with the embeddings that `run` gives them."""
     pixels = np.stack([to_pixels(image, card.preprocessing) for image in images])
     tensors = {f"image_{i}": np.ascontiguousarray(image) for i, image in enumerate(images)}
-    with atomic_path(folder / FILE) as temporary:
+    with atomic_path(folder / GOLDEN_FILE) as temporary:
         save_file({**tensors, "embeddings": run(pixels)}, temporary)
 
 
-def pictures(count: int = 4, seed: int = 0) -> list[np.ndarray]:
+def draw_images(count: int = 4, seed: int = 0) -> list[np.ndarray]:
     """Drawn pictures uint8 [H, W, 3] of several shapes, for models that come without images."""
     draw = np.random.default_rng(seed)
     return [_picture(160 + 32 * (i % 3), 192 - 16 * (i % 2), draw) for i in range(count)]
@@ -53,7 +53,7 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
     Raises `ModelFolderError` where the file is missing, cut or holds anything else: it proves a model, so that what
     would let any model pass is refused.
     """
-    path = folder / FILE
+    path = folder / GOLDEN_FILE
     try:
         tensors = load_file(path)
         embeddings = tensors.pop("embeddings")
@@ -77,5 +77,5 @@ def _wrong_rows(embeddings: np.ndarray, count: int) -> str:
         got = f"{embeddings.dtype} {list(embeddings.shape)}"
         return f"its embeddings are {got}, expected float32 [{count}, dim], one row an image."
     length = np.linalg.norm(embeddings.astype(np.float64), axis=1)
-    unit = np.abs(length - 1) <= UNIT  # false for NaN
+    unit = np.abs(length - 1) <= LENGTH_TOLERANCE  # false for NaN
     return "" if unit.all() else f"embedding {int(np.argmin(unit))} is not of unit length, or not finite."

@@ -40,7 +40,7 @@ from zoo.errors import (
 from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import check_config, check_files, refusal_in
+from zoo.models.folder import check_config, check_files, pickle_warning_in
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
 from zoo.paths import is_folder
 
@@ -105,9 +105,9 @@ class Embedder:
     @cached_property
     def text_tower(self) -> TextTower:
         """Read on its first use. Raises `NoTextTowerError`, a `TextError`, where the model has none."""
-        from zoo.models.text_tower import open_tower
+        from zoo.models.text_tower import open_text_tower
 
-        return open_tower(self.folder, self.card, self.device if self.runtime == "onnx" else None)
+        return open_text_tower(self.folder, self.card, self.device if self.runtime == "onnx" else None)
 
     def embed_text(self, texts: str | Iterable[str], batch_size: int = 64) -> np.ndarray:
         """Unit embeddings, float32 [n, dim], of texts, in the space of the images'; one text gives one row.
@@ -190,7 +190,7 @@ def load(
         check_text(name, value)
     if runtime not in RUNTIMES:
         raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
-    folder = find(name_or_path, revision)
+    folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)
     run, where = (
@@ -220,7 +220,7 @@ def _read_pillow() -> None:
 
 
 def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
-    from zoo.models.onnx_runtime import graph_file, open_file
+    from zoo.models.onnx_runtime import graph_file, open_graph
 
     name = graph_file(folder, card, precision)
     # The file's hash takes about as long as opening it, and neither waits for the other; nor does Pillow, which embeds
@@ -229,12 +229,12 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
         checked = pool.submit(check_files, folder, card, [name])
         pool.submit(_read_pillow)
         try:
-            return open_file(folder / name, card, device, precision)
+            return open_graph(folder / name, card, device, precision)
         finally:
             checked.result()
 
 
-def find(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
+def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
     """Return the folder of a model: a path, the local zoo, the shipped checkpoints, the Hub's cache or the Hub.
 
     It looks in this order. A public backbone (a short name of `zoo.models.baselines`, timm/ID, or another of timm's
@@ -289,27 +289,27 @@ def _no_model_at(name: str) -> str:
         what = "is a file; a model is a folder" if exists(paths.expand(name)) else "is not there"
         return f"{name} {what}. A model folder holds card.json and model.safetensors, as zoo train writes them."
     return (
-        f"{name} is a folder but no model folder: card.json is missing.{refusal_in(paths.expand(name))} "
+        f"{name} is a folder but no model folder: card.json is missing.{pickle_warning_in(paths.expand(name))} "
         "Give the folder that zoo train or zoo finetune has written, or a model's name (zoo list)."
     )
 
 
 def _is_timm(repository: str, revision: str | None) -> bool:
     try:
-        from zoo.models.baseline_folder import is_timm
+        from zoo.models.baseline_folder import is_timm_repository
     except ModuleNotFoundError:
         return False
-    return is_timm(repository, revision)
+    return is_timm_repository(repository, revision)
 
 
 def _baseline_folder(repository: str, revision: str | None) -> Path:
     try:
-        from zoo.models.baseline_folder import make_folder
+        from zoo.models.baseline_folder import make_baseline_folder
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "timm", "torchvision"):
             raise
         raise missing(error.name, "train") from None
-    return make_folder(repository, revision)
+    return make_baseline_folder(repository, revision)
 
 
 def _not_at_hub(name: str, revision: str, error: ZooError) -> str:
@@ -366,20 +366,20 @@ def baseline(
     Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
     `DatasetError` for a folder or table without images and `ImageError` for a given image that cannot be read.
     """
-    images = images_of(whiten, limit, batch_size)
-    folder = find(name)
+    images = whitening_images(whiten, limit, batch_size)
+    folder = find_model(name)
     try:
-        from zoo.models.baseline_folder import save_as
+        from zoo.models.baseline_folder import save_baseline
     except ModuleNotFoundError as error:
         raise missing(error.name or "torch", "train") from None
     unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
-    save_as(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
+    save_baseline(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
     for reason in (unreadable or {}).values():
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
     return load(own, device=device)
 
 
-def images_of(
+def whitening_images(
     whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
 ) -> Sequence[ImageLike] | None:
     """The images to fit whitening on, at most `limit` of them, evenly drawn; None where it is not wanted."""

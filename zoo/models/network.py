@@ -21,11 +21,10 @@ from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
-from zoo.models.card import Card, Head, refused_heads
-from zoo.models.weights import CONFIG, Weights, read_weights
-from zoo.models.weights import WEIGHTS as TRUNK
+from zoo.models.card import Card, Head, heads_problem
+from zoo.models.weights import CONFIG_FILE, WEIGHTS_FILE, Weights, read_weights
 
-HEADS = "heads.safetensors"
+HEADS_FILE = "heads.safetensors"
 
 RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
 """Arguments of timm's factory that a card or a config.json must not set: they would read other files, or pickles."""
@@ -150,7 +149,7 @@ def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
 
 def check_heads(heads: Sequence[Head]) -> None:
     """Raise `RecipeError` for heads of one name, whose weights would be one, and for names that torch has taken."""
-    if why := refused_heads(heads):
+    if why := heads_problem(heads):
         raise RecipeError(why)
     empty = nn.ModuleDict()
     if taken := [head.name for head in heads if hasattr(empty, head.name)]:
@@ -165,13 +164,13 @@ def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
 
 def save_network(network: Network, card: Card, folder: Path) -> list[str]:
     """Write the trunk under timm's names, the heads beside it and timm's config.json; the weight files' names."""
-    save_file(weights_of(network.trunk), folder / TRUNK)
+    save_file(cpu_state(network.trunk), folder / WEIGHTS_FILE)
     config = timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
-    write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG_FILE, config)
     if not network.heads:
-        return [TRUNK]
-    save_file(weights_of(network.heads), folder / HEADS)
-    return [TRUNK, HEADS]
+        return [WEIGHTS_FILE]
+    save_file(cpu_state(network.heads), folder / HEADS_FILE)
+    return [WEIGHTS_FILE, HEADS_FILE]
 
 
 def load_network(card: Card, folder: Path) -> Network:
@@ -184,9 +183,9 @@ def load_network(card: Card, folder: Path) -> Network:
         raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
     if not card.heads and features != card.dim:
         raise ModelFolderError(f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.")
-    _load(trunk, folder / TRUNK)
+    _load(trunk, folder / WEIGHTS_FILE)
     if card.heads:
-        _load(heads, folder / HEADS)
+        _load(heads, folder / HEADS_FILE)
     return Network(trunk, heads).eval()
 
 
@@ -200,7 +199,7 @@ def _load(module: nn.Module, path: Path) -> None:
         raise ModelFolderError(f"{path} does not hold the weights that the card describes: {why}") from None
 
 
-def weights_of(module: nn.Module) -> dict[str, Tensor]:
+def cpu_state(module: nn.Module) -> dict[str, Tensor]:
     """The state dict as safetensors writes it: detached, on the CPU, contiguous."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
 
@@ -224,7 +223,7 @@ def timm_config(architecture: str, args: Mapping[str, Any], trunk: nn.Module, ho
     }
 
 
-class Ensemble(nn.Module):
+class EnsembleNetwork(nn.Module):
     """Normalised images [n, in_chans, h, w] to the unit embeddings of all members, joined: [n, sum of their dims].
 
     members: for each its `architecture`, and optionally `args` of that and `heads`, as [{"name": ..., "dim": ...}].
@@ -265,7 +264,7 @@ default_cfgs = generate_default_cfgs({"ensemble": {"url": "", "num_classes": 0, 
 
 
 @register_model
-def ensemble(pretrained: bool = False, **kwargs: Any) -> Ensemble:
+def ensemble(pretrained: bool = False, **kwargs: Any) -> EnsembleNetwork:
     """Networks side by side; keyword arguments are those of `Ensemble`."""
-    model: Ensemble = build_model_with_cfg(Ensemble, "ensemble", pretrained, **kwargs)
+    model: EnsembleNetwork = build_model_with_cfg(EnsembleNetwork, "ensemble", pretrained, **kwargs)
     return model

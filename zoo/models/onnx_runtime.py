@@ -48,14 +48,14 @@ _VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
 """Wire types; what has a length are messages, bytes and texts, and others have as many bytes."""
 
 
-def check_weights(path: Path) -> None:
+def check_self_contained(path: Path) -> None:
     """Raise `ModelFolderError` for a graph that has weights in another file: the card's SHA-256 says nothing of them.
 
     Also for what is no graph at all; what is not there is for others to say.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            outside = _leads_out(data, 0, len(data), "model")
+            outside = _has_external_data(data, 0, len(data), "model")
     except OSError:
         return
     except (LookupError, RecursionError, ValueError):  # mmap's own for an empty file
@@ -70,11 +70,11 @@ def check_weights(path: Path) -> None:
         )
 
 
-def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
+def _has_external_data(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
     """Whether a message, which lies from `at` to `end`, holds a tensor that lies elsewhere."""
     inner = _INNER[kind]
     while at < end:
-        field, wire, at, size = _header(data, at)
+        field, wire, at, size = _read_header(data, at)
         if kind == "tensor" and field in _EXTERNAL and (size if wire == _LENGTH else any(data[at : at + size])):
             return True
         if wire != _LENGTH:
@@ -84,24 +84,24 @@ def _leads_out(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
             raise IndexError
         # Nodes are many and small: to look for the bytes takes a tenth of the time that their fields take.
         found = field in inner and (inner[field] != "node" or data.find(_KEY, at, at + size) >= 0)
-        if found and _leads_out(data, at, at + size, inner[field]):
+        if found and _has_external_data(data, at, at + size, inner[field]):
             return True
         at += size
     return False
 
 
-def _header(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
+def _read_header(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
     """Of the field at a place its number and wire type, where its content begins, and how many bytes that has."""
-    key, at = _number(data, at)
+    key, at = _read_varint(data, at)
     wire = key & 7
     if wire == _LENGTH:
-        size, at = _number(data, at)
+        size, at = _read_varint(data, at)
     else:
-        size = _number(data, at)[1] - at if wire == _VARINT else _FIXED[wire]
+        size = _read_varint(data, at)[1] - at if wire == _VARINT else _FIXED[wire]
     return (key & 0xFFFFFFFF) >> 3, wire, at, size
 
 
-def _number(data: mmap.mmap, at: int) -> tuple[int, int]:
+def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
     """The varint at a place, and the place after it."""
     if (first := data[at]) < 128:  # as most are
         return first, at + 1
@@ -114,11 +114,11 @@ def _number(data: mmap.mmap, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
-RESIZING = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in FILES.items()}
+GRAPH_FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
+RESIZING_FILES = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in GRAPH_FILES.items()}
 """The graphs that resize: their input is `IMAGES`, uint8 [n, h, w, c] of any size, upright, in the card's mode."""
 
-VARIANTS = FILES | {f"{precision}-resize": file for precision, file in RESIZING.items()}
+VARIANT_FILES = GRAPH_FILES | {f"{precision}-resize": file for precision, file in RESIZING_FILES.items()}
 """Both kinds, by the names that they have in onnx/parity.json."""
 
 IMAGES, INPUT, OUTPUT = "images", "pixels", "embeddings"
@@ -128,7 +128,7 @@ FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
 """Metadata of a graph: `Card.fingerprint` of the model that it was exported from, and its precision."""
 
 
-def open_file(
+def open_graph(
     path: Path, card: Card, device: str | None = None, precision: str | None = None
 ) -> tuple[Callable[[np.ndarray], np.ndarray], str]:
     """A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on.
@@ -138,20 +138,20 @@ def open_file(
     signature is not the card's, and `UsageError` for a device that this ONNX Runtime cannot use.
     """
     where = device or "cpu"
-    return _opened(path, card, where, precision, INPUT, list(card.preprocessing.shape)), where
+    return _open(path, card, where, precision, INPUT, list(card.preprocessing.shape)), where
 
 
-def open_resizing(
+def open_resizing_graph(
     path: Path, card: Card, device: str | None = None, precision: str | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
     """A function from images uint8 [n, h, w, c] of any one size to embeddings, of a graph that resizes.
 
     The images are upright and have the channels of the card's mode. Raises what `open_file` raises.
     """
-    return _opened(path, card, device or "cpu", precision, IMAGES, None)
+    return _open(path, card, device or "cpu", precision, IMAGES, None)
 
 
-def _opened(
+def _open(
     path: Path, card: Card, device: str, precision: str | None, name: str, shape: list[int] | None
 ) -> Callable[[np.ndarray], np.ndarray]:
     """A function from the input `name` to embeddings, of a graph that is the card's. shape: see `_check_signature`."""
@@ -173,22 +173,24 @@ def check_precision(precision: str) -> None:
         UsageError: ONNX graphs do not come in it.
     """
     check_text("precision", precision)
-    if precision not in FILES:
-        hint = nearest(precision, FILES)
-        raise UsageError(f"ONNX models come in {', '.join(FILES)}, not {precision!r}.{hint}", code="unknown-precision")
+    if precision not in GRAPH_FILES:
+        hint = nearest(precision, GRAPH_FILES)
+        raise UsageError(
+            f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-precision"
+        )
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
     """The graph's name in the folder. Raises `VariantNotFoundError` where there is none of that precision."""
     check_precision(precision)
-    path = folder / FILES[precision]
+    path = folder / GRAPH_FILES[precision]
     if not path.is_file():
-        there = [name for name, file in FILES.items() if (folder / file).is_file()]
+        there = [name for name, file in GRAPH_FILES.items() if (folder / file).is_file()]
         raise VariantNotFoundError(
             f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(there) or 'none'}. "
             f"Make it with: zoo export {card.name} --precision {precision}"
         )
-    return FILES[precision]
+    return GRAPH_FILES[precision]
 
 
 def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # onnxruntime has no types
@@ -208,20 +210,20 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     options.intra_op_num_threads = paths.thread_count()
     # Threads that wait for work by spinning take the cores from those that decode images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if _saturates():
+    if _int8_overflows():
         options.add_session_config_entry("session.x64quantprecision", "1")
-    check_weights(path)
+    check_self_contained(path)
     try:
         session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises a family of its own
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}") from None
     if wanted not in session.get_providers():
         # ONNX Runtime goes on without a provider whose libraries it does not find.
-        raise UsageError(f"{wanted} could not be started: {_lacking()}. Or use device cpu.")
+        raise UsageError(f"{wanted} could not be started: {_gpu_problem()}. Or use device cpu.")
     return session
 
 
-def _lacking() -> str:
+def _gpu_problem() -> str:
     """Why a provider for a GPU does not start."""
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -252,7 +254,7 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
 
 
 @cache
-def _saturates() -> bool:
+def _int8_overflows() -> bool:
     """Whether int8 products would overflow here: x86 without VNNI adds pairs of them in 16 bits.
 
     ONNX Runtime then takes unsigned weights if asked to, which is exact but slower ("Quantize ONNX models", U8S8).
@@ -278,7 +280,7 @@ def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -
         )
 
 
-def check_batches(session: Any, graph: str) -> None:
+def check_batch_axis(session: Any, graph: str) -> None:
     """Raise `ModelFolderError` unless the graph takes and gives any number of rows. graph: what it is called."""
     for each in (*session.get_inputs(), *session.get_outputs()):
         if each.shape and isinstance(each.shape[0], int):
@@ -291,7 +293,7 @@ def check_batches(session: Any, graph: str) -> None:
 def _check_signature(session: Any, card: Card, name: str, shape: list[int] | None) -> None:
     """shape: of one image that goes in; None where it may have any height and width."""
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    check_batches(session, f"the ONNX graph of {card.name}")
+    check_batch_axis(session, f"the ONNX graph of {card.name}")
     sizes = [list(i.shape)[1:] if shape else len(i.shape) for i in inputs]
     got = (
         [(i.name, i.type, size) for i, size in zip(inputs, sizes, strict=True)],

@@ -25,13 +25,13 @@ from zoo.data.dataset import SPLITS
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import UsageError, ZooError, nearest
 
-WHOLE = "embedding"
+WHOLE_EMBEDDING = "embedding"
 """The view that is a model's whole embedding; others are of one head, as studies measure them."""
 
 PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
 """Metrics beside recall_at_K that papers print in percent."""
 
-NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+TABLE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
@@ -72,28 +72,31 @@ class PublishedScore:
     recipe: str | None = None
     study: str | None = None
     arm: str | None = None
-    view: str = WHOLE
+    view: str = WHOLE_EMBEDDING
 
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
         _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
         known = (*PERCENT, "recall_at_1", "spectral_decay")
         _check(
-            scale(self.metric) == 100 or self.metric in known,
+            metric_scale(self.metric) == 100 or self.metric in known,
             f"{where}: no metric {self.metric!r}.{nearest(self.metric, known)}",
         )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
         _check((self.study is None) == (self.arm is None), f"{where}: a study is named together with its arm.")
-        _check(self.view == WHOLE or self.study, f"{where}: the view {self.view!r} needs the study that measures it.")
+        _check(
+            self.view == WHOLE_EMBEDDING or self.study,
+            f"{where}: the view {self.view!r} needs the study that measures it.",
+        )
         _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
-        highest = 1.0 if scale(self.metric) == 100 else float("inf")
+        highest = 1.0 if metric_scale(self.metric) == 100 else float("inf")
         _check(0 <= self.value <= highest, f"{where}: the value lies outside its range.")
         _check(self.sd is None or 0 <= self.sd <= highest / 2, f"{where}: sd is {self.sd}, outside its range.")
 
 
 @dataclass(frozen=True)
-class Absent:
+class AbsentTable:
     """Tables of a paper, or columns of one, whose numbers are not at hand; what: which ones; why."""
 
     paper: Paper
@@ -120,7 +123,7 @@ class PublishedTable:
     runs: int | None = None
 
     def __post_init__(self) -> None:
-        _check(NAME.fullmatch(self.name), f"the table name {self.name!r} may hold a-z, 0-9 and '-' only.")
+        _check(TABLE_NAME.fullmatch(self.name), f"the table name {self.name!r} may hold a-z, 0-9 and '-' only.")
         _check(bool(self.protocol), f"the table {self.name} needs a protocol.")
         _check(bool(self.scores), f"the table {self.name} has no scores.")
         _check(self.runs is None or self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
@@ -137,7 +140,7 @@ class PublishedTable:
         return tuple(dict.fromkeys(score.metric for score in self.scores))
 
 
-def scale(metric: str) -> float:
+def metric_scale(metric: str) -> float:
     """What a printed number is divided by: 100 for percent, 1 for all else."""
     return 100.0 if metric in PERCENT or RECALL.fullmatch(metric) else 1.0
 
@@ -158,14 +161,14 @@ FOLDER = Path(__file__).parent.parent / "published"
 SHARED = ("backbone", "dim", "study")
 """Facts of a score that its table may say once."""
 
-Record = TypeVar("Record", Absent, Paper, PublishedScore, PublishedTable)
+Record = TypeVar("Record", AbsentTable, Paper, PublishedScore, PublishedTable)
 
 _KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
 """What a field holds in the file; text where it isn't named here."""
 
 
 @cache
-def tables() -> tuple[PublishedTable, ...]:
+def published_tables() -> tuple[PublishedTable, ...]:
     """Every published table, by paper file and then in the file's order."""
     found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path)[0])
     names = [table.name for table in found]
@@ -175,29 +178,35 @@ def tables() -> tuple[PublishedTable, ...]:
 
 
 @cache
-def absent() -> tuple[Absent, ...]:
+def absent_tables() -> tuple[AbsentTable, ...]:
     """What of the papers' tables is not at hand."""
     return tuple(each for path in sorted(FOLDER.glob("*.toml")) for each in read_paper(path)[1])
 
 
-def table(name: str) -> PublishedTable:
+def published_table(name: str) -> PublishedTable:
     """The table of that name. Raises `UsageError` with the nearest names."""
-    known = {table.name: table for table in tables()}
+    known = {table.name: table for table in published_tables()}
     if name not in known:
         raise UsageError(f"there is no published table {name!r}.{nearest(name, known)} All: zoo benchmark list")
     return known[name]
 
 
-def select(paper: str | None = None, dataset: str | None = None) -> list[PublishedTable]:
+def select_tables(paper: str | None = None, dataset: str | None = None) -> list[PublishedTable]:
     """The tables of a paper (its short name) with scores on a data set. Raises `UsageError` for unknown names."""
-    papers = dict.fromkeys([*(each.paper.short for each in tables()), *(each.paper.short for each in absent())])
+    papers = dict.fromkeys(
+        [*(each.paper.short for each in published_tables()), *(each.paper.short for each in absent_tables())]
+    )
     for kind, name, known in (("paper", paper, papers), ("data set", dataset, DATASETS)):
         if name is not None and name not in known:
             raise UsageError(f"there is no {kind} {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
-    return [table for table in tables() if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))]
+    return [
+        table
+        for table in published_tables()
+        if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))
+    ]
 
 
-def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[Absent, ...]]:
+def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[AbsentTable, ...]]:
     """The tables of one file, and what is absent. Raises `ZooError`, naming the file, for what makes no sense."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -206,7 +215,7 @@ def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[Absent, ..
             raise ZooError("expected [paper], [[tables]] and [[absent]], and nothing else.")
         paper = _build(Paper, raw["paper"])
         tables = tuple(_table(paper, each) for each in raw.get("tables", []))
-        return tables, tuple(_build(Absent, each, paper=paper) for each in raw.get("absent", []))
+        return tables, tuple(_build(AbsentTable, each, paper=paper) for each in raw.get("absent", []))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ZooError) as error:
         raise ZooError(f"{path}: {error}") from None
 
@@ -224,7 +233,7 @@ def _table(paper: Paper, raw: Any) -> PublishedTable:
 def _score(raw: dict[str, Any]) -> PublishedScore:
     """A score with its printed number as a fraction."""
     _check_fields(PublishedScore, raw)
-    divisor = scale(raw["metric"])
+    divisor = metric_scale(raw["metric"])
     printed = {key: round(raw[key] / divisor, 6) for key in ("value", "sd") if key in raw}
     return PublishedScore(**(raw | printed))
 

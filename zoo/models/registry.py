@@ -18,27 +18,26 @@ from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
 from zoo.hub import download
 from zoo.hub.download import cached_models, pinned_name
-from zoo.models.baselines import place, repository_of
-from zoo.models.baselines import root as baselines_root
+from zoo.models.baselines import baselines_root, folder_by_name, repository_of
 
-RECIPES = Path(__file__).parent / "recipes.json"
+RECIPES_FILE = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
 
 
-def here(name: str) -> Path | None:
-    """Return the folder that `zoo.models.load.find` takes without asking the Hub; None if this machine has none."""
+def cached_folder(name: str) -> Path | None:
+    """Return the folder that `find_model` takes without asking the Hub; None if this machine has none."""
     return local_folder(name) or _in_the_hubs_cache(name)
 
 
 @cache
 def recipes() -> dict[str, dict[str, Any]]:
     """Return the key facts of every recipe by name."""
-    rows: dict[str, dict[str, Any]] = json.loads(RECIPES.read_text(encoding="utf-8"))
+    rows: dict[str, dict[str, Any]] = json.loads(RECIPES_FILE.read_text(encoding="utf-8"))
     return rows
 
 
 def model_folders() -> Iterator[Path]:
-    """Iterate over the model folders on this machine; those that `zoo.models.load.find` takes first come last."""
+    """Iterate over the model folders on this machine; those that `zoo.models.load.find_model` takes first come last."""
     yield from cached_models()
     for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
         # org/name: what was made of a model of the Hub, as `zoo export` does it.
@@ -48,7 +47,7 @@ def model_folders() -> Iterator[Path]:
 
 
 def _in_the_hubs_cache(name: str) -> Path | None:
-    """Return the folder that `zoo.models.load.find` would take from the Hub's cache, without asking the Hub."""
+    """Return the folder that `zoo.models.load.find_model` would take from the Hub's cache, without asking the Hub."""
     base, _, revision = name.partition("@")
     if looks_like_path(name) or repository_of(base) is not None:
         return None
@@ -63,7 +62,7 @@ def local_folder(name: str) -> Path | None:
     candidates = [paths.expand(name)]
     if not looks_like_path(name):
         candidates += [paths.local_models() / name.removeprefix("hf-hub:"), paths.SHIPPED / name]
-        candidates += [place(name)] if "@" not in name else []
+        candidates += [folder_by_name(name)] if "@" not in name else []
     return next((folder for folder in candidates if exists(folder / "card.json")), None)
 
 
@@ -107,5 +106,5 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _is_found(name: str, folder: Path) -> bool:
     """Whether it means this folder, and not another one of its name that comes first."""
-    found = here(name)
+    found = cached_folder(name)
     return found is not None and found.resolve() == folder.resolve()

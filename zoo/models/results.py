@@ -67,13 +67,13 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         entries = read_json(path) if path.is_file() else {}
     except (OSError, ValueError) as error:
-        raise not_ours(folder, str(error)) from None
+        raise parity_error(folder, str(error)) from None
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-        raise not_ours(folder, "expected an object of objects")
+        raise parity_error(folder, "expected an object of objects")
     return entries
 
 
-def misplaced(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collection[str]) -> str:
+def entry_mismatch(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collection[str]) -> str:
     """Why an entry is of no graph of this model; "" where it may be. Older exports did not write whose it is.
 
     graphs: the variants that are there.
@@ -85,7 +85,7 @@ def misplaced(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collec
     return "" if variant in graphs else "is said of a graph that is not here"
 
 
-def verdict(interval: Sequence[float]) -> str:
+def cost_verdict(interval: Sequence[float]) -> str:
     """Whether a change in this interval is shown to be a loss of at most `COST_TARGET` ("met"), shown to be a greater
     one ("missed"), or neither ("undecided")."""
     low, high = interval
@@ -94,7 +94,7 @@ def verdict(interval: Sequence[float]) -> str:
     return "missed" if high < -COST_TARGET else "undecided"
 
 
-def not_ours(folder: Path, why: str) -> ModelFolderError:
+def parity_error(folder: Path, why: str) -> ModelFolderError:
     """The error for a file that holds something else."""
     return ModelFolderError(
         f"{folder / PARITY_FILE} is not what zoo export writes: {why}. Export the model anew, or get its folder anew."

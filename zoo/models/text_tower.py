@@ -13,15 +13,15 @@ from safetensors.numpy import load_file, save_file
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
 from zoo.files import atomic_path
 from zoo.models.baselines import baselines
-from zoo.models.card import Card, Text
+from zoo.models.card import Card, TextSettings
 from zoo.models.folder import check_files
-from zoo.models.onnx_runtime import check_batches, open_session
+from zoo.models.onnx_runtime import check_batch_axis, open_session
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-GRAPH, TOKENIZER, GOLDEN = "onnx/text.onnx", "tokenizer.json", "golden_text.safetensors"
+TEXT_GRAPH, TOKENIZER_FILE, GOLDEN_TEXT_FILE = "onnx/text.onnx", "tokenizer.json", "golden_text.safetensors"
 TOKENS, MASK, OUTPUT = "tokens", "mask", "embeddings"
 """Of the graph: tokens and mask int64 [n, length], the mask only where the graph asks for it, to float32 [n, dim]."""
 
@@ -43,7 +43,7 @@ class TextTower:
     """A loaded text tower. `run` maps ids and mask to unit rows float32 [n, dim]. Safe to use from several threads."""
 
     name: str
-    text: Text
+    text: TextSettings
     tokenizer: Tokenizer
     run: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -81,16 +81,16 @@ def embed_texts(tower: TextTower, texts: str | Iterable[str], batch_size: int, d
     return np.concatenate(rows) if rows else np.empty((0, dim), np.float32)
 
 
-def open_tower(folder: Path, card: Card, device: str | None = None) -> TextTower:
-    """The text tower in a model folder; device: as of `zoo.models.onnx_runtime.open_file`.
+def open_text_tower(folder: Path, card: Card, device: str | None = None) -> TextTower:
+    """The text tower in a model folder; device: as of `zoo.models.onnx_runtime.open_graph`.
 
     Raises `NoTextTowerError` where the card says none, and `ModelFolderError` for files that are not the card's.
     """
     if card.text is None:
-        raise NoTextTowerError(no_tower(card.name))
-    check_files(folder, card, [GRAPH, TOKENIZER])
-    tokenizer = _cutting(load_tokenizer(folder / TOKENIZER), card.text.length, card.name)
-    session = open_session(folder / GRAPH, device or "cpu")
+        raise NoTextTowerError(no_text_tower(card.name))
+    check_files(folder, card, [TEXT_GRAPH, TOKENIZER_FILE])
+    tokenizer = _cutting(load_tokenizer(folder / TOKENIZER_FILE), card.text.length, card.name)
+    session = open_session(folder / TEXT_GRAPH, device or "cpu")
     _check_signature(session, card)
     names = [each.name for each in session.get_inputs()]
 
@@ -114,16 +114,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}") from None
 
 
-def write_golden(folder: Path, texts: Sequence[str], embeddings: np.ndarray) -> None:
+def write_golden_text(folder: Path, texts: Sequence[str], embeddings: np.ndarray) -> None:
     """Texts with their embeddings float32 [n, dim], by which `zoo verify` proves the tower."""
     tensors = {f"text_{i}": np.frombuffer(text.encode(), np.uint8) for i, text in enumerate(texts)}
-    with atomic_path(folder / GOLDEN) as temporary:
+    with atomic_path(folder / GOLDEN_TEXT_FILE) as temporary:
         save_file({**tensors, "embeddings": embeddings}, temporary)
 
 
-def read_golden(folder: Path) -> tuple[list[str], np.ndarray]:
+def read_golden_text(folder: Path) -> tuple[list[str], np.ndarray]:
     """What `write_golden` wrote. Raises `ModelFolderError` where the file is missing, cut or holds anything else."""
-    path = folder / GOLDEN
+    path = folder / GOLDEN_TEXT_FILE
     try:
         tensors = load_file(path)
         embeddings = tensors.pop("embeddings")
@@ -136,7 +136,7 @@ def read_golden(folder: Path) -> tuple[list[str], np.ndarray]:
     return texts, embeddings
 
 
-def no_tower(name: str) -> str:
+def no_text_tower(name: str) -> str:
     """That a model has no text tower, and which ones can have one."""
     can = ", ".join(sorted(each.name for each in baselines().values() if each.text))
     return (
@@ -168,7 +168,7 @@ def _cutting(tokenizer: Tokenizer, length: int, name: str) -> Tokenizer:
 
 
 def _check_signature(session: Any, card: Card) -> None:
-    check_batches(session, f"the text graph of {card.name}")
+    check_batch_axis(session, f"the text graph of {card.name}")
     inputs = {(i.name, i.type, len(i.shape)) for i in session.get_inputs()}
     outputs = [(o.name, o.type, list(o.shape)[1:]) for o in session.get_outputs()]
     tokens, mask = ((name, "tensor(int64)", 2) for name in (TOKENS, MASK))

@@ -19,26 +19,28 @@ from zoo.data.images import open_image
 from zoo.errors import ModelFolderError, ZooError
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import FILE as CONFIG
-from zoo.models.folder import check_config, check_files, pickles_in, weight_files
-from zoo.models.golden import FILE as GOLDEN
-from zoo.models.golden import read_golden
+from zoo.models.folder import CONFIG_FILE, check_config, check_files, find_pickles, weight_files
+from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import load
-from zoo.models.onnx_runtime import FILES, RESIZING, VARIANTS, check_weights, open_resizing
+from zoo.models.onnx_runtime import (
+    GRAPH_FILES,
+    RESIZING_FILES,
+    VARIANT_FILES,
+    check_self_contained,
+    open_resizing_graph,
+)
 from zoo.models.results import (
     GOLDEN_FLOORS,
     GOLDEN_RESIZE_FLOORS,
+    PARITY_FILE,
+    RESULTS_FILE,
     Check,
     contradictions,
-    misplaced,
+    entry_mismatch,
     read_parity,
     read_results,
 )
-from zoo.models.results import PARITY_FILE as PARITY
-from zoo.models.results import RESULTS_FILE as RESULTS
-from zoo.models.text_tower import GOLDEN as GOLDEN_TEXT
-from zoo.models.text_tower import open_tower
-from zoo.models.text_tower import read_golden as read_golden_text
+from zoo.models.text_tower import GOLDEN_TEXT_FILE, open_text_tower, read_golden_text
 
 RECIPE = "recipe.json"
 
@@ -105,20 +107,21 @@ def _count(value: Any) -> int:
 
 
 def _results(folder: Path, card: Card) -> Check:
-    if not (folder / RESULTS).exists():
-        return Check("scores", None, f"there is no {RESULTS}")
+    if not (folder / RESULTS_FILE).exists():
+        return Check("scores", None, f"there is no {RESULTS_FILE}")
     try:
         results = read_results(folder)
     except ModelFolderError as error:
-        return Check(RESULTS, False, str(error))
+        return Check(RESULTS_FILE, False, str(error))
     # Of plain embeddings no model is known.
     if others := sorted({str(result["model"]) for result in results if result.get("model") not in (None, card.name)}):
-        return Check(RESULTS, False, f"holds scores of {', '.join(others)}. Delete it and measure again: zoo evaluate")
-    return Check(RESULTS, True, f"{len(results)} measurements of {card.name}")
+        detail = f"holds scores of {', '.join(others)}. Delete it and measure again: zoo evaluate"
+        return Check(RESULTS_FILE, False, detail)
+    return Check(RESULTS_FILE, True, f"{len(results)} measurements of {card.name}")
 
 
 def _parity(folder: Path, card: Card) -> Iterator[Check]:
-    graphs = {variant for variant, file in VARIANTS.items() if (folder / file).is_file()}
+    graphs = {variant for variant, file in VARIANT_FILES.items() if (folder / file).is_file()}
     try:
         parity = read_parity(folder)
     except ModelFolderError:
@@ -126,14 +129,14 @@ def _parity(folder: Path, card: Card) -> Iterator[Check]:
     if not parity and graphs <= {"fp32"}:
         # Golden images prove the fp32 graph: it is to give what torch gives.
         if graphs:
-            yield Check(PARITY, None, "there is none")
+            yield Check(PARITY_FILE, None, "there is none")
         return
-    wrong = [f"says nothing of {VARIANTS[variant]}" for variant in sorted(graphs - parity.keys() - {"fp32"})]
+    wrong = [f"says nothing of {VARIANT_FILES[variant]}" for variant in sorted(graphs - parity.keys() - {"fp32"})]
     wrong += [
-        f"{variant} {why}" for variant, entry in parity.items() if (why := misplaced(entry, variant, card, graphs))
+        f"{variant} {why}" for variant, entry in parity.items() if (why := entry_mismatch(entry, variant, card, graphs))
     ]
     advice = ". Export the model anew, or get its folder anew"
-    yield Check(PARITY, not wrong, "; ".join(wrong) + advice if wrong else f"is of {card.name}")
+    yield Check(PARITY_FILE, not wrong, "; ".join(wrong) + advice if wrong else f"is of {card.name}")
 
 
 Embed = Callable[[Sequence[np.ndarray]], np.ndarray]
@@ -161,23 +164,23 @@ def verify(folder: Path) -> Iterator[Check]:
 
 def verify_files(folder: Path) -> Iterator[Check]:
     """Of the files beside the weights: nothing that could be unpickled, and a config.json that agrees with the card."""
-    unsafe = pickles_in(folder)
+    unsafe = find_pickles(folder)
     yield Check("no pickles", not unsafe, ", ".join(unsafe) or "weights are safetensors and ONNX alone")
-    if not (folder / CONFIG).is_file():
-        yield Check(CONFIG, None, "there is none, so timm cannot load the trunk from here")
+    if not (folder / CONFIG_FILE).is_file():
+        yield Check(CONFIG_FILE, None, "there is none, so timm cannot load the trunk from here")
         return
     try:
         check_config(folder, read_card(folder))
     except ZooError as error:
-        yield Check(CONFIG, False, str(error))
+        yield Check(CONFIG_FILE, False, str(error))
     else:
-        yield Check(CONFIG, True, "agrees with the card")
+        yield Check(CONFIG_FILE, True, "agrees with the card")
 
 
 def _weights_in(folder: Path) -> set[str]:
     """The files of a model folder that hold weights, relative to it."""
     found = [*folder.glob("*.safetensors"), *folder.glob("onnx/*.onnx")]
-    return {path.relative_to(folder).as_posix() for path in found if path.name not in (GOLDEN, GOLDEN_TEXT)}
+    return {path.relative_to(folder).as_posix() for path in found if path.name not in (GOLDEN_FILE, GOLDEN_TEXT_FILE)}
 
 
 def _hash(path: Path, name: str, expected: str) -> Check:
@@ -187,7 +190,7 @@ def _hash(path: Path, name: str, expected: str) -> Check:
         if sha256_of(path) != expected:
             return Check(f"sha256 {name}", False, "differs from the card's")
         if path.suffix == ".onnx":
-            check_weights(path)
+            check_self_contained(path)
     except OSError as error:  # a name longer than the file system takes, a file that may not be read
         return Check(f"sha256 {name}", False, f"cannot be read: {error.strerror}")
     except ModelFolderError as error:
@@ -218,15 +221,15 @@ def _graphs(folder: Path, card: Card) -> Iterator[Check]:
         parity = read_parity(folder)
     except ModelFolderError as error:
         parity = {}
-        yield Check(PARITY, False, str(error))
-    for precision, file in FILES.items():
+        yield Check(PARITY_FILE, False, str(error))
+    for precision, file in GRAPH_FILES.items():
         if (folder / file).is_file():
             embed = _embeds(folder, "onnx", precision)
             check = _golden(folder, f"golden onnx {precision}", absent, GOLDEN_FLOORS[precision], embed)
             yield check
             if precision in parity:
                 yield _statement(parity[precision], precision, check)
-        if (folder / (file := RESIZING[precision])).is_file():
+        if (folder / (file := RESIZING_FILES[precision])).is_file():
             embed = _resizes(folder, card, file, precision)
             yield _golden(folder, f"golden onnx {precision} resize", absent, GOLDEN_RESIZE_FLOORS[precision], embed)
 
@@ -240,7 +243,7 @@ def _resizes(folder: Path, card: Card, file: str, precision: str) -> Embed:
 
     def embed(images: Sequence[np.ndarray]) -> np.ndarray:
         check_files(folder, card, [file])
-        run, mode = open_resizing(folder / file, card, precision=precision), card.preprocessing.mode
+        run, mode = open_resizing_graph(folder / file, card, precision=precision), card.preprocessing.mode
         whole = [np.asarray(open_image(image).convert(mode)) for image in images]
         return np.concatenate([run(image.reshape(1, *image.shape[:2], -1)) for image in whole])
 
@@ -265,7 +268,7 @@ def _statement(said: Mapping[str, Any], precision: str, golden: Check) -> Check:
     try:
         cosine, wrong = float(said["min_cosine"]), contradictions(said, precision)
     except (KeyError, TypeError, ValueError) as error:
-        return Check(name, False, f"{PARITY} is not what zoo export writes ({error})")
+        return Check(name, False, f"{PARITY_FILE} is not what zoo export writes ({error})")
     if golden.cosine is None:
         return Check(name, False if wrong else None, "; ".join(wrong) or "the golden images could not be embedded")
     if not 1 - golden.cosine <= ALLOWED * (1 - cosine) + 1 - GOLDEN_FLOORS["fp32"]:
@@ -279,7 +282,7 @@ def _golden_text(folder: Path, card: Card) -> Check:
         return Check(name, None, f"{absent[0]} is not installed")
     try:
         texts, expected = read_golden_text(folder)
-        tower = open_tower(folder, card)
+        tower = open_text_tower(folder, card)
         got = tower.embed(tower.tokens(texts))
     except ZooError as error:
         return Check(name, False, str(error))

@@ -20,26 +20,26 @@ from zoo.errors import HubError, RecipeError, nearest
 from zoo.files import read_json
 from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
 from zoo.hub.errors import convert_error, is_unreachable, root_cause
-from zoo.models.backbones.caffe import from_caffe
-from zoo.models.backbones.googlenet import from_torchvision
-from zoo.models.registry import here
+from zoo.models.backbones.caffe import convert_caffe
+from zoo.models.backbones.googlenet import convert_torchvision
+from zoo.models.registry import cached_folder
 from zoo.paths import expand
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
 REPOSITORY = re.compile(r"(hf-hub:)?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
-IMAGES = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
+IMAGE_KEYS = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
 """What a config.json says of the images that its weights were trained on."""
 
-INSTEAD = (
+ALTERNATIVES = (
     "Instead, give weights that are here, backbone.pretrained=PATH (a model folder or a .safetensors file), or start "
     "from random ones, backbone.pretrained=false."
 )
 
 
 @dataclass(frozen=True)
-class Published:
+class PublicWeights:
     """A public file. sha256: a prefix, the digits that its name ends with; its publishers state no more of it."""
 
     url: str
@@ -52,14 +52,16 @@ class Published:
 
 
 def _bn_inception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return from_caffe(state, first_conv="conv1_7x7_s2")
+    return convert_caffe(state, first_conv="conv1_7x7_s2")
 
 
-PUBLISHED = {
-    "bn_inception": Published(
+PUBLIC_WEIGHTS = {
+    "bn_inception": PublicWeights(
         "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth", "52deb4733", _bn_inception
     ),
-    "googlenet": Published("https://download.pytorch.org/models/googlenet-1378be20.pth", "1378be20", from_torchvision),
+    "googlenet": PublicWeights(
+        "https://download.pytorch.org/models/googlenet-1378be20.pth", "1378be20", convert_torchvision
+    ),
 }
 """Backbones whose public weights are PyTorch files outside the Hub: the file, and the conversion of its state dict."""
 
@@ -100,19 +102,19 @@ def _timms_own(architecture: str) -> Path:
         raise RecipeError(f"{error}{nearest(architecture, known)}") from None
     if cfg is None or not cfg.hf_hub_id:
         raise RecipeError(_unpublished(architecture))
-    file = (cfg.hf_hub_filename or WEIGHTS).replace("pytorch_model.bin", WEIGHTS)
-    return fetch(cfg.hf_hub_id, None, file)
+    file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)
+    return fetch_file(cfg.hf_hub_id, None, file)
 
 
 def _unpublished(architecture: str) -> str:
     message = f"there are no weights of {architecture!r} on the Hub that backbone.pretrained=true could mean."
-    if public := PUBLISHED.get(architecture):
+    if public := PUBLIC_WEIGHTS.get(architecture):
         return (
             f"{message} Its public file is {public.url}: get it and convert it with "
             f"`zoo convert {public.file} --architecture {architecture} --out DIR`, then give backbone.pretrained=DIR. "
             "Or start from random ones, backbone.pretrained=false."
         )
-    return f"{message} {INSTEAD}"
+    return f"{message} {ALTERNATIVES}"
 
 
 def _place(pretrained: str) -> Path:
@@ -121,9 +123,9 @@ def _place(pretrained: str) -> Path:
     Pictures of cats in the folder `cats` are not in the way of the model `cats`.
     """
     path = expand(pretrained)
-    if "/" in pretrained or os.path.isfile(path / WEIGHTS):  # noqa: PTH113  (False for a name that no file can have)
+    if "/" in pretrained or os.path.isfile(path / WEIGHTS_FILE):  # noqa: PTH113  (False for a name that no file can have)
         return path
-    return here(pretrained) or path
+    return cached_folder(pretrained) or path
 
 
 def _local(architecture: str, path: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -133,10 +135,10 @@ def _local(architecture: str, path: Path) -> tuple[Path, dict[str, Any]] | None:
     except (OSError, ValueError):  # not there, or no name that the file system takes
         return None
     if path.is_dir():
-        if not (path / WEIGHTS).is_file():
-            raise RecipeError(f"the folder {path} holds no {WEIGHTS}. {_only_safetensors()}")
-        config = path / CONFIG
-        return path / WEIGHTS, _images(architecture, config) if config.is_file() else {}
+        if not (path / WEIGHTS_FILE).is_file():
+            raise RecipeError(f"the folder {path} holds no {WEIGHTS_FILE}. {_only_safetensors()}")
+        config = path / CONFIG_FILE
+        return path / WEIGHTS_FILE, _images(architecture, config) if config.is_file() else {}
     if path.suffix != ".safetensors":
         raise RecipeError(f"{path} is no .safetensors file. {_only_safetensors()}")
     return path, {}
@@ -157,13 +159,13 @@ def _repository(architecture: str, name: str) -> tuple[Path, dict[str, Any]]:
             "or folder, a .safetensors file or a repository of the Hub, org/name."
         )
     repository, revision = found["name"], found["revision"]
-    config = fetch(repository, revision, CONFIG)
+    config = fetch_file(repository, revision, CONFIG_FILE)
     images = _images(architecture, config)
     # Weights of the commit that config.json was of, should the branch move meanwhile.
-    return fetch(repository, config.parent.name, WEIGHTS), images
+    return fetch_file(repository, config.parent.name, WEIGHTS_FILE), images
 
 
-def fetch(repository: str, revision: str | None, file: str, instead: str = INSTEAD) -> Path:
+def fetch_file(repository: str, revision: str | None, file: str, instead: str = ALTERNATIVES) -> Path:
     """A file of a Hub repository, from the Hub's cache or downloaded into it; `instead`: what else could be done.
 
     Raises `HubError` where the Hub does not give it, `RecipeError` for a name that no repository can have.
@@ -220,7 +222,7 @@ def _images(architecture: str, config: Path) -> dict[str, Any]:
     try:
         values = read_json(config)
         of, about = str(values["architecture"]), values.get("pretrained_cfg", values)
-        images = {key: about[key] for key in IMAGES if key in about}
+        images = {key: about[key] for key in IMAGE_KEYS if key in about}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecipeError(f"{config} is not a config.json as timm writes it.") from None
     if of.partition(".")[0] != architecture.partition(".")[0]:

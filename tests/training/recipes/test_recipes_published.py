@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from training.recipes import RECIPES, embedding_dim
-from zoo.models.published import tables
+from zoo.models.published import published_tables
 
-NAMED = [(table, score) for table in tables() for score in table.scores if score.recipe]
+NAMED = [(table, score) for table in published_tables() for score in table.scores if score.recipe]
 
 
 @pytest.mark.parametrize("name", sorted({score.recipe for _, score in NAMED}))

@@ -17,7 +17,7 @@ from training.studies.statistics import STUDENT
 from zoo.cli.benchmark import Format
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.card import Card
-from zoo.models.published import Paper, PublishedScore, PublishedTable, table
+from zoo.models.published import Paper, PublishedScore, PublishedTable, published_table
 from zoo.models.results import Evaluation, add_result
 
 RECIPE = {
@@ -230,5 +230,5 @@ def test_html_escapes_names(rows):
 
 
 def test_the_papers_own_tables_are_compared_whole(own_zoo):
-    assert len(compare([table("revisiting-2")], "sop")) == 2 * 21
-    assert {row.status for row in compare([table("revisiting-1")])} == {"not run"}
+    assert len(compare([published_table("revisiting-2")], "sop")) == 2 * 21
+    assert {row.status for row in compare([published_table("revisiting-1")])} == {"not run"}

@@ -14,7 +14,7 @@ from tests.zoo.report.test_model import Reader
 from training.studies.compare import compare
 from training.studies.compare_page import as_html
 from zoo.cli.main import main
-from zoo.models.published import table
+from zoo.models.published import published_table
 from zoo.models.results import add_result
 
 NAMES = ("margin-r50-cub", "arcface-r50-cub", "r-margin-r50-cub")
@@ -33,7 +33,7 @@ def measured(own_zoo: Path) -> Path:
 
 
 def test_pictures_of_published_numbers_and_ours(measured: Path) -> None:
-    html = as_html(compare([table("revisiting-2")], "cub"))
+    html = as_html(compare([published_table("revisiting-2")], "cub"))
     text = Reader(html).text
     for heading in ("recall_at_1 on cub, as a picture", "R@1 against spectral decay on cub", "R@1 by epoch"):
         assert heading in text
@@ -48,7 +48,7 @@ def test_pictures_of_published_numbers_and_ours(measured: Path) -> None:
 
 
 def test_without_models_and_without_matplotlib_the_tables_stay(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = compare([table("revisiting-2")], "cars")
+    rows = compare([published_table("revisiting-2")], "cars")
     assert as_html(rows).count("<img") == 1  # published numbers alone have a spectral decay
     monkeypatch.setattr("training.studies.compare_page.find_spec", lambda name: None)
     assert as_html(rows).count("<img") == 0

@@ -22,7 +22,7 @@ from zoo.cli.main import main
 from zoo.errors import UsageError
 from zoo.files import append_json_line
 from zoo.models.published import PublishedScore
-from zoo.models.published import table as published
+from zoo.models.published import published_table as published
 
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:

@@ -34,7 +34,7 @@ from training.studies.statistics import (
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, resolve_recipes
 from zoo.errors import TrainingError
 from zoo.files import write_json
-from zoo.models.published import tables
+from zoo.models.published import published_tables
 
 DRAW = np.random.default_rng(0)
 
@@ -346,7 +346,7 @@ PARTS = ("discriminative", "shared", "random head", "features")
 
 
 def test_the_studies_that_published_numbers_name_measure_them() -> None:
-    named = [score for table in tables() for score in table.scores if score.study]
+    named = [score for table in published_tables() for score in table.scores if score.study]
     assert {score.study for score in named} == {
         "revisiting/table-1-published",
         "group/ensembles",

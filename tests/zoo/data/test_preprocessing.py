@@ -18,7 +18,7 @@ from tests.zoo.timm_hub import VIT, of_timm, timm_hub
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
 from zoo.models.card import read_card
-from zoo.models.golden import pictures
+from zoo.models.golden import draw_images
 from zoo.models.verify import verify
 
 CLIP = "vit_base_patch32_clip_224"
@@ -60,8 +60,8 @@ def test_it_is_the_whole_tower_with_the_activation_it_was_trained_with(
     assert (card.architecture, card.dim, [head.name for head in card.heads]) == (architecture, 7, ["projection"])
     tag = "openai" if name == "clip-b32" else "laion2b"
     weights = hub.repositories[f"timm/{CLIP}.{tag}"].files()["model.safetensors"]
-    expected = timms(architecture, weights, pictures(3), card.preprocessing)
-    np.testing.assert_allclose(zoo.load("mine").embed(pictures(3)), expected, atol=1e-5)
+    expected = timms(architecture, weights, draw_images(3), card.preprocessing)
+    np.testing.assert_allclose(zoo.load("mine").embed(draw_images(3)), expected, atol=1e-5)
     assert {check.ok for check in verify(folder)} == {True}
 
 
@@ -79,7 +79,7 @@ def test_what_has_none(
 ) -> None:
     from PIL import Image
 
-    Image.fromarray(pictures(1)[0]).save(tmp_path / "one.png")
+    Image.fromarray(draw_images(1)[0]).save(tmp_path / "one.png")
     more = [str(tmp_path) if word == "." else word for word in more]
     assert main(["baseline", name, "--as", "mine", "--joint", *more]) == 2
     assert says in capsys.readouterr().err

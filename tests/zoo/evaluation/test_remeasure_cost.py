@@ -19,7 +19,7 @@ from zoo.evaluation.remeasure import measure_retrieval, precision_cost, remeasur
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
 from zoo.models.load import load
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import Check, read_parity
 
 
@@ -38,14 +38,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
 
 def write_coarse(folder: Path) -> None:
     """The toy's projection on to a single number."""
-    model = onnx.load(folder / FILES["fp32"])
+    model = onnx.load(folder / GRAPH_FILES["fp32"])
     (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == "projection"]
     values = numpy_helper.to_array(weight).copy()
     values[:, 1:] = 0
     weight.CopyFrom(numpy_helper.from_array(values, "projection"))
-    onnx.save(model, folder / FILES["int8"])
+    onnx.save(model, folder / GRAPH_FILES["int8"])
     card = read_card(folder)
-    files = {**card.files, FILES["int8"]: sha256_of(folder / FILES["int8"])}
+    files = {**card.files, GRAPH_FILES["int8"]: sha256_of(folder / GRAPH_FILES["int8"])}
     dataclasses.replace(card, files=files).write(folder)
 
 

@@ -8,7 +8,7 @@ import pytest
 from zoo.data.dataset import Dataset
 from zoo.evaluation.remeasure import precision_cost
 from zoo.evaluation.retrieval import PerQuery
-from zoo.models.results import verdict
+from zoo.models.results import cost_verdict
 
 CLASSES, EACH = 50, 40
 CODES = np.repeat(np.arange(CLASSES), EACH)
@@ -85,4 +85,4 @@ def test_classes_that_differ_decide_over_queries_alone() -> None:
     ],
 )
 def test_verdicts(low: float, high: float, expected: str) -> None:
-    assert verdict((low, high)) == expected
+    assert cost_verdict((low, high)) == expected

@@ -21,9 +21,9 @@ from tests.zoo.timm_hub import FILES, timm_hub
 from zoo.errors import HubError
 from zoo.models import baseline_folder
 from zoo.models.card import read_card
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.verify import verify, verify_records
-from zoo.models.weights import fetch
+from zoo.models.weights import fetch_file
 
 WEIGHTS = "model.safetensors"
 
@@ -58,7 +58,7 @@ def test_offline_the_error_says_what_is_missing_and_where_it_would_lie(tmp_path:
 def test_a_download_that_broke_off_is_taken_up_again(
     hub: Hub, tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find("timm/resnet10t.toy_in1k")
+    find_model("timm/resnet10t.toy_in1k")
     shutil.rmtree(own_zoo / "baselines")
     weights = next((tmp_path / "hub").rglob("snapshots/*/model.safetensors"))
     blob = weights.resolve()
@@ -66,36 +66,36 @@ def test_a_download_that_broke_off_is_taken_up_again(
     blob.unlink()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match=r"its model.safetensors is not in the Hub's cache"):
-        find("timm/resnet10t.toy_in1k")
+        find_model("timm/resnet10t.toy_in1k")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    assert find("timm/resnet10t.toy_in1k").is_dir()
+    assert find_model("timm/resnet10t.toy_in1k").is_dir()
     assert hub.paths
 
 
 @pytest.mark.parametrize("fault", [Fault(WEIGHTS, flip=True), Fault(WEIGHTS, drop=2000)])
 def test_a_fault_that_passes_is_got_over(hub: Hub, fault: Fault) -> None:
     hub.fail(dataclasses.replace(fault))
-    assert {check.ok for check in verify(find("timm/resnet10t.toy_in1k"))} == {True}
+    assert {check.ok for check in verify(find_model("timm/resnet10t.toy_in1k"))} == {True}
 
 
 def test_weights_of_other_bytes_than_announced_are_never_used(hub: Hub, tmp_path: Path, own_zoo: Path) -> None:
     hub.fail(Fault(WEIGHTS, times=9, flip=True))
     with pytest.raises(HubError, match=r"model\.safetensors of timm/resnet10t\.toy_in1k came twice with other bytes"):
-        find("timm/resnet10t.toy_in1k")
+        find_model("timm/resnet10t.toy_in1k")
     assert not list((tmp_path / "hub").rglob("snapshots/*/model.safetensors"))
     assert not list((own_zoo / "baselines").glob("*"))
     hub.faults.clear()
-    assert find("timm/resnet10t.toy_in1k").is_dir()
+    assert find_model("timm/resnet10t.toy_in1k").is_dir()
 
 
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_hub_that_refuses_leaves_nothing_half_made(hub: Hub, status: int, own_zoo: Path) -> None:
     hub.fail(*(Fault(WEIGHTS, times=99, status=status, method=method) for method in ("GET", "HEAD")))
     with pytest.raises(HubError, match="timm/resnet10t"):
-        find("timm/resnet10t.toy_in1k")
+        find_model("timm/resnet10t.toy_in1k")
     assert not list((own_zoo / "baselines").glob("*"))
     hub.faults.clear()
-    assert find("timm/resnet10t.toy_in1k").is_dir()
+    assert find_model("timm/resnet10t.toy_in1k").is_dir()
 
 
 @pytest.mark.parametrize("status", [400, 403, 418])
@@ -117,7 +117,7 @@ def test_a_hub_that_is_busy_is_asked_again(hub: Hub, status: int, monkeypatch: p
     for module in ("huggingface_hub.file_download", "huggingface_hub.utils._http", "zoo.hub.download"):
         monkeypatch.setattr(f"{module}.time", clock)
     hub.fail(Fault(WEIGHTS, times=1, status=status, headers={"Retry-After": "3"}))
-    assert find("timm/resnet10t.toy_in1k").is_dir()
+    assert find_model("timm/resnet10t.toy_in1k").is_dir()
     assert waits
 
 
@@ -126,15 +126,15 @@ def test_config_and_weights_are_of_one_commit(hub: Hub, monkeypatch: pytest.Monk
     repository = hub.repositories["timm/resnet10t.toy_in1k"]
     before = repository.files()
     moved = {**before, WEIGHTS: FILES["timm/vit_small_patch14_dinov2.lvd142m/model.safetensors"]}
-    original = baseline_folder.fetch
+    original = baseline_folder.fetch_file
 
     def fetch(name: str, revision: str | None, file: str, instead: str) -> Path:
         path = original(name, revision, file, instead)
         repository.commit("main", moved)
         return path
 
-    monkeypatch.setattr(baseline_folder, "fetch", fetch)
-    made = baseline_folder.make_folder("timm/resnet10t.toy_in1k")
+    monkeypatch.setattr(baseline_folder, "fetch_file", fetch)
+    made = baseline_folder.make_baseline_folder("timm/resnet10t.toy_in1k")
     record = json.loads((made / "recipe.json").read_text())
     assert record["baseline"] == {
         "repository": "timm/resnet10t.toy_in1k",
@@ -150,13 +150,13 @@ def test_a_hub_that_nobody_reaches_is_not_asked_again_and_again(
 ) -> None:
     """The client itself would ask five times more, with pauses that add up to half a minute."""
     with timm_hub(tmp_path / "hub", monkeypatch):
-        folder = find("timm/resnet10t.toy_in1k")
+        folder = find_model("timm/resnet10t.toy_in1k")
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)  # the server has ended: connections are refused
     with pytest.raises(HubError, match="no usable answer from the Hub"):
         zoo.load("Some-Org/Birds")
     shutil.rmtree(folder)
-    assert find("timm/resnet10t.toy_in1k").is_dir()  # again, of the files in the cache
+    assert find_model("timm/resnet10t.toy_in1k").is_dir()  # again, of the files in the cache
     assert sum(pauses) == 0
 
 
@@ -165,13 +165,13 @@ def test_what_is_in_the_cache_is_taken_where_the_hub_refuses(
     hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    folder = find("timm/resnet10t.toy_in1k")
+    folder = find_model("timm/resnet10t.toy_in1k")
     shutil.rmtree(folder)
     hub.fail(*(Fault("", 999, method, status=status) for method in ("GET", "HEAD")))
-    assert find("timm/resnet10t.toy_in1k") == folder
+    assert find_model("timm/resnet10t.toy_in1k") == folder
 
 
 def test_files_of_a_commit_that_are_in_the_cache_are_not_asked_for(hub: Hub) -> None:
-    first = fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json")
+    first = fetch_file("timm/resnet10t.toy_in1k", COMMIT, "config.json")
     hub.fail(*(Fault("", 999, method, status=503) for method in ("GET", "HEAD")))
-    assert fetch("timm/resnet10t.toy_in1k", COMMIT, "config.json") == first
+    assert fetch_file("timm/resnet10t.toy_in1k", COMMIT, "config.json") == first

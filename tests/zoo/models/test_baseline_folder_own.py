@@ -22,8 +22,8 @@ from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import DatasetError, UsageError
 from zoo.models.card import read_card
-from zoo.models.golden import pictures
-from zoo.models.load import find
+from zoo.models.golden import draw_images
+from zoo.models.load import find_model
 from zoo.models.verify import verify, verify_records
 
 
@@ -36,7 +36,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def folder_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("pictures")
-    for i, picture in enumerate(pictures(40, seed=5)):
+    for i, picture in enumerate(draw_images(40, seed=5)):
         (root / f"class{i % 4}").mkdir(exist_ok=True)
         Image.fromarray(picture).save(root / f"class{i % 4}" / f"{i}.png")
     return root
@@ -119,7 +119,7 @@ def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     from zoo.models.baseline_folder import pooled_features
     from zoo.models.network import load_network
 
-    folder = find(name)
+    folder = find_model(name)
     card = read_card(folder)
     features = pooled_features(load_network(card, folder), card, files)
     white = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(features.astype(np.float64))
@@ -154,13 +154,13 @@ def test_another_input_size_is_what_timm_makes_of_it(name: str, size: int, own_z
     how = read_card(folder).preprocessing
     assert (how.crop, how.resize) == (size, round(size * 35 / 32))
     more = {"img_size": size} if name == "dinov2-s14" else {}
-    theirs = timm.create_model(f"local-dir:{find(name)}", pretrained=True, num_classes=0, **more).eval()
-    pixels = np.stack([to_pixels(image, how) for image in pictures(2)])
+    theirs = timm.create_model(f"local-dir:{find_model(name)}", pretrained=True, num_classes=0, **more).eval()
+    pixels = np.stack([to_pixels(image, how) for image in draw_images(2)])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (how.mean, how.std))
     with torch.inference_mode():
         expected = torch.nn.functional.normalize(theirs((images - mean) / std)).numpy()
-    np.testing.assert_allclose(zoo.load("other").embed(pictures(2)), expected, atol=1e-5)
+    np.testing.assert_allclose(zoo.load("other").embed(draw_images(2)), expected, atol=1e-5)
     again = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).state_dict()
     assert all(torch.equal(tensor, again[key]) for key, tensor in theirs.state_dict().items())
 
@@ -176,7 +176,7 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
     whiten = ["--whiten-on", "folder", "--data", str(folder_of_pictures), "--limit", "20", "--dim", "4"]
     assert main(["baseline", "copy", "--as", "white", *whiten]) == 0
     assert "whitened on 20 images" in capsys.readouterr().out
-    assert zoo.load("white").embed(pictures(2)).shape == (2, 4)
+    assert zoo.load("white").embed(draw_images(2)).shape == (2, 4)
 
 
 @pytest.mark.usefixtures("hub")

@@ -22,10 +22,10 @@ from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
-from zoo.models.baselines import baselines, read_config, repository_of, short_name
+from zoo.models.baselines import baselines, read_timm_config, repository_of, short_name
 from zoo.models.card import read_card
-from zoo.models.golden import pictures
-from zoo.models.load import find
+from zoo.models.golden import draw_images
+from zoo.models.load import find_model
 from zoo.models.network import create_trunk
 from zoo.models.verify import verify
 
@@ -44,7 +44,7 @@ def timms_own(repository: str, images: list[np.ndarray]) -> np.ndarray:
 
     model.load_state_dict(load(FILES[f"{repository}/model.safetensors"]))
     model.reset_classifier(0)
-    how = read_card(find(repository)).preprocessing
+    how = read_card(find_model(repository)).preprocessing
     pixels = torch.from_numpy(np.stack([to_pixels(image, how) for image in images])).permute(0, 3, 1, 2).double() / 255
     about = config["pretrained_cfg"]
     mean, std = (torch.tensor(about[key]).double().reshape(1, 3, 1, 1) for key in ("mean", "std"))
@@ -106,18 +106,18 @@ def test_names() -> None:
 def test_a_timm_model_gives_timms_pooled_features(
     hub: Hub, name: str, repository: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = pictures(3)
+    images = draw_images(3)
     rows = zoo.load(name).embed(images)
     np.testing.assert_allclose(rows, timms_own(repository, images), atol=1e-5)
     asked = len(hub.paths)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     np.testing.assert_array_equal(zoo.load(name).embed(images), rows)
     assert len(hub.paths) == asked
-    made = find(name)
+    made = find_model(name)
     assert {check.ok for check in verify(made)} == {True}
     assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[made.name] == "hub"
     assert zoo.info(name).folder == made
-    assert find(made.name) == made
+    assert find_model(made.name) == made
     trunk = timm.create_model(f"local-dir:{made}", pretrained=True, num_classes=0)
     assert all(torch.equal(t, load_file(made / "model.safetensors")[n]) for n, t in trunk.state_dict().items())
 
@@ -141,11 +141,11 @@ def test_the_card_says_where_it_is_from() -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_a_revision_has_a_folder_of_its_own() -> None:
-    assert find("timm/resnet10t.toy_in1k", revision=COMMIT).name == f"timm--resnet10t.toy_in1k--{COMMIT[:12]}"
-    assert find("timm/resnet10t.toy_in1k@main") == find("timm/resnet10t.toy_in1k", revision="main")
-    assert find("Some-Org/Birds@main").name == f"some-org--birds--{COMMIT[:12]}"
+    assert find_model("timm/resnet10t.toy_in1k", revision=COMMIT).name == f"timm--resnet10t.toy_in1k--{COMMIT[:12]}"
+    assert find_model("timm/resnet10t.toy_in1k@main") == find_model("timm/resnet10t.toy_in1k", revision="main")
+    assert find_model("Some-Org/Birds@main").name == f"some-org--birds--{COMMIT[:12]}"
     with pytest.raises(HubError, match="no revision 'nope'"):
-        find("timm/resnet10t.toy_in1k", revision="nope")
+        find_model("timm/resnet10t.toy_in1k", revision="nope")
 
 
 @pytest.mark.usefixtures("hub")
@@ -173,23 +173,23 @@ def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) 
     upper, lower = "Some-Org/Birds", "some-org/birds"
     hub.repositories[lower] = Repository({"main": COMMIT}, {COMMIT: dict(hub.repositories[upper].files())})
     hub.repositories[lower].files()["model.safetensors"] = of_timm("resnet18", RESNET, seed=4)[1]
-    first, second = find(upper), find(lower)
+    first, second = find_model(upper), find_model(lower)
     assert first.name == short_name(upper) == short_name(lower)
-    assert (find(upper), find(lower)) == (first, second)
+    assert (find_model(upper), find_model(lower)) == (first, second)
     assert read_card(first).fingerprint != read_card(second).fingerprint
     for name, made in ((upper, first), (lower, second)):
         assert json.loads((made / "recipe.json").read_text())["baseline"]["repository"] == name
         assert zoo.info(name).folder == made
         assert zoo.info(made.name).folder == made
-    assert find(lower, revision=COMMIT) != find(upper, revision=COMMIT)
+    assert find_model(lower, revision=COMMIT) != find_model(upper, revision=COMMIT)
 
 
 @pytest.mark.usefixtures("hub")
 def test_a_revision_is_not_taken_for_a_part_of_another_models_name(hub: Hub) -> None:
     hub.repositories["some-org/birds-v1"] = hub.repositories["Some-Org/Birds"]
-    assert find("some-org/birds-v1").is_dir()
+    assert find_model("some-org/birds-v1").is_dir()
     with pytest.raises(ModelNotFoundError, match="some-org/birds"):
-        find("some-org/birds@v1")
+        find_model("some-org/birds@v1")
 
 
 def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
     for crop_pct, interpolation in ((0.9, "bicubic"), (0.875, "bilinear"), (1.0, "bicubic"), (0.95, "bicubic")):
         config, _ = of_timm("resnet18", RESNET, crop_pct=crop_pct, interpolation=interpolation)
         (tmp_path / "config.json").write_bytes(config)
-        how = read_config(tmp_path / "config.json").preprocessing
+        how = read_timm_config(tmp_path / "config.json").preprocessing
         assert (how.crop, how.resize) == (32, int(32 / crop_pct))
         transform = create_transform((3, 32, 32), crop_pct=crop_pct, interpolation=interpolation, normalize=False)
         theirs = np.asarray(transform(Image.fromarray(slope))).transpose(1, 2, 0)
@@ -227,13 +227,13 @@ def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
 def test_a_config_that_this_zoo_cannot_follow_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     (tmp_path / "config.json").write_bytes(of_timm("resnet18", RESNET, **change)[0])
     with pytest.raises(ModelFolderError, match=says):
-        read_config(tmp_path / "config.json")
+        read_timm_config(tmp_path / "config.json")
 
 
 def test_grey_models_and_the_flat_config_of_old_repositories(tmp_path: Path) -> None:
     about = {"architecture": "resnet18", "input_size": [1, 28, 28], "mean": [0.1], "std": [0.3], "crop_pct": 1}
     (tmp_path / "config.json").write_text(json.dumps(about))
-    model = read_config(tmp_path / "config.json")
+    model = read_timm_config(tmp_path / "config.json")
     assert (model.preprocessing.mode, model.preprocessing.crop, model.licence) == ("L", 28, "unknown")
 
 

@@ -23,7 +23,7 @@ from zoo.models.card import Card, read_card, read_origin
 from zoo.models.folder import check_config, check_files
 from zoo.models.golden import read_golden
 from zoo.models.results import read_results
-from zoo.models.text_tower import GRAPH, TOKENIZER, open_tower
+from zoo.models.text_tower import TEXT_GRAPH, TOKENIZER_FILE, open_text_tower
 from zoo.models.verify import _least_cosine, verify
 from zoo.paths import SHIPPED
 
@@ -114,27 +114,27 @@ def test_a_graph_for_one_batch_size_alone_is_refused_when_it_is_opened(copy: Pat
 
 def test_a_text_graph_for_one_batch_size_alone_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "model"))
-    graph = onnx.load(copy / GRAPH)
+    graph = onnx.load(copy / TEXT_GRAPH)
     for value in graph.graph.input:
         value.type.tensor_type.shape.dim[0].dim_value = 1
-    onnx.save(graph, copy / GRAPH)
-    vouch(copy, GRAPH)
+    onnx.save(graph, copy / TEXT_GRAPH)
+    vouch(copy, TEXT_GRAPH)
     with pytest.raises(ModelFolderError, match=r"the text graph of .* is for batches of 1 alone"):
-        open_tower(copy, read_card(copy))
+        open_text_tower(copy, read_card(copy))
 
 
-@pytest.mark.parametrize("file", [GRAPH, TOKENIZER])
+@pytest.mark.parametrize("file", [TEXT_GRAPH, TOKENIZER_FILE])
 def test_a_text_tower_cut_anywhere_whether_or_not_the_card_vouches_for_it(tmp_path: Path, file: str) -> None:
     copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "model"))
     data = (copy / file).read_bytes()
     for end in some(len(data), 20):
         (copy / file).write_bytes(data[:end])
         with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
-            open_tower(copy, read_card(WITH_TEXT))
+            open_text_tower(copy, read_card(WITH_TEXT))
         vouch(copy, file)
         if not data[end:].isspace():  # the last byte ends the line
             with pytest.raises(ModelFolderError, match=r"text\.onnx|text graph|tokenizer"):
-                open_tower(copy, read_card(copy))
+                open_text_tower(copy, read_card(copy))
 
 
 def test_recipe_and_parity_cut_anywhere_do_not_keep_a_model_from_embedding(copy: Path) -> None:

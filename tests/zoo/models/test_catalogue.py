@@ -17,8 +17,8 @@ from zoo.hub.model_page import readme
 from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.catalogue import STATUSES
-from zoo.models.load import find
-from zoo.models.published import tables
+from zoo.models.load import find_model
+from zoo.models.published import published_tables
 from zoo.models.registry import recipes
 
 
@@ -63,7 +63,9 @@ def test_the_command_fails_for_an_unknown_filter(capsys: pytest.CaptureFixture[s
 
 def test_published_scores_are_those_whose_table_names_the_recipe() -> None:
     for model in zoo.list_models(status="recipe"):
-        printed = [s.value for t in tables() for s in t.scores if s.recipe == model.name and s.split == "test"]
+        printed = [
+            s.value for t in published_tables() for s in t.scores if s.recipe == model.name and s.split == "test"
+        ]
         assert [score["value"] for score in model.published] == printed
     (score,) = zoo.info("diva-r50-cub").published
     assert (score["dataset"], score["metric"], score["value"], score["dim"]) == ("cub", "recall_at_1", 0.692, 512)
@@ -224,7 +226,7 @@ def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, mon
     found = {model.name: model for model in zoo.list_models(method="none")}
     assert {name: model.status for name, model in found.items()} == {"toy-dml-zoo": "hub", "others/toy-others": "hub"}
     for name, model in found.items():
-        assert find(name) == model.folder
+        assert find_model(name) == model.folder
         assert zoo.info(name) == model
         assert zoo.load(name, runtime="onnx").folder == model.folder
     assert zoo.info("others/toy-others@main").name == "others/toy-others"
@@ -251,7 +253,7 @@ def test_a_downloaded_recipe_is_on_the_hub_and_half_of_one_is_not(
         model = zoo.info(name)
         assert (model.status, model.folder) == (status, folder)
         assert listed[name] == model
-    assert find("diva-r50-cub") == whole
+    assert find_model("diva-r50-cub") == whole
 
 
 def test_a_copy_under_another_name_on_the_hub_is_listed_by_that(
@@ -260,7 +262,7 @@ def test_a_copy_under_another_name_on_the_hub_is_listed_by_that(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = cached(tmp_path, "org/copy", "toy-original")
     (model,) = zoo.list_models(method="none")
-    assert (model.name, find(model.name)) == ("org/copy", folder)
+    assert (model.name, find_model(model.name)) == ("org/copy", folder)
 
 
 @pytest.mark.parametrize("written", [b"\xff\xfe\x00", b"", b"../../elsewhere", b"x" * 5000])

@@ -22,7 +22,7 @@ from zoo.models.backbones import register
 from zoo.models.backbones.bn_inception import BNInception
 from zoo.models.convert import convert
 from zoo.models.network import create_trunk
-from zoo.models.weights import PUBLISHED
+from zoo.models.weights import PUBLIC_WEIGHTS
 
 register()
 
@@ -49,8 +49,8 @@ def test_bn_inception_from_the_public_file(
     state, file, out = caffe_state(), tmp_path / "bn_inception.pth", tmp_path / "bn_inception"
     out.mkdir()
     sha256 = publish(file, state, legacy=True)
-    public = dataclasses.replace(PUBLISHED["bn_inception"], sha256=sha256[:9])
-    monkeypatch.setitem(zoo.models.convert.PUBLISHED, "bn_inception", public)
+    public = dataclasses.replace(PUBLIC_WEIGHTS["bn_inception"], sha256=sha256[:9])
+    monkeypatch.setitem(zoo.models.convert.PUBLIC_WEIGHTS, "bn_inception", public)
     assert main(["convert", str(file), "--architecture", "bn_inception", "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"folder": str(out), "architecture": "bn_inception"}
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
@@ -167,5 +167,5 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 
 def test_the_public_files_are_named_after_their_hash() -> None:
-    for public in PUBLISHED.values():
+    for public in PUBLIC_WEIGHTS.values():
         assert public.file.endswith(f"-{public.sha256}.pth")

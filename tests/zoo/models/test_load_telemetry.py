@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from zoo.models.load import find
+from zoo.models.load import find_model
 
 EMBED = "import zoo; zoo.load('margin-conv4-glyphs', runtime='onnx').embed({image!r})"
 OPEN = "import onnxruntime; onnxruntime.InferenceSession({graph!r})"
@@ -31,7 +31,7 @@ def test_embedding_leaves_no_mark_of_the_machine(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     Image.new("RGB", (32, 32)).save(image)
     assert left_behind(EMBED.format(image=str(image)), tmp_path / "ours") == []
-    graph = find("margin-conv4-glyphs") / "onnx" / "model.onnx"
+    graph = find_model("margin-conv4-glyphs") / "onnx" / "model.onnx"
     assert "deviceid" in left_behind(OPEN.format(graph=str(graph)), tmp_path / "plain"), "it does look where it is left"
 
 

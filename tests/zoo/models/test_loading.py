@@ -27,7 +27,7 @@ from zoo.errors import HubError, ImageError, ModelFolderError, ModelNotFoundErro
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.catalogue import list_models
-from zoo.models.load import find
+from zoo.models.load import find_model
 from zoo.models.network import create_trunk
 from zoo.models.torch_runtime import choose_device
 from zoo.models.verify import verify
@@ -115,7 +115,7 @@ def test_onnx_embeds_in_a_process_that_cannot_import_torch(exported: Path) -> No
 import sys
 sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
 import numpy, zoo
-images, golden = zoo.models.golden.read_golden(zoo.models.load.find({str(exported)!r}))
+images, golden = zoo.models.golden.read_golden(zoo.models.load.find_model({str(exported)!r}))
 rows = zoo.load({str(exported)!r}, runtime="onnx").embed(images)
 print((rows * golden).sum(1).min())
 try:
@@ -277,27 +277,27 @@ def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch
         (root / CARD.name).mkdir(parents=True)
     monkeypatch.chdir(here)
     CARD.write(shipped / CARD.name)
-    assert find(CARD.name) == shipped / CARD.name
+    assert find_model(CARD.name) == shipped / CARD.name
     CARD.write(local / CARD.name)
-    assert find(CARD.name) == local / CARD.name
+    assert find_model(CARD.name) == local / CARD.name
     listed = [(m.folder, m.standing) for m in list_models() if m.name == CARD.name]
     assert listed == [(local / CARD.name, "shipped, exported here")]
     CARD.write(here / CARD.name)
-    assert find(CARD.name) == Path(CARD.name)
-    assert find(f"./{CARD.name}").resolve() == here / CARD.name
+    assert find_model(CARD.name) == Path(CARD.name)
+    assert find_model(f"./{CARD.name}").resolve() == here / CARD.name
 
 
 def test_what_is_not_there_is_answered_with_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(
         ModelNotFoundError, match=r"no model 'margin-conv4-glyps'\. Did you mean 'margin-conv4-glyphs'.*local zoo"
     ):
-        find("margin-conv4-glyps")
+        find_model("margin-conv4-glyps")
     with pytest.raises(HubError, match="some-org/nothing is not, or not whole, in the Hub's cache"):
-        find("some-org/nothing")
+        find_model("some-org/nothing")
     with pytest.raises(ModelNotFoundError, match="Train it with: zoo train margin-conv4-omniglot"):
-        find("margin-conv4-omniglot")
+        find_model("margin-conv4-omniglot")
     with pytest.raises(ModelNotFoundError, match="no model folder"):
-        find(tmp_path)
+        find_model(tmp_path)
     with pytest.raises(ModelNotFoundError, match="Did you mean 'margin-conv4-glyphs'"):
         zoo.info("margin-conv4-glyps")
 
@@ -316,7 +316,7 @@ def test_a_copy_is_listed_by_the_name_that_loads_it_and_leftovers_are_not(own_zo
         CARD.write(folder)
     assert [m.name for m in list_models(method="toy")] == ["copy", CARD.name]
     assert zoo.info("copy").name == "copy"
-    assert find("copy") == own_zoo / "models" / "copy"
+    assert find_model("copy") == own_zoo / "models" / "copy"
 
 
 @pytest.mark.parametrize("name", ["~nosuchuser", "~nosuchuser/model", "x" * 300, "x/" + "y" * 300, "a\0b"])
@@ -342,14 +342,14 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_whole_model_in_the_hubs_cache_needs_no_network(cached: Path) -> None:
-    assert find("org/toy") == cached
+    assert find_model("org/toy") == cached
 
 
 @pytest.mark.parametrize("file", ["card.json", "model.safetensors"])
 def test_a_part_of_a_model_in_the_hubs_cache_is_not_taken_for_it(cached: Path, file: str) -> None:
     (cached / file).unlink()
     with pytest.raises(HubError, match=r"org/toy is not, or not whole, in the Hub's cache .*Run again with a network"):
-        find("org/toy")
+        find_model("org/toy")
 
 
 class Portal(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from tests.zoo.hub_client import connected
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.models.card import Card, read_card
-from zoo.models.golden import pictures, read_golden, write_golden
+from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.network import Network, create_heads, create_trunk, feature_count, load_network, save_network
 from zoo.models.torch_runtime import open_model
 
@@ -45,7 +45,7 @@ def make_folder(folder: Path, name: str) -> Path:
     files = save_network(network.eval(), card, folder)
     card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in files})
     card.write(folder)
-    write_golden(folder, card, pictures(2), open_model(folder, card, device="cpu")[0])
+    write_golden(folder, card, draw_images(2), open_model(folder, card, device="cpu")[0])
     return folder
 
 

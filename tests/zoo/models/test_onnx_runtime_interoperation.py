@@ -16,7 +16,7 @@ import pytest
 from zoo.data.preprocessing import to_pixels
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
-from zoo.models.onnx_runtime import FILES, RESIZING
+from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.results import GOLDEN_FLOORS, GOLDEN_RESIZE_FLOORS
 from zoo.paths import SHIPPED
 
@@ -85,21 +85,21 @@ def test_onnxruntime_web_runs_every_precision(web: Path, tmp_path: Path) -> None
     folder = tmp_path / "model"
     shutil.copytree(SHIPPED / "margin-conv4-glyphs", folder)
     exporter = Exporter(folder, calibration="glyphs", cost=False)
-    for precision in FILES:
+    for precision in GRAPH_FILES:
         exporter.export(precision)
         exporter.export_resizing(precision)
-    assert _assert_golden_in_web(folder, web, tmp_path) == list(FILES)
+    assert _assert_golden_in_web(folder, web, tmp_path) == list(GRAPH_FILES)
 
 
 def _assert_golden_in_web(folder: Path, web: Path, scratch: Path) -> list[str]:
     """The precisions that the folder holds, each of which gave its golden embeddings in onnxruntime-web."""
     images, expected = read_golden(folder)
     pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
-    present = [precision for precision, file in FILES.items() if (folder / file).is_file()]
+    present = [precision for precision, file in GRAPH_FILES.items() if (folder / file).is_file()]
     for precision in present:
-        got = _in_web(folder / FILES[precision], pixels, web, scratch)
+        got = _in_web(folder / GRAPH_FILES[precision], pixels, web, scratch)
         assert (got * expected).sum(1).min() >= GOLDEN_FLOORS[precision]
-        if (resizes := folder / RESIZING[precision]).is_file():
+        if (resizes := folder / RESIZING_FILES[precision]).is_file():
             alone = [_in_web(resizes, image[None], web, scratch) for image in images]
             assert (np.concatenate(alone) * expected).sum(1).min() >= GOLDEN_RESIZE_FLOORS[precision]
     return present

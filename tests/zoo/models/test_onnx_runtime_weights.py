@@ -16,8 +16,8 @@ from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
-from zoo.models.onnx_runtime import check_weights
-from zoo.models.text_tower import GRAPH, open_tower
+from zoo.models.onnx_runtime import check_self_contained
+from zoo.models.text_tower import TEXT_GRAPH, open_text_tower
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
@@ -62,9 +62,9 @@ def test_verify_names_weights_that_lie_beside_their_graph(
 
 def test_a_text_tower_with_weights_beside_it_is_not_opened(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "model"))
-    put_outside(copy, GRAPH)
+    put_outside(copy, TEXT_GRAPH)
     with pytest.raises(ModelFolderError, match=rf"text\.onnx {OUTSIDE}"):
-        open_tower(copy, read_card(copy))
+        open_text_tower(copy, read_card(copy))
 
 
 def outside(name: str) -> TensorProto:
@@ -117,12 +117,12 @@ def model_of(place: str) -> onnx.ModelProto:
 def test_tensors_of_other_files_are_found_wherever_they_are(tmp_path: Path, place: str) -> None:
     (tmp_path / "g.onnx").write_bytes(model_of(place).SerializeToString())
     with pytest.raises(ModelFolderError, match=OUTSIDE):
-        check_weights(tmp_path / "g.onnx")
+        check_self_contained(tmp_path / "g.onnx")
 
 
 def test_a_graph_in_which_something_is_called_location_is_fine(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(model_of("nowhere").SerializeToString())
-    check_weights(tmp_path / "g.onnx")
+    check_self_contained(tmp_path / "g.onnx")
 
 
 def test_a_key_that_is_longer_than_it_need_be_hides_nothing(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_key_that_is_longer_than_it_need_be_hides_nothing(tmp_path: Path) -> N
         tensor = field(13, field(1, b"location") + field(2, b"w.data"), overlong)
         (tmp_path / "g.onnx").write_bytes(field(7, field(5, tensor, overlong), overlong))
         with pytest.raises(ModelFolderError, match=OUTSIDE):
-            check_weights(tmp_path / "g.onnx")
+            check_self_contained(tmp_path / "g.onnx")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_key_that_is_longer_than_it_need_be_hides_nothing(tmp_path: Path) -> N
 def test_what_is_no_graph_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "g.onnx").write_bytes(data)
     with pytest.raises(ModelFolderError, match=r"g\.onnx cannot be read as an ONNX graph"):
-        check_weights(tmp_path / "g.onnx")
+        check_self_contained(tmp_path / "g.onnx")
 
 
 def test_graphs_without_end_are_refused(tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ def test_graphs_without_end_are_refused(tmp_path: Path) -> None:
         data = field(number, data)
     (tmp_path / "g.onnx").write_bytes(data)
     with pytest.raises(ModelFolderError, match="cannot be read"):
-        check_weights(tmp_path / "g.onnx")
+        check_self_contained(tmp_path / "g.onnx")
 
 
 def test_every_shipped_graph_holds_its_weights() -> None:
     graphs = [*SHIPPED.glob("*/onnx/*.onnx")]
     assert graphs
     for graph in graphs:
-        check_weights(graph)
+        check_self_contained(graph)
     images, golden = read_golden(MODEL)
     np.testing.assert_allclose(zoo.load(MODEL, runtime="onnx").embed(images), golden, atol=1e-5)

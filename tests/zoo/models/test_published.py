@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zoo.errors import UsageError, ZooError
-from zoo.models.published import FOLDER, PublishedScore, absent, read_paper, table, tables
+from zoo.models.published import FOLDER, PublishedScore, absent_tables, published_table, published_tables, read_paper
 
 PAPER = '[paper]\nshort = "Toy"\ncitation = "Nobody 2020"\nsource = "arXiv:2001.00001"\n'
 TABLE = '[[tables]]\nname = "toy-1"\ntitle = "t"\nprotocol = "p"\nbackbone = "r50"\ndim = 8\n'
@@ -26,15 +26,15 @@ def complete(scores: str = SCORE, header: str = TABLE, paper: str = PAPER) -> st
 
 
 def value(name: str, row: str, dataset: str, metric: str = "recall_at_1") -> float:
-    found = [s for s in table(name).scores if (s.row, s.dataset, s.metric) == (row, dataset, metric)]
+    found = [s for s in published_table(name).scores if (s.row, s.dataset, s.metric) == (row, dataset, metric)]
     assert len(found) == 1
     return found[0].value
 
 
 def test_every_file_is_read_and_says_its_source():
-    assert {t.paper.short for t in tables()} == {"Revisiting", "Sharing", "MIC", "Group", "DiVA"}
+    assert {t.paper.short for t in published_tables()} == {"Revisiting", "Sharing", "MIC", "Group", "DiVA"}
     assert len(list(FOLDER.glob("*.toml"))) == 6
-    assert all(t.protocol and t.paper.source.startswith("arXiv:") for t in tables())
+    assert all(t.protocol and t.paper.source.startswith("arXiv:") for t in published_tables())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_slip_in_groups_table_is_put_right():
 def test_the_slip_in_divas_table_is_put_right(tmp_path):
     """DiVA's table 3 heads a column of SOP R@2: recall is reported there at 1, 10, 100 and 1000, and it is R@10."""
     assert value("diva-main", "DiVA, R50", "sop") == 0.796
-    (lost,) = [each for each in absent() if each.paper.short == "DiVA" and each.what.startswith("table 3")]
+    (lost,) = [each for each in absent_tables() if each.paper.short == "DiVA" and each.what.startswith("table 3")]
     assert "R@2 for SOP is R@10" in lost.what
     column = '{ row = "a", dataset = "sop", metric = "recall_at_2", value = 91.2 }'
     with pytest.raises(ZooError, match="recall_at_2: on sop recall is reported at 1, 10, 100, 1000"):
@@ -72,23 +72,30 @@ def test_the_slip_in_divas_table_is_put_right(tmp_path):
     for right in (column.replace("recall_at_2", "recall_at_10"), column.replace("sop", "cub")):
         ((read,), _) = read_paper(write(tmp_path, complete(right)))
         assert read.scores[0].value == 0.912
-    assert not [s for t in tables() for s in t.scores if (s.dataset, s.metric) == ("sop", "recall_at_2")]
+    assert not [s for t in published_tables() for s in t.scores if (s.dataset, s.metric) == ("sop", "recall_at_2")]
 
 
 def test_table_2_is_whole():
     """23 rows on three data sets, two of them not on SOP, recall and spectral decay of each."""
-    scores = table("revisiting-2").scores
+    scores = published_table("revisiting-2").scores
     assert len(scores) == 2 * (23 * 3 - 2)
     assert {s.row for s in scores} - {s.row for s in scores if s.dataset == "sop"} == {"ProxyNCA", "SoftTriple"}
     assert all((s.sd is not None) == (s.metric == "recall_at_1") for s in scores)
     assert all((s.split == "train") == (s.metric == "spectral_decay") for s in scores)
-    assert table("revisiting-2").runs == 5
-    assert "best epoch on the test set" in table("revisiting-2").protocol
+    assert published_table("revisiting-2").runs == 5
+    assert "best epoch on the test set" in published_table("revisiting-2").protocol
 
 
 def test_what_is_not_at_hand_is_said_of_every_paper(tmp_path):
-    assert {each.paper.short for each in absent()} == {"Revisiting", "Sharing", "MIC", "Group", "DiVA", "Reality"}
-    assert all(each.why for each in absent())
+    assert {each.paper.short for each in absent_tables()} == {
+        "Revisiting",
+        "Sharing",
+        "MIC",
+        "Group",
+        "DiVA",
+        "Reality",
+    }
+    assert all(each.why for each in absent_tables())
     alone = PAPER + '[[absent]]\nwhat = "table 9"\nwhy = "lost"\n'
     found, (lost,) = read_paper(write(tmp_path, alone))
     assert (found, lost.what, lost.paper.short) == ((), "table 9", "Toy")
@@ -98,7 +105,7 @@ def test_what_is_not_at_hand_is_said_of_every_paper(tmp_path):
 
 def test_an_unknown_table_is_named_with_its_nearest():
     with pytest.raises(UsageError, match=r"'revisting-2'. Did you mean 'revisiting-2'"):
-        table("revisting-2")
+        published_table("revisting-2")
 
 
 def test_percent_become_fractions_and_a_score_takes_its_tables_facts(tmp_path):

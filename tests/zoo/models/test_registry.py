@@ -9,8 +9,8 @@ import pytest
 
 import zoo
 from tests.zoo.hub_world import MODEL, World
-from zoo.models.load import find
-from zoo.models.registry import here, reference
+from zoo.models.load import find_model
+from zoo.models.registry import cached_folder, reference
 from zoo.paths import SHIPPED
 
 
@@ -22,7 +22,7 @@ def test_what_has_a_name_here_is_known_by_it(own_zoo: Path) -> None:
     folders = [SHIPPED / MODEL.name, copied(own_zoo / "models" / "mine"), copied(own_zoo / "baselines" / "timm--net")]
     for folder in folders:
         assert reference(folder) == folder.name
-        assert find(folder.name) == here(folder.name) == folder
+        assert find_model(folder.name) == cached_folder(folder.name) == folder
 
 
 def test_what_has_none_or_one_that_means_another_is_known_by_its_path(
@@ -43,4 +43,4 @@ def test_a_model_of_the_hub_is_known_by_its_commit(world: World, monkeypatch: py
     name = reference(folder)
     assert name == f"org/toy@{world.hub.repositories['org/toy'].branches['main']}"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert find(name) == here(name) == folder
+    assert find_model(name) == cached_folder(name) == folder

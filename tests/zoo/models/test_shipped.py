@@ -16,8 +16,8 @@ from training.api import changed_settings
 from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models.card import Head, read_card
-from zoo.models.load import find
-from zoo.models.onnx_runtime import FILES
+from zoo.models.load import find_model
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.registry import recipes
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
@@ -33,7 +33,7 @@ def test_there_are_some_and_they_are_small() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Path) -> None:
-    assert find(folder.name) == folder
+    assert find_model(folder.name) == folder
     assert zoo.info(folder.name).status == "shipped"
     assert folder.name in recipes(), "a shipped model is trained by the project's own recipe"
     checks = {check.name: check.ok for check in verify(folder)}
@@ -45,7 +45,7 @@ def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Pat
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_its_graph_says_which_model_it_is_of_and_in_which_precision(folder: Path) -> None:
-    said = {entry.key: entry.value for entry in onnx.load(folder / FILES["fp32"]).metadata_props}
+    said = {entry.key: entry.value for entry in onnx.load(folder / GRAPH_FILES["fp32"]).metadata_props}
     assert said == {"dml-zoo.fingerprint": read_card(folder).fingerprint, "dml-zoo.precision": "fp32"}
 
 

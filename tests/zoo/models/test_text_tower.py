@@ -21,7 +21,7 @@ from zoo.hub.push import prepare
 from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
-from zoo.models.text_tower import GOLDEN, GRAPH, TOKENIZER, read_golden
+from zoo.models.text_tower import GOLDEN_TEXT_FILE, TEXT_GRAPH, TOKENIZER_FILE, read_golden_text
 from zoo.models.verify import verify
 
 DIM = toys.DIM
@@ -123,13 +123,13 @@ def test_it_goes_to_the_hub_with_the_model(tmp_path: Path) -> None:
     card = make_model(tmp_path / "toy")
     attach_text_tower(tmp_path / "toy", *text_toys.write_tower(tmp_path / "text", card.dim, padded=True))
     contents = prepare(tmp_path / "toy", "org/toy", "main").contents
-    assert {GRAPH, TOKENIZER, GOLDEN} <= contents.keys()
+    assert {TEXT_GRAPH, TOKENIZER_FILE, GOLDEN_TEXT_FILE} <= contents.keys()
     readme = contents["README.md"].decode()
     assert "texts of up to 8 tokens" in readme
     assert 'runtime="onnx"' not in readme, "its images have no graph"
 
 
-@pytest.mark.parametrize("file", [GRAPH, TOKENIZER])
+@pytest.mark.parametrize("file", [TEXT_GRAPH, TOKENIZER_FILE])
 def test_an_altered_file_is_not_used(copy: Path, file: str) -> None:
     (copy / file).write_bytes((copy / file).read_bytes() + b" ")
     model = load(copy, runtime="onnx")
@@ -146,14 +146,14 @@ def test_an_altered_file_is_not_used(copy: Path, file: str) -> None:
 def test_golden_texts_find_another_tower(copy: Path, tmp_path: Path) -> None:
     other = toys.write_model(tmp_path / "other")
     attach_text_tower(other, *text_toys.write_tower(tmp_path / "text", DIM, seed=6, padded=True))
-    shutil.copyfile(other / GOLDEN, copy / GOLDEN)
+    shutil.copyfile(other / GOLDEN_TEXT_FILE, copy / GOLDEN_TEXT_FILE)
     (check,) = [check for check in verify(copy) if check.name == "golden text"]
     assert check.ok is False
     assert "least cosine" in check.detail
-    (copy / GOLDEN).write_bytes(b"junk")
+    (copy / GOLDEN_TEXT_FILE).write_bytes(b"junk")
     with pytest.raises(ModelFolderError, match="cannot be read"):
-        read_golden(copy)
-    (copy / GOLDEN).unlink()
+        read_golden_text(copy)
+    (copy / GOLDEN_TEXT_FILE).unlink()
     assert [check.ok for check in verify(copy) if check.name == "golden text"] == [False]
 
 

@@ -15,7 +15,7 @@ from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import read_json, write_json
 from zoo.models.card import Card, read_card
-from zoo.models.onnx_runtime import FILES
+from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import Check
 from zoo.models.verify import verify_records
 from zoo.paths import SHIPPED
@@ -135,7 +135,7 @@ def test_older_statements_do_not_say_whose_they_are_but_are_of_graphs_that_are_t
     assert failed(copy)["onnx/parity.json"].startswith(
         "int8 is said of a graph that is not here; fp61 is said of a graph that is not here."
     )
-    (copy / FILES["int8"]).touch()
+    (copy / GRAPH_FILES["int8"]).touch()
     write_json(copy / "onnx" / "parity.json", {name: parity[name] for name in ("fp32", "int8")})
     assert failed(copy) == {}
 

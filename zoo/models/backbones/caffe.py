@@ -16,7 +16,7 @@ STD = (1 / 255, 1 / 255, 1 / 255)
 """The same for RGB images on the scale 0..1: `(image - MEAN) / STD` is the pixel on 0..255 without its mean."""
 
 
-def from_caffe(state: Mapping[str, Tensor], first_conv: str) -> dict[str, Tensor]:
+def convert_caffe(state: Mapping[str, Tensor], first_conv: str) -> dict[str, Tensor]:
     """A converted state dict for RGB images: the input channels of the convolution `first_conv` are reversed.
 
     Some conversions keep Caffe's shape [1, c] of what batch norms hold; it becomes [c].

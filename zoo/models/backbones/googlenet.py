@@ -121,7 +121,7 @@ class Conv(nn.Module):
         return relu(self.bn(self.conv(x)))
 
 
-def from_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """torchvision's state dict without the auxiliary classifiers, which its published weights never trained."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(("aux1.", "aux2."))}
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from zoo.models.backbones import register
 from zoo.models.backbones.bn_inception import BLOCKS, BNInception, _halve
-from zoo.models.backbones.caffe import MEAN, STD, from_caffe
+from zoo.models.backbones.caffe import MEAN, STD, convert_caffe
 
 register()
 
@@ -87,7 +87,7 @@ def naive(state: dict[str, Tensor], x: Tensor) -> Tensor:
 def test_converted_weights_see_rgb_as_the_published_ones_see_bgr() -> None:
     state = published()
     net = timm.create_model("bn_inception", num_classes=10).eval()
-    net.load_state_dict(from_caffe(state, "conv1_7x7_s2"))
+    net.load_state_dict(convert_caffe(state, "conv1_7x7_s2"))
     rgb = torch.randint(0, 256, (2, 3, 64, 96), generator=torch.Generator().manual_seed(1)).float()
     bgr = rgb[:, [2, 1, 0]].double() - torch.tensor([104.0, 117.0, 128.0]).double().reshape(1, 3, 1, 1)
     expected = naive(state, bgr)

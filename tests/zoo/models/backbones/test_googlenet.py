@@ -5,7 +5,7 @@ import torch
 import torchvision
 
 from zoo.models.backbones import register
-from zoo.models.backbones.googlenet import from_torchvision
+from zoo.models.backbones.googlenet import convert_torchvision
 
 register()
 
@@ -23,7 +23,7 @@ def theirs(aux_logits: bool = True) -> torchvision.models.GoogLeNet:
 def test_torchvisions_weights_give_torchvisions_features() -> None:
     peer = theirs()
     net = timm.create_model("googlenet", num_classes=7).eval()
-    net.load_state_dict(from_torchvision(peer.state_dict()))
+    net.load_state_dict(convert_torchvision(peer.state_dict()))
     for side in (64, 97):
         x = torch.randn(2, 3, side, side)
         with torch.no_grad():
