@@ -9,18 +9,17 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import ZooError
 from zoo.models.backbones import register_with_timm
-from zoo.models.load import Embedder, load
 
 if TYPE_CHECKING:
+    from zoo import data, errors, evaluation
+    from zoo.errors import ZooError
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.push import Publication, push
     from zoo.models.catalogue import info, list_models
-    from zoo.models.load import baseline
+    from zoo.models.load import Embedder, baseline, load
 
-
-# ONNX Runtime from 1.29 on reports models and machine to its makers unless told not to, before it is imported first.
+# ONNX Runtime from 1.29 on sends telemetry unless this is set before its first import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.3.0"
@@ -30,8 +29,7 @@ __all__ = [
     "Publication",
     "ZooError",
     "baseline",
-    "cards",
-    "datasets",
+    "data",
     "errors",
     "evaluate",
     "evaluation",
@@ -41,24 +39,31 @@ __all__ = [
     "push",
 ]
 
-_AT_FIRST_USE = {
+# Each public name and the module that defines it, which is imported at the first use of the name.
+_MODULES = {
+    "Embedder": "zoo.models.load",
     "Publication": "zoo.hub.push",
+    "ZooError": "zoo.errors",
     "baseline": "zoo.models.load",
-    "datasets": "",
-    "evaluate": "zoo.evaluation",
-    "evaluation": "",
+    "evaluate": "zoo.evaluation.evaluate",
     "info": "zoo.models.catalogue",
     "list_models": "zoo.models.catalogue",
+    "load": "zoo.models.load",
     "push": "zoo.hub.push",
 }
-"""Where they are; "" for a module. Who embeds one image does not wait for them."""
+_SUBPACKAGES = ("data", "errors", "evaluation")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _AT_FIRST_USE:
+    if name in _SUBPACKAGES:
+        return import_module(f"zoo.{name}")
+    if name not in _MODULES:
         raise AttributeError(f"module 'zoo' has no attribute {name!r}")
-    module = _AT_FIRST_USE[name]
-    return getattr(import_module(module), name) if module else import_module(f"zoo.{name}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 register_with_timm()

@@ -17,15 +17,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters escaped: file names may hold some, which would steer the terminal."""
+    """Escape control characters. File names may hold some, which would steer the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def one_line(text: str) -> str:
-    """Return the text on one line, so that what others wrote cannot pass for lines of ours.
+    """Escape everything that could make a text of others look like several lines of ours.
 
-    Line breaks and other controls, characters that turn the direction of writing, and halves of surrogate pairs, which
-    no encoding has, are escaped.
+    That is line breaks and other control characters, characters that change the direction of writing, and halves of
+    surrogate pairs, which cannot be encoded.
     """
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
@@ -44,7 +44,7 @@ def note_left_out(errors: Iterable[object]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON on stdout; numbers that JSON lacks (infinity, NaN) are an error."""
+    """Print a value as JSON on stdout; NaN and infinity raise `ValueError`."""
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -92,7 +92,7 @@ def table_text(
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn the `OSError` of a file that cannot be written into a `UsageError` that names it: the user can fix it."""
+    """Turn the `OSError` of a file that cannot be written into a `UsageError` (code "not-writable") that names it."""
     from zoo.errors import UsageError
 
     try:

@@ -1,37 +1,43 @@
-"""Every error that a user's mistake or a broken file can cause, as one tree under `ZooError`.
+"""Tree of the errors that a user's mistake or a broken file can cause, and helpers for their messages.
 
     ZooError
-    ├── UsageError                 an argument that makes no sense
-    ├── MissingDependencyError     an optional library is not installed
-    ├── ModelNotFoundError         no model of that name or at that path
-    ├── ModelFolderError           a model folder is incomplete, altered or of another schema
-    │   └── CardError              its card.json cannot be read or contradicts itself
-    ├── HubError                   the Hugging Face Hub refused, failed or is out of reach
-    │   └── HubUnreachableError    it gave no answer, or may not be asked
-    ├── ImageError                 bytes that are not a usable image
-    │   └── ImageTooLargeError     more bytes or pixels than allowed
-    ├── TextError                  a text that cannot be embedded
-    │   └── NoTextTowerError       the model embeds images alone
-    ├── DatasetError               a data set is missing, incomplete or not as published
-    ├── EvaluationError            embeddings or labels that cannot be measured
-    ├── RecipeError                an unknown recipe, key or value
-    ├── TrainingError              training cannot start or go on
-    │   └── DivergedError          the loss or the weights became infinite or no number
-    ├── ExportError                a model cannot be exported, or the export is not equal to it
-    └── GalleryError               a gallery folder is damaged or unusable
-        ├── GalleryNotFoundError   there is no gallery in that folder, or no copy of one
-        ├── GalleryMovedError      its folder was moved, removed or exchanged while it was open
-        ├── GalleryExistsError     something is there already
-        ├── ItemNotFoundError      no item of that id
-        ├── ItemConflictError      a key is another item's
-        ├── BackendError           what holds a gallery's vectors for it refused, failed or is out of reach
-        ├── ModelMismatchError     the gallery was embedded by another model
-        │   └── ModelChangedError  the gallery was given another model since it was opened
-        └── ServiceError           a search service refused, failed or is out of reach
+    ├── UsageError                  an argument that makes no sense
+    ├── MissingDependencyError      an optional library is not installed
+    ├── ModelNotFoundError          no model has that name or path
+    ├── ModelFolderError            a model folder is incomplete, altered or of another schema
+    │   ├── VariantNotFoundError    it lacks the ONNX variant
+    │   └── CardError               its card.json cannot be read or contradicts itself
+    ├── HubError                    the Hugging Face Hub refused or failed
+    │   └── HubUnreachableError     the Hub did not answer, or may not be asked
+    ├── ImageError                  bytes that are not a usable image
+    │   └── ImageTooLargeError      more bytes or pixels than allowed
+    ├── TextError                   a text that cannot be embedded
+    │   └── NoTextTowerError        the model embeds images only
+    ├── DatasetError                a data set is missing, incomplete or not as published
+    ├── EvaluationError             embeddings or labels that cannot be measured
+    ├── RecipeError                 an unknown recipe, key or value
+    ├── TrainingError               training cannot start or continue
+    │   └── DivergedError           the loss or the weights became infinite or NaN
+    ├── ExportError                 a model cannot be exported, or the export differs from it
+    └── GalleryError                a gallery folder is damaged or unusable
+        ├── GalleryNotFoundError    the folder holds no gallery, or no copy of one
+        ├── GalleryMovedError       the folder was moved, removed or replaced while it was open
+        ├── GalleryExistsError      the folder exists already
+        ├── ItemNotFoundError       no item has that id
+        ├── ItemConflictError       another item has that key
+        ├── BackendError            the store of a gallery's vectors refused or failed
+        ├── FollowingError          another service hands out a gallery that cannot be used
+        ├── ModelMismatchError      the gallery was embedded by another model
+        │   └── ModelChangedError   the gallery was given another model since it was opened
+        └── ServiceError            a search service refused, failed or did not answer
 
-A message says what was wrong, what was expected and what to do. The command line prints it without a
-traceback and ends with the class's `exit_code`: 2 for wrong usage and for what is not there (a model, a
-data set, a gallery, an item), 1 for a check that failed and everything else.
+A message says what is wrong, what was expected and what to do. The command line prints it without a traceback and ends
+with the error's `exit_code`: 2 for wrong usage and for things that do not exist (a model, a data set, a gallery, an
+item), 1 for a failed check and everything else.
+
+Every error has a `code`, its stable name in lower case with hyphens. It is the class's own (`UsageError`: "usage",
+`ModelNotFoundError`: "model-not-found") unless the place that raises it gives a more specific one, such as
+`UsageError("...", code="unknown-runtime")`. Programs and tests compare codes, since the wording may change.
 """
 
 from __future__ import annotations
@@ -46,10 +52,10 @@ class ZooError(Exception):
 
     Args:
         message: What is wrong (with the value), what was expected, and what to run.
-        code: A stable name of this mistake, in lower case with hyphens; by default the class's own.
+        code: The stable name of this mistake, in lower case with hyphens (default: the class's own).
 
     Attributes:
-        code: The stable name. Programs and tests compare it; the wording of a message may change.
+        code: The stable name.
         exit_code: The exit status of the command line.
     """
 
@@ -85,8 +91,6 @@ class ModelFolderError(ZooError):
 
 
 class VariantNotFoundError(ModelFolderError):
-    """A model folder without the ONNX variant that was asked for."""
-
     exit_code = 2
 
 
@@ -99,7 +103,7 @@ class HubError(ZooError):
 
 
 class HubUnreachableError(HubError):
-    """`why`: the reason alone, in a few words, for a message that is about something else."""
+    """Error of a Hub that did not answer. `why` is the reason in a few words, for use in other messages."""
 
     def __init__(self, message: str, why: str = "", *, code: str | None = None) -> None:
         super().__init__(message, code=code)
@@ -175,7 +179,7 @@ class GalleryMovedError(GalleryError):
 
 
 class FollowingError(GalleryError):
-    """What another service hands out of its gallery is not what it should be, or cannot be had."""
+    pass
 
 
 class ModelMismatchError(GalleryError):
@@ -186,42 +190,48 @@ class ModelChangedError(ModelMismatchError):
     exit_code = 1
 
 
-_PASSING = (408, 429)
-"""HTTP statuses of the 400s that are no mistake of who asked: too slow, and too much at once."""
+_TRANSIENT_STATUSES = (408, 429)
+"""HTTP statuses from 400 to 499 that are not the caller's mistake: timeout and too many requests."""
 
 
 class ServiceError(GalleryError):
-    """`status`: of the HTTP answer; `code`: the service's own word for it. Both None where no answer came.
+    """Error of a search service.
 
-    What the service refused as the asker's mistake ends with 2.
+    Args:
+        message: What the service refused, or why there is no answer.
+        status: The HTTP status of the answer, None if there is none.
+        code: The service's own code (default: "service"). It may hold underscores.
+
+    Attributes:
+        exit_code: 2 if the service refused the request as the caller's mistake, else 1.
     """
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code  # type: ignore[assignment]
-        if status is not None and 400 <= status < 500 and status not in _PASSING:
+        super().__init__(message, code=code)
+        self.status = status
+        if status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES:
             self.exit_code = UsageError.exit_code
 
 
 def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
-    """ " Did you mean 'a' or 'b'?" with the names nearest to `name`, or "" where none is near."""
+    """Return the hint " Did you mean 'a' or 'b'?" with the known names most like `name`, or "" if none is like it."""
     close = get_close_matches(name, list(known), n=n, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 
 def none_readable_message(images: int, first: object) -> str:
-    """What is said where so many images are there and not one can be read; first: what is wrong with the first."""
+    """Return the message for `images` images of which none can be read; `first` is the error of the first one."""
     return f"none of the {images:,} images can be read; the first: {first}"
 
 
 def check_text(name: str, value: object) -> None:
-    """Raise `UsageError` for an argument that is no text."""
+    """Raise `UsageError` for an argument that is not a string."""
     if not isinstance(value, str):
-        raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).")
+        raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).", code="not-a-string")
 
 
 def missing(module: str, extra: str) -> MissingDependencyError:
-    """The error for an optional library that cannot be imported."""
+    """Return the error for an optional library that is not installed; `extra` is the extra that brings it."""
     return MissingDependencyError(
         f"{module} is needed for this and is not installed. Install it with: pip install 'dml-zoo[{extra}]'"
     )

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, fsynced, renamed."""
+"""Files and folders that are written whole or not at all, checked JSON, locks and hashes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_DEPTH = 64
-"""Levels of lists and objects in a JSON file; our own have a handful, and a hostile one of thousands ends programs."""
+"""Levels of lists and objects in a JSON file. Ours have a handful; thousands exhaust the interpreter's stack."""
 
 CHUNK_BYTES = 2**27
-"""Bytes that are hashed at a time: so many that other threads, who may hold the interpreter for long, hold up few."""
+"""Bytes that are hashed at a time. Large, because after each chunk other threads may keep the interpreter busy."""
 
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""How JSON writes half of a character beyond the first 65,536. Both halves together are one."""
+"""The JSON escape of one half of a surrogate pair."""
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; renamed to `path` when the block ends well, else removed."""
+    """Yield a temporary file beside `path`; it is renamed to `path` if the block succeeds, else removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays the same because some writers choose their format by it.
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
@@ -45,20 +45,80 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder; it replaces `path` if the block succeeds, else it is removed.
+
+    A folder that a killed writer had moved aside is put back first.
+
+    Args:
+        path: The folder to write.
+        durable: Whether to fsync every file. Folders of many files that can be made again do without.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _recover(path)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    retired = temporary.with_name(temporary.name + ".old")
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for file in temporary.rglob("*"):
+            # Some writers make files that only their owner may read.
+            file.chmod(0o755 if file.is_dir() else 0o644)
+            if durable:
+                _fsync(file)
+        # A folder cannot be renamed over a full one, so the old one is moved aside first and comes back on failure.
+        if path.exists():
+            path.replace(retired)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if retired.exists():
+                retired.replace(path)
+            raise
+        _fsync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _recover(path: Path) -> None:
+    """Put back a folder that was moved aside for a new one by a writer that was killed before its second rename."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.old")
+    retired = [folder for folder in path.parent.iterdir() if pattern.fullmatch(folder.name)]
+    if retired and not path.exists():
+        max(retired, key=lambda folder: folder.stat().st_mtime).replace(path)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all; NaN and infinity raise `ValueError`."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises `OSError`, and `ValueError` for all that is wrong in it, too deep nesting too."""
+    """Return the value that a JSON file holds.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, or is nested too deep.
+    """
     text = path.read_text(encoding="utf-8")
     try:
-        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        value = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
@@ -67,24 +127,8 @@ def read_json(path: Path) -> Any:
     return value
 
 
-def _check_characters(value: Any) -> None:
-    """Python's reader takes half of a surrogate pair for a character, which can be neither printed nor written."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"{ord(error.object[error.start]):04x}"
-        raise ValueError(f"it holds \\u{half}, half of a surrogate pair, which is no character") from None
-
-
-def _finite(text: str) -> float:
-    """JSON has no NaN and no infinity; Python's reader takes both, and 1e999 for one of them."""
-    if not math.isfinite(value := float(text)):
-        raise ValueError(f"{text} is no number of JSON")
-    return value
-
-
 def read_object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds; empty where it cannot be read or holds something else."""
+    """Return the object that a JSON file holds, an empty one if the file is unreadable or holds something else."""
     try:
         value = read_json(path)
     except (OSError, ValueError):
@@ -92,14 +136,39 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _parse_finite(text: str) -> float:
+    """Parse a number. Python's reader would accept NaN and infinity, which JSON lacks, and read 1e999 as infinity."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a JSON number")
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = list(chain.from_iterable(inner))
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def _check_characters(value: Any) -> None:
+    """Refuse half of a surrogate pair, which Python's reader accepts although it can be neither printed nor written."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"{ord(error.object[error.start]):04x}"
+        raise ValueError(f"it holds \\u{half}, half of a surrogate pair, which is not a character") from None
+
+
 def append_json_line(path: Path, value: Any) -> None:
-    """Append a value as one line to a JSON Lines file; the folder's lock keeps other writers out.
+    """Append a value as one line to a JSON Lines file; a lock on its folder keeps other writers out.
 
     A last line that a killed process left unfinished is removed first.
 
     Args:
-        path: The file; it and its folder are made where they are missing.
-        value: Anything that JSON can hold; NaN and infinity raise `ValueError`.
+        path: The file. It and its folder are created if missing.
+        value: Any JSON value. NaN and infinity raise `ValueError`.
     """
     line = (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,19 +177,6 @@ def append_json_line(path: Path, value: Any) -> None:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _complete_size(file: BinaryIO) -> int:
-    """Return the number of bytes up to the end of the last complete line."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 2**16)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def complete_lines(path: Path, start: int = 0) -> list[bytes]:
@@ -136,47 +192,17 @@ def complete_lines(path: Path, start: int = 0) -> list[bytes]:
         return []
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
-        level = list(chain.from_iterable(inner))
-    if level:
-        raise ValueError(_TOO_DEEP)
-
-
-@contextmanager
-def atomic_folder(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary folder to fill; it takes the place of `path` when the block ends well, else is removed.
-
-    `durable=False` leaves out the fsync of every file, for folders of many that can be made again.
-    What a writer that was killed between its two renames had put aside comes back first.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _recover(path)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    retired = temporary.with_name(temporary.name + ".old")
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        for file in temporary.rglob("*"):
-            # Some writers make files that their owner alone may read.
-            file.chmod(0o755 if file.is_dir() else 0o644)
-            if durable:
-                _fsync(file)
-        # A folder cannot be renamed over a full one, so the old one steps aside first and comes back on failure.
-        if path.exists():
-            path.replace(retired)
-        try:
-            temporary.replace(path)
-        except OSError:
-            if retired.exists():
-                retired.replace(path)
-            raise
-        _fsync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(retired, ignore_errors=True)
+def _complete_size(file: BinaryIO) -> int:
+    """Return the number of bytes up to the end of the last complete line."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 2**16)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 class LockHeldError(Exception):
@@ -210,25 +236,9 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """The file's SHA-256 as 64 hexadecimal digits."""
+    """Return the file's SHA-256 as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(CHUNK_BYTES):
-            digest.update(piece)
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
     return digest.hexdigest()
-
-
-def _recover(path: Path) -> None:
-    """Put back the folder that stepped aside for a new one which never came."""
-    retired = re.compile(rf"\.{re.escape(path.name)}\.\w{{8}}\.old")
-    found = [folder for folder in path.parent.iterdir() if retired.fullmatch(folder.name)]
-    if found and not path.exists():
-        max(found, key=lambda folder: folder.stat().st_mtime).replace(path)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

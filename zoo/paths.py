@@ -1,14 +1,5 @@
-"""ZOO_HOME, ZOO_DATA; machine facts (cores, CPU flags, library versions).
-
-Where things lie on this machine: `ZOO_HOME` (trained models, caches) and `ZOO_DATA` (data sets).
-
-Paths of this machine in what others are to read: of each no more than its last part is told.
-
-A path names its owner's account, folders and work, and is nothing on any other machine.
-
-The processor of this machine: its instruction sets and cores.
-
-The versions of the libraries that computed something.
+"""Folders of this machine (`ZOO_HOME` for trained models and caches, `ZOO_DATA` for data sets), paths as users write
+them, and facts about the machine: processor, cores and library versions.
 """
 
 from __future__ import annotations
@@ -25,30 +16,34 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 
 
 def home() -> Path:
-    """The local zoo's folder: `ZOO_HOME`, else `~/.dml-zoo`."""
+    """Return the folder of the local zoo: `ZOO_HOME`, else `~/.dml-zoo`."""
     return expand(os.environ.get("ZOO_HOME") or "~/.dml-zoo")
 
 
 def local_models() -> Path:
-    """Where `zoo train` writes model folders and `zoo.load` looks for them by name."""
+    """Return the folder to which `zoo train` writes models and in which `zoo.load` looks for them by name."""
     return home() / "models"
 
 
 def download_cache() -> Path:
-    """Where downloaded data sets are kept."""
+    """Return the folder of downloaded data sets."""
     return home() / "data"
 
 
 def data_roots(given: str | Path | None = None) -> list[Path]:
-    """The folders to look for a data set in: the one given and no other; else `ZOO_DATA`, then the download cache."""
+    """Return the folders in which to look for a data set.
+
+    Args:
+        given: The only folder to look in. By default these are `ZOO_DATA`, if set, and the download cache.
+    """
     if given is not None:
         return [expand(given)]
-    named = os.environ.get("ZOO_DATA")
-    return [expand(named), download_cache()] if named else [download_cache()]
+    data = os.environ.get("ZOO_DATA")
+    return [expand(data), download_cache()] if data else [download_cache()]
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is there; False also for names that the file system cannot take."""
+    """Return whether a folder exists; False also for names that the file system does not accept."""
     try:
         return expand(path).is_dir()
     except OSError:
@@ -56,7 +51,7 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def expand(path: str | os.PathLike[str]) -> Path:
-    """The path with `~` and `~user` replaced by the home folder; left as it is where there is no such user."""
+    """Replace `~` and `~user` by the home folder; a path of an unknown user stays unchanged."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -64,44 +59,51 @@ def expand(path: str | os.PathLike[str]) -> Path:
 
 
 LABEL_KEYS = ("train_classes", "test_classes", "seen_by_base", "seen_by_teacher")
-"""Keys of lists of labels, which may look like paths (/m/01g317 is a class of Open Images) and are none."""
+"""Keys of lists of labels. A label may look like a path (/m/01g317 is a class of Open Images) without being one."""
 
-_WHOLE = re.compile(r"(file:/*|~[\w.-]*|\.{1,2})?/")
-_WITHIN = re.compile(r"(?<![\w.~/])(?!(?<=:)//)(~[\w.-]*)?/[^\s,;:'\"()]+")
-_FILE = re.compile(r"file:/+[^\s,;'\"()]*")
-"""How a path begins that stands alone, and a full one in a sentence: neither `org/name` nor an address of the web."""
+_LONE_PATH = re.compile(r"(file:/*|~[\w.-]*|\.{1,2})?/")
+"""Beginning of a text that is one full path."""
+_PATH_IN_TEXT = re.compile(r"(?<![\w.~/])(?!(?<=:)//)(~[\w.-]*)?/[^\s,;:'\"()]+")
+"""A full path within a sentence. It is neither `org/name` nor a web address."""
+_FILE_ADDRESS = re.compile(r"file:/+[^\s,;:'\"()]*")
 
 
 def without_paths(value: Any) -> Any:
-    """The JSON value with every full path in its texts cut to the last part, whether it is there or not."""
+    """Cut every full path in the texts of a JSON value to its last part, so that a record can be published.
+
+    A path names its owner's account, folders and work, and means nothing on another machine.
+    """
     if isinstance(value, dict):
         return {key: inner if key in LABEL_KEYS else without_paths(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_paths(inner) for inner in value]
-    return _cut(value) if isinstance(value, str) else value
+    return _cut_paths(value) if isinstance(value, str) else value
 
 
-def _cut(text: str) -> str:
-    if _WHOLE.match(text):  # to its end, as names of folders may hold spaces
+def _cut_paths(text: str) -> str:
+    if _LONE_PATH.match(text):  # to its end, as names of folders may hold spaces
         return PurePosixPath(text).name
-    return _WITHIN.sub(_last, _FILE.sub(_last, text))
+    return _PATH_IN_TEXT.sub(_last_part, _FILE_ADDRESS.sub(_last_part, text))
 
 
-def _last(found: re.Match[str]) -> str:
-    return PurePosixPath(found.group()).name
+def _last_part(match: re.Match[str]) -> str:
+    return PurePosixPath(match[0]).name
 
 
 @cache
 def cpu_flags() -> frozenset[str] | None:
-    """The names of its instruction sets, as Linux has them: "avx2", "avx512_vnni"; None where nobody says."""
+    """Return the words of /proc/cpuinfo, which hold the processor's instruction sets ("avx2", "avx512_vnni").
+
+    Returns None if the system is not Linux.
+    """
     try:
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:  # no Linux
+    except OSError:
         return None
 
 
 def thread_count() -> int:
-    """Return how many threads a process may use: the cores, or fewer where OMP_NUM_THREADS says so."""
+    """Return how many threads a process may use: the cores, or fewer if OMP_NUM_THREADS says so."""
     cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
 
@@ -110,9 +112,9 @@ _RUNTIMES = {"torch": ("torch", "timm"), "onnx": ("onnxruntime", "onnxruntime-gp
 
 
 def library_versions(runtime: str | None = None) -> dict[str, str]:
-    """This package's and NumPy's, and those of what a model runs on, torch or onnx: distribution -> version."""
+    """Return the versions of this package, NumPy and the libraries of a runtime (torch, onnx), by distribution."""
     names = ("dml-zoo", "numpy", *_RUNTIMES.get(runtime or "", ()))
-    return {name: found for name in names if (found := _version(name))}
+    return {name: number for name in names if (number := _version(name))}
 
 
 def _version(distribution: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Tables and Jinja templates: the one table model with its renderings, and the environment that fills templates."""
+"""Table model with its renderings, and the Jinja environment of reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Table:
     """A table that is rendered as Markdown, CSV, terminal text, or (by the templates of `zoo.report`) HTML.
 
     Attributes:
-        columns: the heads of the columns.
-        rows: one sequence of cells per row, as long as `columns`.
-        numbers: the columns that are aligned to the right, by their names or their places from 0.
+        columns: Headings.
+        rows: One sequence of cells per row, as long as `columns`.
+        numbers: Columns that are aligned to the right, by heading or by index from 0.
     """
 
     columns: Sequence[str]
@@ -50,19 +50,19 @@ class Table:
 
     def aligned(self) -> list[bool]:
         """Return for each column whether it is aligned to the right."""
-        return [column in self.numbers or place in self.numbers for place, column in enumerate(self.columns)]
+        return [column in self.numbers or index in self.numbers for index, column in enumerate(self.columns)]
 
 
 def replace_parts(text: str, parts: Mapping[str, str]) -> str:
     """Return a page with new content between `<!-- name -->` and `<!-- end -->`.
 
     Args:
-        text: the page.
-        parts: the new content of each part by its name. A name that the page lacks changes nothing.
+        text: The page.
+        parts: The new content of each part by its name. A name that the page lacks changes nothing.
     """
 
-    def replacement(found: re.Match[str]) -> str:
-        return f"{found['start']}\n{parts[found['name']]}\n{found['end']}"
+    def replacement(match: re.Match[str]) -> str:
+        return f"{match['start']}\n{parts[match['name']]}\n{match['end']}"
 
     names = "|".join(map(re.escape, parts)) or "(?!)"
     pattern = rf"(?P<start><!-- (?P<name>{names}) -->).*?(?P<end><!-- end -->)"
@@ -74,8 +74,8 @@ def environment(package: str, markup: bool = False) -> Environment:
     """Return the Jinja environment of the templates in a package's folder `templates`.
 
     Args:
-        package: the package's full name.
-        markup: whether the templates make HTML, in which every value is escaped.
+        package: The full name of the package.
+        markup: Whether the templates make HTML, in which every value is escaped.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -1,3 +1,5 @@
+"""Atomic writes, locks and hashes."""
+
 from __future__ import annotations
 
 import hashlib
@@ -58,18 +60,18 @@ def test_a_folder_put_aside_by_a_killed_writer_comes_back(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == [".toy.v2.abcd1234.old", "toy"]
 
 
-def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
-    inside, most = 0, 0
+def test_only_one_thread_holds_the_lock(tmp_path: Path) -> None:
+    inside, peak = 0, 0
 
     def work(_: int) -> None:
-        nonlocal inside, most
+        nonlocal inside, peak
         with locked(tmp_path):
             inside += 1
-            most = max(most, inside)
+            peak = max(peak, inside)
             sleep(0.005)
             inside -= 1
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(16)))
-    assert most == 1
+    assert peak == 1
     assert list(tmp_path.iterdir()) == []

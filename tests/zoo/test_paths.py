@@ -1,4 +1,4 @@
-"""What others are to read holds the last part of this machine's paths, and all else as it was."""
+"""Paths of this machine in published records: cut to their last part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoo.paths import without_paths
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "expected"),
     [
         ("/home/ann/models/ft", "ft"),
         ("/home/ann/my models/my ft/", "my ft"),
@@ -28,12 +28,12 @@ from zoo.paths import without_paths
         ("read of file:///home/ann/secret/x.", "read of x."),
     ],
 )
-def test_a_path_is_cut_to_its_last_part(said: str, told: str) -> None:
-    assert without_paths(said) == told
+def test_a_path_is_cut_to_its_last_part(text: str, expected: str) -> None:
+    assert without_paths(text) == expected
 
 
 @pytest.mark.parametrize(
-    "said",
+    "value",
     [
         "org/name@0123abc",
         "https://huggingface.co/org/name: see http://127.0.0.1:80/x",
@@ -47,11 +47,11 @@ def test_a_path_is_cut_to_its_last_part(said: str, told: str) -> None:
         True,
     ],
 )
-def test_what_is_no_full_path_stays(said: object) -> None:
-    assert without_paths(said) == said
+def test_values_that_are_not_full_paths_stay(value: object) -> None:
+    assert without_paths(value) == value
 
 
-def test_all_of_a_record_is_looked_at_but_labels() -> None:
+def test_all_texts_of_a_record_are_cut_except_labels() -> None:
     record: dict[str, Any] = {
         "recipe": {"backbone": {"pretrained": "/home/ann/ft"}, "seed": 0},
         "skipped": ["/home/ann/a.jpg", "b/c.jpg"],

@@ -1,4 +1,4 @@
-"""The table model and the templates' environment."""
+"""Table model and the environment of templates."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -26,7 +25,7 @@ def register_with_timm() -> None:
         sys.meta_path.insert(0, _AfterTimm())
 
 
-class _AfterTimm(MetaPathFinder):
+class _AfterTimm:
     """Answers for timm alone, until it was imported: its ordinary loader, followed by the registration."""
 
     def find_spec(
