@@ -9,6 +9,7 @@ from serving.configuration import HOSTS, PREFIX, READ_KEYS, WRITE_KEYS, Configur
 from serving.galleries import COLLECTIONS, GALLERY, MODEL
 from serving.keys import Keys
 from tests.commandline import command_named
+from tests.raising import raises
 from tests.serving.running import ROOT
 from zoo.errors import UsageError
 
@@ -21,15 +22,19 @@ def test_values_come_from_the_environment():
 
 @pytest.mark.parametrize("text", ["", "ten", "-1", "nan", "inf", "1.5", "0"])
 def test_a_value_that_is_none_is_refused_by_name(text):
-    with pytest.raises(UsageError, match="ZOO_SERVE_MAX_K"):
+    with raises(UsageError) as caught:
         Configuration.of({"ZOO_SERVE_MAX_K": text})
+    assert "ZOO_SERVE_MAX_K" in str(caught.value)
 
 
 def test_a_misspelt_variable_is_not_passed_over():
-    with pytest.raises(UsageError, match="ZOO_SERVE_MAX_PIXELS"):
-        Configuration.of({"ZOO_SERVE_MAX_PIXEL": "5"})
-    with pytest.raises(UsageError, match="Did you mean 'ZOO_PRECISION'"):
-        Configuration.of({"ZOO_SERVE_PRECISION": "int8"})
+    for variable, suggestion in (
+        ("ZOO_SERVE_MAX_PIXEL", "ZOO_SERVE_MAX_PIXELS"),
+        ("ZOO_SERVE_PRECISION", "ZOO_PRECISION"),
+    ):
+        with raises(UsageError) as caught:
+            Configuration.of({variable: "5"})
+        assert f"'{suggestion}'" in str(caught.value)
 
 
 def test_variables_of_keys_and_hosts_are_known():
@@ -40,8 +45,9 @@ def test_variables_of_keys_and_hosts_are_known():
 
 @pytest.mark.parametrize("text", ["0", "257", "two"])
 def test_workers_are_bounded(text):
-    with pytest.raises(UsageError, match=r"ZOO_SERVE_WORKERS.*from 1 to 256"):
+    with raises(UsageError) as caught:
         Configuration.of({"ZOO_SERVE_WORKERS": text})
+    assert all(part in str(caught.value) for part in ("ZOO_SERVE_WORKERS", "1", "256"))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])

@@ -6,7 +6,8 @@ import pytest
 
 from serving.configuration import FOLLOW, FOLLOW_KEY
 from serving.galleries import COLLECTIONS, GALLERY, MODEL, Place, doubled, from_environment, from_words, to_environment
-from zoo.cli.main import main
+from tests.commandline import run_here
+from tests.raising import raises
 from zoo.errors import UsageError
 
 
@@ -30,22 +31,23 @@ def test_a_folder_with_a_sign_in_its_name_is_a_folder(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("galleries", "models", "message"),
+    ("galleries", "models", "part"),
     [
-        (["a", "b"], [], "each needs a name"),
-        (["x=a", "b"], [], "each needs a name"),
-        (["x=a", "x=b"], [], "two galleries of the name x"),
-        (["Birds=a"], [], "a name is of a to z"),
-        (["x_y=a"], [], "a name is of a to z"),
-        (["=a"], [], "a name is of a to z"),
-        (["x="], [], "a name is of a to z"),
-        (["x=a"], ["y=m"], "there are x"),
-        (["x=a", "z=b"], ["m"], "there are x, z"),
+        (["a", "b"], [], "name"),
+        (["x=a", "b"], [], "name"),
+        (["x=a", "x=b"], [], "name x"),
+        (["Birds=a"], [], "'Birds=a'"),
+        (["x_y=a"], [], "'x_y=a'"),
+        (["=a"], [], "'=a'"),
+        (["x="], [], "'x='"),
+        (["x=a"], ["y=m"], "--model y"),
+        (["x=a", "z=b"], ["m"], "x, z"),
     ],
 )
-def test_words_that_are_none(galleries: list[str], models: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_words_that_name_no_gallery_or_model(galleries: list[str], models: list[str], part: str) -> None:
+    with raises(UsageError) as caught:
         from_words(galleries, models)
+    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,12 @@ def test_the_environment_says_the_same(places: list[Place]) -> None:
 def test_an_environment_that_says_nothing_or_nonsense() -> None:
     assert from_environment({}) == from_environment({GALLERY: "", COLLECTIONS: ""}) == []
     for text in ("[]", "{}", "birds", '{"birds": "a"}', '{"birds": {}}', '{"Birds!": {"gallery": "a"}}', "[1]", "null"):
-        with pytest.raises(UsageError, match=COLLECTIONS):
+        with raises(UsageError) as caught:
             from_environment({COLLECTIONS: text})
-    with pytest.raises(UsageError, match="both set"):
+        assert COLLECTIONS in str(caught.value)
+    with raises(UsageError) as caught:
         from_environment({GALLERY: "a", COLLECTIONS: '{"b": {"gallery": "b"}}', MODEL: "m"})
+    assert GALLERY in str(caught.value)
 
 
 def test_two_names_of_one_folder_are_seen(tmp_path: Path) -> None:
@@ -75,21 +79,23 @@ def test_two_names_of_one_folder_are_seen(tmp_path: Path) -> None:
     assert doubled(from_words([str(tmp_path)])) == []
 
 
-def test_what_was_hardly_meant_so_is_said(
+def test_settings_that_were_probably_not_intended_are_reported(
     gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("serving.server.serve", lambda *given: None)
     monkeypatch.setenv(FOLLOW_KEY, "k" * 20)
     monkeypatch.delenv(FOLLOW, raising=False)
     two = f"a={gallery_folder}", f"b={gallery_folder}"
-    assert main(["serve", *two]) == 0
-    told = capsys.readouterr().err
-    assert "a and b are one folder" in told
-    assert "ZOO_FOLLOW_KEY is set and no service is followed: name it with --follow" in told
+    assert run_here("serve", *two) == 0
+    same_folder, unused_key = capsys.readouterr().err.splitlines()
+    assert "a and b" in same_folder
+    assert FOLLOW_KEY in unused_key
+    assert "--follow" in unused_key
     monkeypatch.setenv(FOLLOW, "")
-    assert main(["serve", *two, "--follow", "http://127.0.0.1:1"]) == 2
-    assert "needs a folder of its own" in capsys.readouterr().err
+    with raises(UsageError, "same-folder") as caught:
+        run_here("serve", *two, "--follow", "http://127.0.0.1:1")
+    assert "a and b" in str(caught.value)
     monkeypatch.delenv(FOLLOW_KEY)
     monkeypatch.setenv(FOLLOW, "")
-    assert main(["serve", str(gallery_folder)]) == 0
+    assert run_here("serve", gallery_folder) == 0
     assert capsys.readouterr().err == ""

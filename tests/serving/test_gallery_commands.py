@@ -77,7 +77,7 @@ def test_what_is_there_already_under_another_label_is_said(gallery: Path, images
     (known,) = [item for item in _items(gallery) if item.label == "first"]
     capsys.readouterr()
     run_here("gallery add", gallery, images[0], "--label", "second")
-    assert f"already there as {known.id} with label first; it stays as it is; --update" in capsys.readouterr().out
+    assert f"already there as {known.id} with label first" in capsys.readouterr().out
     for words in ((), ("--label", "first"), ("--metadata", '{"a": 1}')):  # nothing else is asked for
         run_here("gallery add", gallery, images[0], *words)
         assert "already there as" not in capsys.readouterr().out

@@ -96,8 +96,9 @@ def test_another_folder_of_the_gallery_is_not_pruned_away(
     for one in (folder, other, folder / "red stripes"):
         index_folder(model, "toy", one, gallery_folder)
     words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
-    with pytest.raises(UsageError, match=f"made of {other} as well"):
+    with raises(UsageError) as caught:
         index(*words)
+    assert str(other) in str(caught.value)
     assert count(gallery_folder) == 24
     shutil.rmtree(other)
     assert index(*words) == 0
@@ -126,8 +127,9 @@ def test_no_one_is_asked_for_more_than_half(
             shutil.rmtree(path)
     left = sum(path.is_file() for path in folder.rglob("*"))
     words = (model_folder, folder, "--out", gallery_folder, "--prune")
-    with pytest.raises(UsageError, match=f"{24 - left} of 24 items would be pruned, more than half"):
+    with raises(UsageError, "too-many-to-prune") as caught:
         index(*words, "--yes")
+    assert f"{24 - left} of 24" in str(caught.value)
     assert count(gallery_folder) == 24
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     index(*words)

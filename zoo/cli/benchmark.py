@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
@@ -44,11 +45,9 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 Format = Literal["table", "markdown", "csv", "json", "html"]
-Paper = Annotated[
-    str | None, typer.Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")
-]
-ScoresOn = Annotated[str | None, typer.Option("--dataset", metavar="D", help="only scores on this data set")]
-Projection = Annotated[str, typer.Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
+Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")]
+ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only scores on this data set")]
+Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
 
 # zoo benchmark list
 
@@ -66,7 +65,7 @@ TABLE_COLUMNS = ("table", "paper", "title", "data sets", "metrics", "scores", "p
 def list_tables(
     paper: Paper = None,
     dataset: ScoresOn = None,
-    without: Annotated[bool, typer.Option("--absent", help="what of the papers is missing here, and why")] = False,
+    without: Annotated[bool, Option("--absent", help="what of the papers is missing here, and why")] = False,
     as_json: Json = False,
 ) -> None:
     """list the published tables"""
@@ -116,34 +115,31 @@ With several seeds: mean, standard deviation and 95 % interval of the mean; with
 )
 def compare(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="name of a published table (default: all; zoo benchmark list)")
+        str | None, Argument(metavar="TABLE", help="name of a published table (default: all; zoo benchmark list)")
     ] = None,
     dataset: ScoresOn = None,
     paper: Paper = None,
-    output: Annotated[Format, typer.Option("--format", help="format of the output")] = "table",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="write to a file instead of the screen")] = None,
+    output: Annotated[Format, Option("--format", help="format of the output")] = "table",
+    out: Annotated[Path | None, Option(metavar="FILE", help="write to a file instead of the screen")] = None,
     studies: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="also read this study, or all in this folder, besides those in ZOO_HOME; repeatable",
+        Option(
+            metavar="DIR", help="also read this study, or all in this folder, besides those in ZOO_HOME; repeatable"
         ),
     ] = None,
     show: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="MODEL",
             help="with --format html: also show what this model finds, its map and its spectrum; repeatable",
         ),
     ] = None,
     show_dataset: Annotated[
-        str | None, typer.Option(metavar="D", help="of --show (default: what the model was trained for)")
+        str | None, Option(metavar="D", help="of --show (default: what the model was trained for)")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="folder of the data set of --show, or the folder or table (default: ZOO_DATA)"
-        ),
+        Option(metavar="DIR", help="folder of the data set of --show, or the folder or table (default: ZOO_DATA)"),
     ] = None,
     projection: Projection = "pca",
     runtime: Runtime = "torch",
@@ -217,17 +213,16 @@ measurements of the same kind.""",
 )
 def models(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="only these, each with its seeds (default: all)")
+        list[str] | None, Argument(metavar="[MODEL]...", help="only these, each with its seeds (default: all)")
     ] = None,
     dataset: ScoresOn = None,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="metric to show; repeatable (default: recall_at_1 and map_at_r)"),
+        list[str] | None, Option(metavar="NAME", help="metric to show; repeatable (default: recall_at_1 and map_at_r)")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="show each model's difference to this one, paired by seed")
+        str | None, Option(metavar="MODEL", help="show each model's difference to this one, paired by seed")
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the table to this file")] = None,
+    markdown: Annotated[Path | None, Option(metavar="FILE", help="also write the table to this file")] = None,
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
@@ -283,7 +278,7 @@ Images of a folder or table that cannot be read are left out and counted: the ex
 )
 def report(
     model: Model,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="the page to write (.html)")],
+    out: Annotated[Path, Option(metavar="FILE", help="the page to write (.html)")],
     dataset: Dataset = None,
     data: Data = None,
     split: Split = "test",
@@ -335,9 +330,9 @@ def served(
     data: Data = None,
     split: Split = "test",
     model: MovedModel = None,
-    queries: Annotated[int, typer.Option(metavar="N", help="items that search, at most")] = 2000,
+    queries: Annotated[int, Option(metavar="N", help="items that search, at most")] = 2000,
     torch: Annotated[
-        Literal["auto", "yes", "no"], typer.Option(help="measure the torch model; auto: if torch is installed")
+        Literal["auto", "yes", "no"], Option(help="measure the torch model; auto: if torch is installed")
     ] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -418,9 +413,9 @@ their sector of the plane, measured as any embedding is (zoo score, zoo evaluate
 )
 def metrics(
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
+        Path | None, Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="seed of the points")] = 0,
+    seed: Annotated[int, Option(metavar="N", help="seed of the points")] = 0,
     as_json: Json = False,
 ) -> None:
     """show what each metric sees, on made-up embeddings"""

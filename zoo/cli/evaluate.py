@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
     Data,
+    DataFolder,
     Dataset,
     Device,
     Json,
@@ -24,6 +26,7 @@ from zoo.cli.options import (
     images_for,
     leaving_out,
     numbers,
+    print_outcome,
     strict_status,
     words,
 )
@@ -40,21 +43,17 @@ app = typer.Typer()
 
 Depths = Annotated[
     list[str] | None,
-    typer.Option("-k", metavar="K", help="recall at which K, as 10 or 1,10,100; repeatable (default: 1,2,4,8)"),
+    Option("-k", metavar="K", help="recall at which K, as 10 or 1,10,100; repeatable (default: 1,2,4,8)"),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="GROUP",
         help="retrieval (default), ranking, clustering, structure, verification, or all; repeatable, or with commas",
     ),
 ]
 ResultFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="write the measurement to a JSON file as well")
-]
-DataSetFolder = Annotated[
-    str | None,
-    typer.Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)"),
+    Path | None, Option("--out", metavar="FILE", help="write the measurement to a JSON file as well")
 ]
 
 # zoo evaluate
@@ -91,9 +90,7 @@ def evaluate(
     metrics: Metrics = None,
     as_json: Json = False,
     out: ResultFile = None,
-    save: Annotated[
-        bool, typer.Option("--save", help="add the measurement to the model folder's results.json")
-    ] = False,
+    save: Annotated[bool, Option("--save", help="add the measurement to the model folder's results.json")] = False,
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
     from zoo.data import check_dataset
@@ -105,27 +102,40 @@ def evaluate(
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
     parse_groups(groups)
-    check_dataset(
-        dataset or read_card(find_model(model)).dataset, split, data
-    )  # before loading the model, which takes seconds
+    folder = find_model(model)
+    if save:
+        _check_not_shipped(folder)
+    check_dataset(dataset or read_card(folder).dataset, split, data)  # before loading the model, which takes seconds
     embedder = load(model, runtime, precision, device)
     images = images_for(embedder, dataset, split, data)
     progress = sys.stderr.isatty()
     with leaving_out() as unreadable:
         result = measure(
-            embedder,
-            images,
-            k=depths,
-            batch_size=batch_size,
-            progress=progress,
-            metrics=groups,
-            unreadable=unreadable,
+            embedder, images, k=depths, batch_size=batch_size, progress=progress, metrics=groups, unreadable=unreadable
         )
     _print_result(result, as_json, out)
     if save:
         with write_errors(embedder.folder):
             add_result(embedder.folder, result)
     return strict_status(strict, result.unreadable)
+
+
+def _check_not_shipped(folder: Path) -> None:
+    """Refuse to write scores into a model of the installed package.
+
+    Raises:
+        UsageError: The model is shipped (code "shipped-model").
+    """
+    from zoo import paths
+    from zoo.errors import UsageError
+
+    if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
+        copy = paths.local_models() / folder.name
+        raise UsageError(
+            f"{folder.name} is shipped with the package, where --save must not write. Save the measurement with --out "
+            f"FILE, or measure a copy: mkdir -p {copy.parent} && cp -r {folder} {copy}",
+            code="shipped-model",
+        )
 
 
 def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
@@ -178,11 +188,10 @@ Images that cannot be read are left out and listed: the exit status is 0, with -
 def embed(
     model: Model,
     images: Annotated[
-        Path,
-        typer.Argument(metavar="IMAGES", help="a folder of images, a table of them (CSV: image,label), or one image"),
+        Path, Argument(metavar="IMAGES", help="a folder of images, a table of them (CSV: image,label), or one image")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="rows float32 [n, dim]: .npy or .safetensors")],
-    overwrite: Annotated[bool, typer.Option("--replace", help="overwrite files that exist")] = False,
+    out: Annotated[Path, Option(metavar="FILE", help="rows float32 [n, dim]: .npy or .safetensors")],
+    overwrite: Annotated[bool, Option("--replace", help="overwrite files that exist")] = False,
     runtime: Runtime = "torch",
     precision: Precision = "fp32",
     device: Device = None,
@@ -213,14 +222,18 @@ def embed(
     with write_errors(out):
         kept = [fact for index, fact in enumerate(facts) if index not in unreadable]
         write_embeddings(out, rows, kept, embedder)
-    if as_json:
-        files = {"embeddings": str(out), "table": str(table), "record": str(*record or [out])}
-        left_out = [[str(paths[index]), str(error)] for index, error in unreadable.items()]
-        counts = {"images": len(rows), "dim": embedder.dim, "unreadable": left_out}
-        print_json({**files, "model": embedder.card.identity, **counts})
-    else:
-        model_file = f"; their model: {record[0]}" if record else ""
-        print(f"{len(rows):,} images, {embedder.dim} dimensions: {out}; their names and labels: {table}{model_file}")
+    outcome = {
+        "embeddings": str(out),
+        "table": str(table),
+        "record": str(*record or [out]),
+        "model": embedder.card.identity,
+        "images": len(rows),
+        "dim": embedder.dim,
+        "unreadable": [[str(paths[index]), str(error)] for index, error in unreadable.items()],
+    }
+    model_file = f"; their model: {record[0]}" if record else ""
+    line = f"{len(rows):,} images, {embedder.dim} dimensions: {out}; their names and labels: {table}{model_file}"
+    print_outcome(as_json, outcome, line)
     return strict_status(strict, unreadable)
 
 
@@ -272,11 +285,11 @@ changed since are refused. For other rows no model is known.""",
 )
 def score(
     embeddings: Annotated[
-        Path, typer.Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors with embeddings")
+        Path, Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors with embeddings")
     ],
     labels: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="class of each row: .npy, .csv with the column label, or text with one label per line (default: the "
             "tensor labels in the file of embeddings)",
@@ -284,7 +297,7 @@ def score(
     ] = None,
     queries: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="1 for each row that searches, 0 for the gallery: .npy, .csv with the column query, or one line per "
             "row (default: each row searches all others)",
@@ -292,13 +305,13 @@ def score(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="name or folder of a model; refuse rows of any other, or of an unknown one"),
+        Option(metavar="MODEL", help="name or folder of a model; refuse rows of any other, or of an unknown one"),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="D", help="instead of labels: the data set whose images these are, in order")
+        str | None, Option(metavar="D", help="instead of labels: the data set whose images these are, in order")
     ] = None,
-    data: DataSetFolder = None,
-    split: Annotated[str | None, typer.Option(metavar="SPLIT", help="train or test (default: test)")] = None,
+    data: DataFolder = None,
+    split: Annotated[str | None, Option(metavar="SPLIT", help="train or test (default: test)")] = None,
     k: Depths = None,
     metrics: Metrics = None,
     as_json: Json = False,
@@ -385,11 +398,7 @@ def _labels_needed(embeddings: Path) -> str:
 def _with_model(result: Evaluation, record: EmbeddingRecord) -> Evaluation:
     """Return the measurement with the model that made the rows."""
     return replace(
-        result,
-        model=record.name,
-        fingerprint=record.fingerprint,
-        runtime=record.runtime,
-        precision=record.precision,
+        result, model=record.name, fingerprint=record.fingerprint, runtime=record.runtime, precision=record.precision
     )
 
 
@@ -403,10 +412,10 @@ def _with_model(result: Evaluation, record: EmbeddingRecord) -> Evaluation:
   zoo data omniglot --split train --out handwriting""",
 )
 def data(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="name of a data set, as glyphs, omniglot or cub")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="folder to write, one subfolder per class")],
-    split: Annotated[str, typer.Option(metavar="SPLIT", help="train or test")] = "test",
-    data: DataSetFolder = None,
+    dataset: Annotated[str, Argument(metavar="DATASET", help="name of a data set, as glyphs, omniglot or cub")],
+    out: Annotated[str, Option(metavar="DIR", help="folder to write, one subfolder per class")],
+    split: Annotated[str, Option(metavar="SPLIT", help="train or test")] = "test",
+    data: DataFolder = None,
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""
@@ -415,7 +424,5 @@ def data(
 
     images = load_dataset(dataset, split, data)
     folder = export_folder(images, out)
-    if as_json:
-        print_json({"folder": str(folder), "images": len(images), "classes": len(images.classes)})
-    else:
-        print(f"{len(images):,} images of {len(images.classes):,} classes written to {folder}")
+    facts = {"folder": str(folder), "images": len(images), "classes": len(images.classes)}
+    print_outcome(as_json, facts, f"{len(images):,} images of {len(images.classes):,} classes written to {folder}")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from zoo.cli.options import Json, Model
+from zoo.cli.options import DataFolder, Json, Model, print_outcome
 from zoo.console import note, print_json, printable
 
 if TYPE_CHECKING:
@@ -36,29 +37,22 @@ app = typer.Typer()
 def export(
     model: Model,
     precision: Annotated[
-        list[str] | None,
-        typer.Option(metavar="P", help="fp32 (default), fp16, int8, or all; repeatable"),
+        list[str] | None, Option(metavar="P", help="fp32 (default), fp16, int8, or all; repeatable")
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="int8: calibrate on this data set's training images, or on those of a folder or a table (CSV with the "
             "column image; if it has a column split, on those to train on)",
         ),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="folder of the data sets (default: ZOO_DATA)")
-    ] = None,
+    data: DataFolder = None,
     resize: Annotated[
-        bool, typer.Option("--resize", help="also write graphs that take images of any height and width")
+        bool, Option("--resize", help="also write graphs that take images of any height and width")
     ] = False,
-    no_cost: Annotated[
-        bool, typer.Option("--no-cost", help="do not measure what fp16 and int8 cost in retrieval")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="also write a variant that departs too far from torch")
-    ] = False,
+    no_cost: Annotated[bool, Option("--no-cost", help="do not measure what fp16 and int8 cost in retrieval")] = False,
+    force: Annotated[bool, Option("--force", help="also write a variant that departs too far from torch")] = False,
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
@@ -75,7 +69,9 @@ def export(
 
     folder = output_folder(source, precisions, model)
     own = (folder / "card.json").exists()
-    exporter = Exporter(folder if own else source, calibration, data, force, not no_cost, into=folder)
+    exporter = Exporter(
+        folder if own else source, calibration, Path(data) if data else None, force, not no_cost, into=folder
+    )
     return _export(exporter, folder, precisions, resize, as_json)
 
 
@@ -182,19 +178,17 @@ model as the images': that both give vectors of the same length is checked; that
 )
 def text_tower(
     model: Model,
-    graph: Annotated[Path, typer.Option(metavar="ONNX", help="graph from tokens to embeddings")],
-    tokenizer: Annotated[Path, typer.Option(metavar="JSON", help="its tokenizer.json")],
-    length: Annotated[
-        int | None, typer.Option(metavar="N", help="tokens of a text (default: from tokenizer.json)")
-    ] = None,
+    graph: Annotated[Path, Option(metavar="ONNX", help="graph from tokens to embeddings")],
+    tokenizer: Annotated[Path, Option(metavar="JSON", help="its tokenizer.json")],
+    length: Annotated[int | None, Option(metavar="N", help="tokens of a text (default: from tokenizer.json)")] = None,
     padding: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="token, or its id, that pads a text (default: likewise)")
+        str | None, Option(metavar="TOKEN", help="token, or its id, that pads a text (default: likewise)")
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="put texts into small letters first, as for SigLIP 2")
+        bool, Option("--lowercase", help="put texts into small letters first, as for SigLIP 2")
     ] = False,
     output: Annotated[
-        str | None, typer.Option(metavar="NAME", help="output of the graph, if several could be the embedding")
+        str | None, Option(metavar="NAME", help="output of the graph, if several could be the embedding")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -209,10 +203,6 @@ def text_tower(
 
     folder = writable_folder(source, ["text"], model)
     card = attach_text_tower(folder, graph, tokenizer, length, padding, lowercase, output)
-    if as_json:
-        print_json({"folder": str(folder), "card": card.to_json()})
-    elif card.text is not None:
-        print(
-            f"{folder / TEXT_GRAPH}: texts of up to {card.text.length} tokens to {card.dim} numbers, "
-            f"as {card.name}'s images"
-        )
+    tokens = card.text.length if card.text else None
+    line = f"{folder / TEXT_GRAPH}: texts of up to {tokens} tokens to {card.dim} numbers, as {card.name}'s images"
+    print_outcome(as_json, {"folder": str(folder), "card": card.to_json()}, line)

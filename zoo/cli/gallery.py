@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from zoo.cli.options import (
     GalleryFolder,
@@ -18,11 +20,13 @@ from zoo.cli.options import (
     Runtime,
     Where,
     Yes,
+    check_number,
     confirm,
     item_filter,
     json_object,
     mark_count,
     note_filter,
+    print_outcome,
     with_marks,
 )
 from zoo.console import note, one_line, print_json, print_table, printable
@@ -49,11 +53,11 @@ The exit status is 1 where an image could not be read.""",
 )
 def add(
     gallery: GalleryFolder,
-    images: Annotated[list[Path], typer.Argument(help="image files; for a whole folder use zoo index")],
-    label: Annotated[str | None, typer.Option(help="the label of all these images (default: none)")] = None,
-    metadata: Annotated[str, typer.Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
+    images: Annotated[list[Path], Argument(help="image files; for a whole folder use zoo index")],
+    label: Annotated[str | None, Option(help="the label of all these images (default: none)")] = None,
+    metadata: Annotated[str, Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
     update: Annotated[
-        bool, typer.Option("--update", help="give the label and the metadata also to images that are already there")
+        bool, Option("--update", help="give the label and the metadata also to images that are already there")
     ] = False,
     model: MovedModel = None,
     runtime: Runtime = "onnx",
@@ -69,20 +73,17 @@ def add(
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
         report = add_files(opened, embedder, files, progress=sys.stderr.isatty(), update=update)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        _print_added(report, update)
+    print_outcome(as_json, report.to_json(), *_added_lines(report, update))
     return 1 if report.unreadable else 0
 
 
-def _print_added(report: Report, update: bool) -> None:
+def _added_lines(report: Report, update: bool) -> Iterator[str]:
     for source, reason in report.unreadable:
-        print(printable(f"left out {source}: {reason}"))
+        yield printable(f"left out {source}: {reason}")
     for source, known, label in report.differing:
-        outcome = "it is as given now" if update else "it stays as it is; --update changes it"
-        print(f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {outcome}")
-    print(f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items")
+        outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
+        yield f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {outcome}"
+    yield f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items"
 
 
 def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:
@@ -129,9 +130,9 @@ def _metadata(text: str) -> dict[str, Any]:
 def remove(
     gallery: GalleryFolder,
     ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID", help="ids of items, as zoo gallery list shows them")
+        list[int] | None, Argument(metavar="ID", help="ids of items, as zoo gallery list shows them")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="remove all items of this label instead")] = None,
+    label: Annotated[str | None, Option(help="remove all items of this label instead")] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
@@ -145,11 +146,9 @@ def remove(
         marks = opened.marks.of_items(chosen)
         removed, items = opened.remove(chosen), opened.count()
     absent = len(set(chosen)) - removed
-    if as_json:
-        print_json({"removed": removed, "not_there": absent, "items": items, "marks_removed": marks})
-    else:
-        lost = f"; {mark_count(marks)} went with them" if marks else ""
-        print(f"{removed:,} removed, {absent:,} were not there; {items:,} items{lost}")
+    facts = {"removed": removed, "not_there": absent, "items": items, "marks_removed": marks}
+    lost = f"; {mark_count(marks)} went with them" if marks else ""
+    print_outcome(as_json, facts, f"{removed:,} removed, {absent:,} were not there; {items:,} items{lost}")
     return ItemNotFoundError.exit_code if absent else 0
 
 
@@ -185,15 +184,15 @@ def list_items(
     gallery: GalleryFolder,
     label: Labels = None,
     where: Where = None,
-    offset: Annotated[int, typer.Option(metavar="N", help="leave out the first N items")] = 0,
-    limit: Annotated[int, typer.Option(metavar="N", help="show at most N items; 0 for all")] = 50,
+    offset: Annotated[int, Option(metavar="N", help="leave out the first N items")] = 0,
+    limit: Annotated[int, Option(metavar="N", help="show at most N items; 0 for all")] = 50,
     as_json: Json = False,
 ) -> None:
     """list the items of a gallery"""
     from serving.gallery import Gallery
 
-    if offset < 0 or limit < 0:
-        raise UsageError(f"--offset {offset} and --limit {limit} must be 0 or more.", code="bad-number")
+    check_number("--offset", offset)
+    check_number("--limit", limit)
     chosen = item_filter(label, where)
     with Gallery.open(gallery) as opened:
         items, total = opened.items(offset, limit or -1, None, chosen), opened.count(None, chosen)
@@ -256,12 +255,11 @@ def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
 
     with Gallery.open(gallery) as opened:
         facts, items = opened.compact(), opened.count()
-    if as_json:
-        print_json(asdict(facts) if facts else None)
-    elif facts:
-        print(f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s")
+    if facts:
+        line = f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:
-        print("Milvus holds what the store does" if items else "the gallery is empty; it needs no index")
+        line = "Milvus holds all vectors of the store" if items else "the gallery is empty; it needs no index"
+    print_outcome(as_json, asdict(facts) if facts else None, line)
 
 
 @app.command(
@@ -275,11 +273,8 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
     from serving.gallery.verification import verify_gallery
 
     checks = list(verify_gallery(gallery))
-    if as_json:
-        print_json([asdict(check) for check in checks])
-    else:
-        for check in checks:
-            print(f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}")
+    lines = [f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}" for check in checks]
+    print_outcome(as_json, [asdict(check) for check in checks], *lines)
     return 1 if any(check.ok is False for check in checks) else 0
 
 
@@ -294,14 +289,12 @@ four of the result, same (1 right, 0 wrong), similarity, model and marked_at."""
 def export_gallery(
     gallery: GalleryFolder,
     out: Annotated[
-        Path | None,
-        typer.Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json"),
+        Path | None, Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json")
     ] = None,
     pairs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file"),
+        Path | None, Option(metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="overwrite an existing file of --pairs")] = False,
+    replace: Annotated[bool, Option("--replace", help="overwrite an existing file of --pairs")] = False,
     as_json: Json = False,
 ) -> None:
     """write a gallery as Parquet and a plain FAISS index
@@ -324,14 +317,12 @@ def export_gallery(
         )
     items = None if out is None else exchange.export_gallery(gallery, out)
     count = None if pairs is None else _export_pairs(gallery, pairs)
-    if as_json:
-        outcome = {"out": out and str(out), "items": items}
-        print_json(outcome if count is None else {**outcome, "pairs_file": str(pairs), "pairs": count})
-        return
-    if items is not None:
-        print(f"{out}: {items:,} items")
+    facts: dict[str, Any] = {"out": out and str(out), "items": items}
+    lines = [] if items is None else [f"{out}: {items:,} items"]
     if count is not None:
-        print(f"{pairs}: {count:,} marked pairs")
+        facts |= {"pairs_file": str(pairs), "pairs": count}
+        lines.append(f"{pairs}: {count:,} marked pairs")
+    print_outcome(as_json, facts, *lines)
 
 
 def _export_pairs(path: Path, file: Path) -> int:
@@ -354,15 +345,13 @@ def _export_pairs(path: Path, file: Path) -> int:
 
 @app.command("import", epilog="  zoo gallery import copy/ gallery/        items get new ids, in the old order")
 def import_gallery(
-    export: Annotated[Path, typer.Argument(help="folder that zoo gallery export has written")],
-    gallery: Annotated[Path, typer.Argument(help="gallery to make or add to")],
+    export: Annotated[Path, Argument(help="folder that zoo gallery export has written")],
+    gallery: Annotated[Path, Argument(help="gallery to make or add to")],
     as_json: Json = False,
 ) -> None:
     """read an exported gallery"""
     from serving.gallery import exchange
 
     read, new = exchange.import_gallery(export, gallery)
-    if as_json:
-        print_json({"gallery": str(gallery), "read": read, "added": new})
-    else:
-        print(f"{gallery}: {new:,} added, {read - new:,} were there already")
+    facts = {"gallery": str(gallery), "read": read, "added": new}
+    print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} were there already")

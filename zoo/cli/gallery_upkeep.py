@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from zoo.cli.options import BatchSize, GalleryFolder, Json, Precision, Runtime, model_reference
+from zoo.cli.options import (
+    BatchSize,
+    GalleryFolder,
+    GalleryInUse,
+    Json,
+    Precision,
+    Runtime,
+    check_number,
+    model_reference,
+    print_outcome,
+)
 from zoo.console import note, print_json, print_table
 from zoo.errors import UsageError
 
@@ -42,10 +53,10 @@ Recall is of the k nearest that exact search finds. Searches for more than 4 k i
 )
 def tune(
     gallery: GalleryFolder,
-    recall: Annotated[float, typer.Option(help="the share of the nearest items to find")] = 0.99,
-    k: Annotated[int, typer.Option("-k", metavar="N", help="number of nearest items")] = 10,
+    recall: Annotated[float, Option(help="the share of the nearest items to find")] = 0.99,
+    k: Annotated[int, Option("-k", metavar="N", help="number of nearest items")] = 10,
     kind: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="measure only this kind beside flat; repeatable")
+        list[str] | None, Option(metavar="KIND", help="measure only this kind beside flat; repeatable")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -84,8 +95,8 @@ Searches then return p_same, and min_p of the service cuts by it. The table show
 probability, one line per tenth. A running service takes up the new calibration at once.""",
 )
 def calibrate(
-    gallery: Annotated[Path, typer.Argument(help="gallery folder with labelled items, or with marked results")],
-    queries: Annotated[int, typer.Option(metavar="N", help="number of items that search the others")] = 2000,
+    gallery: Annotated[Path, Argument(help="gallery folder with labelled items, or with marked results")],
+    queries: Annotated[int, Option(metavar="N", help="number of items that search the others")] = 2000,
     as_json: Json = False,
 ) -> None:
     """fit the probability that a hit is of the query's class
@@ -96,7 +107,7 @@ def calibrate(
     from serving.gallery import Gallery
     from zoo.evaluation.calibration import reliability_bins
 
-    _check_queries(queries)
+    check_number("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
         pairs = pairs_of(opened, queries)
         fitted = calibrate_by(opened, pairs)
@@ -123,11 +134,6 @@ def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
     return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
 
 
-def _check_queries(queries: int) -> None:
-    if queries < 1:
-        raise UsageError(f"--queries must be 1 or more, not {queries}.", code="bad-number")
-
-
 @app.command(
     "backend",
     epilog="""\
@@ -141,8 +147,7 @@ afterwards. Needs dml-zoo[milvus].""",
 def backend(
     gallery: GalleryFolder,
     address: Annotated[
-        str | None,
-        typer.Argument(metavar="BACKEND", help="faiss, or the address of a collection (default: print it)"),
+        str | None, Argument(metavar="BACKEND", help="faiss, or the address of a collection (default: print it)")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -154,10 +159,7 @@ def backend(
     if address is not None:
         choose(gallery, address)
     current = backend_of(gallery)
-    if as_json:
-        print_json({"gallery": str(gallery), "backend": current})
-    else:
-        print(f"{gallery}: vectors in {current}")
+    print_outcome(as_json, {"gallery": str(gallery), "backend": current}, f"{gallery}: vectors in {current}")
 
 
 @app.command(
@@ -167,8 +169,8 @@ def backend(
 The copy is of one moment. It lacks the index, which is derived.""",
 )
 def backup(
-    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
-    out: Annotated[Path, typer.Argument(help="new folder for the copy")],
+    gallery: GalleryInUse,
+    out: Annotated[Path, Argument(help="new folder for the copy")],
     as_json: Json = False,
 ) -> None:
     """copy a gallery while it is in use"""
@@ -193,8 +195,8 @@ def backup(
 A gallery that is served is not replaced: restore into another folder, and serve that.""",
 )
 def restore(
-    backup: Annotated[Path, typer.Argument(help="folder that zoo gallery backup has written")],
-    out: Annotated[Path, typer.Argument(help="new gallery folder")],
+    backup: Annotated[Path, Argument(help="folder that zoo gallery backup has written")],
+    out: Annotated[Path, Argument(help="new gallery folder")],
     as_json: Json = False,
 ) -> None:
     """make a gallery from a backup, and verify it"""
@@ -204,15 +206,13 @@ def restore(
 
 
 def _print_copy(out: Path, copied: Copied, as_json: bool) -> None:
-    if as_json:
-        print_json({"out": str(out), **asdict(copied)})
-    else:
-        print(f"{out}: {copied.items:,} items, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB")
+    line = f"{out}: {copied.items:,} items, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB"
+    print_outcome(as_json, {"out": str(out), **asdict(copied)}, line)
 
 
 ImageFolders = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         "--images",
         metavar="DIR",
         help="folder to look for images in, by the items' sources, besides the folders that were indexed; repeatable",
@@ -220,7 +220,7 @@ ImageFolders = Annotated[
 ]
 MissingImages = Annotated[
     Literal["refuse", "thumbnail", "drop"],
-    typer.Option(
+    Option(
         "--missing",
         help="for items whose image is not found: refuse to swap the models, embed their thumbnails, or drop the items "
         "for good at the swap",
@@ -230,7 +230,7 @@ MissingImages = Annotated[
 
 @dataclass(frozen=True)
 class Embedding:
-    """How a gallery is embedded by another model: from which images and in which batches."""
+    """Settings for embedding a gallery with another model: its images and the size of a batch."""
 
     gallery: Path
     images: Sequence[Path]
@@ -243,7 +243,7 @@ class Embedding:
                 raise UsageError(f"--images {folder}: there is no such folder.", code="no-such-folder")
 
     def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
-        """Open the upgrade of the gallery to a model; reference: how the gallery remembers the model."""
+        """Open the upgrade of the gallery to a model, which the gallery remembers by its reference."""
         from serving.upgrading import upgrading
 
         progress = sys.stderr.isatty()
@@ -262,18 +262,18 @@ are the images. Measurements of the old model are dropped with it; a calibration
 other model: a rebuild drops the embeddings that an earlier one has left.""",
 )
 def rebuild(
-    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
-    model: Annotated[str, typer.Option(help="name or folder of the new model")],
-    swap: Annotated[bool, typer.Option("--swap", help="give the gallery the new model, whatever was measured")] = False,
+    gallery: GalleryInUse,
+    model: Annotated[str, Option(help="name or folder of the new model")],
+    swap: Annotated[bool, Option("--swap", help="give the gallery the new model, whatever was measured")] = False,
     swap_if_not_worse: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--swap-if-not-worse",
             help="give it the new model if the 95 % intervals of new - old lie above -MARGIN for R@1 and MAP@R",
         ),
     ] = False,
-    margin: Annotated[float, typer.Option(help="see --swap-if-not-worse; a fraction")] = 0.01,
-    queries: Annotated[int, typer.Option(metavar="N", help="number of items that search")] = 2000,
+    margin: Annotated[float, Option(help="see --swap-if-not-worse; a fraction")] = 0.01,
+    queries: Annotated[int, Option(metavar="N", help="number of items that search")] = 2000,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
     runtime: Runtime = "onnx",
@@ -289,7 +289,7 @@ def rebuild(
 
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
-    _check_queries(queries)
+    check_number("--queries", queries, 1)
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="bad-number")
     embedding = Embedding(gallery, images or (), missing, batch_size)
@@ -309,7 +309,7 @@ def rebuild(
         facts = {"compared": compared.rows or None, "not_compared": compared.reason, "not_worse": not_worse}
         print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
     else:
-        _print_embedded(outcome)
+        print(*_embedded_lines(outcome), sep="\n")
         _print_comparison(compared)
         print(_decision(gallery, compared, not_worse, swapped, margin if swap_if_not_worse else None))
     return 1 if swap_if_not_worse and not swapped else 0
@@ -318,14 +318,11 @@ def rebuild(
 def _refuse_swap(upgrade: Upgrade, absent: Sequence[Missing], as_json: bool) -> int:
     """Print which images are missing and return the exit status 1."""
     outcome = {**_outcome(upgrade, absent), "swapped": False}
-    if as_json:
-        print_json(outcome)
-    else:
-        _print_embedded(outcome)
-        print(
-            "The gallery keeps its model. Name the folders of the images with --images, or choose --missing thumbnail "
-            "or --missing drop; the embeddings made so far are kept for the next call."
-        )
+    advice = (
+        "The gallery keeps its model. Name the folders of the images with --images, or choose --missing thumbnail "
+        "or --missing drop; the embeddings made so far are kept for the next call."
+    )
+    print_outcome(as_json, outcome, *_embedded_lines(outcome), advice)
     return 1
 
 
@@ -340,14 +337,14 @@ def _outcome(upgrade: Upgrade, absent: Sequence[Missing]) -> dict[str, Any]:
     }
 
 
-def _print_embedded(outcome: dict[str, Any]) -> None:
-    print(f"{outcome['embedded']:,} items embedded by {outcome['model']} now")
+def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
+    yield f"{outcome['embedded']:,} items embedded by {outcome['model']} now"
     if outcome["from_thumbnails"]:
-        print(f"{outcome['from_thumbnails']:,} of all are embedded by their thumbnails, as their images were not found")
+        yield f"{outcome['from_thumbnails']:,} of all are embedded by their thumbnails, as their images were not found"
     for item in outcome["missing"][:SHOWN]:
-        print(f"not embedded: {item['item']} {item['source']}: {item['reason']}")
+        yield f"not embedded: {item['item']} {item['source']}: {item['reason']}"
     if len(outcome["missing"]) > SHOWN:
-        print(f"... and {len(outcome['missing']) - SHOWN:,} more; --json names all")
+        yield f"... and {len(outcome['missing']) - SHOWN:,} more; --json names all"
 
 
 def _print_comparison(compared: Compared) -> None:
@@ -403,10 +400,10 @@ def _decision(gallery: Path, compared: Compared, not_worse: bool, swapped: bool,
 A second rollback goes forward again, to the newer model.""",
 )
 def rollback(
-    gallery: Annotated[Path, typer.Argument(help="gallery folder; it may be in use")],
-    model: Annotated[str | None, typer.Option(help="name or folder of the previous model, if it has moved")] = None,
+    gallery: GalleryInUse,
+    model: Annotated[str | None, Option(help="name or folder of the previous model, if it has moved")] = None,
     discard: Annotated[
-        bool, typer.Option("--discard", help="delete the embeddings that are kept; there is no way back then")
+        bool, Option("--discard", help="delete the embeddings that are kept; there is no way back then")
     ] = False,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
@@ -421,7 +418,7 @@ def rollback(
     embedding = Embedding(gallery, images or (), missing, batch_size)
     if discard:
         upgrading.discard(gallery)
-        print_json({"discarded": True}) if as_json else print("what was kept is gone")
+        print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
     embedder, reference = upgrading.load_replaced(gallery, model, runtime, precision)
     with embedding.upgrade(embedder, reference) as upgrade:
@@ -431,9 +428,5 @@ def rollback(
         outcome = {**_outcome(upgrade, absent), "swapped": True}
         with upgrade.announced():
             upgrade.swap()
-    if as_json:
-        print_json(outcome)
-    else:
-        _print_embedded(outcome)
-        print(f"The gallery has {outcome['model']} again.")
+    print_outcome(as_json, outcome, *_embedded_lines(outcome), f"The gallery has {outcome['model']} again.")
     return 0

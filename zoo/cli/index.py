@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
@@ -62,19 +63,19 @@ NAMED = 5
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def index(
-    model: Annotated[str, typer.Argument(help="name or folder of the model")],
+    model: Annotated[str, Argument(help="name or folder of the model")],
     images: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             help="folder of images; the folders inside it are the labels. Or a table of images (CSV): the column image "
             "(or path), relative to the table's folder, label, and further columns, which are stored as metadata",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="GALLERY", help="gallery to make or add to")],
+    out: Annotated[Path, Option(metavar="GALLERY", help="gallery to make or add to")],
     labels: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="CSV",
             help="a file with the columns path, relative to the folder, and label, which replaces the folders' names; "
             "further columns are stored as metadata",
@@ -83,33 +84,31 @@ def index(
     runtime: Runtime = "onnx",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
-    on: Annotated[Literal["here", "ray"], typer.Option(help="embed in this process or on a Ray cluster")] = "here",
+    on: Annotated[Literal["here", "ray"], Option(help="embed in this process or on a Ray cluster")] = "here",
     ray_address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS",
             help="address of a running cluster, auto for this machine's; default: a Ray of this machine alone, for "
             "this run",
         ),
     ] = None,
     ray_workers: Annotated[
-        int | None, typer.Option(metavar="N", help="number of processes that embed (default: one per processor)")
+        int | None, Option(metavar="N", help="number of processes that embed (default: one per processor)")
     ] = None,
     update: Annotated[
-        bool,
-        typer.Option("--update", help="give existing items the labels and metadata of this run, whoever set others"),
+        bool, Option("--update", help="give existing items the labels and metadata of this run, whoever set others")
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--prune",
             help="remove every item whose image is not among these, also items that clients have added; asks first",
         ),
     ] = False,
     yes: Yes = False,
     backend: Annotated[
-        str | None,
-        typer.Option(metavar="WHERE", help="where to keep the vectors in the end; see zoo gallery backend --help"),
+        str | None, Option(metavar="WHERE", help="where to keep the vectors in the end; see zoo gallery backend --help")
     ] = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -153,7 +152,7 @@ def index(
 def _ray(
     reference: str, images: Path, runtime: str, address: str | None, workers: int | None, on_cluster: bool
 ) -> Fill | None:
-    """Return what embeds the images on a Ray cluster; None for this process."""
+    """Return the function that embeds the images on a Ray cluster; None for this process."""
     if not on_cluster:
         if address is not None or workers is not None:
             raise UsageError("--ray-address and --ray-workers need --on ray.", code="option-without-effect")
@@ -174,7 +173,7 @@ def _check_pruning(prune: bool, yes: bool) -> None:
 
 
 def _pruning(prune: bool, yes: bool) -> Callable[[Gallery, list[int]], bool] | None:
-    """Return what decides whether items are removed; None keeps all."""
+    """Return the function that decides whether items are removed; None keeps all."""
     if not prune:
         return None
     return _may_prune_unasked if yes else _may_prune
@@ -207,7 +206,7 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
         f"already, {len(report.unreadable):,} could not be read"
     )
     if report.moved:
-        yield f"{report.moved:,} lie elsewhere now, or are described otherwise: they were updated"
+        yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
     if report.kept:
         yield f"{report.kept:,} keep a label that is not their folder's; --update gives them that"
     if report.labels_unused or report.unlabelled:
@@ -240,7 +239,7 @@ def _advise_tuning(path: Path, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Query:
-    """What `zoo search` searches with: an image file, an item of the gallery, or a text; and which hits it wants."""
+    """Query of `zoo search`: an image file, an item of the gallery or a text, and the hits that are wanted."""
 
     image: str | None
     item: int | None
@@ -274,32 +273,27 @@ class Query:
   zoo search --url http://127.0.0.1:3000 --collection birds query.png""",
 )
 def search(
-    gallery: Annotated[str | None, typer.Argument(help="gallery folder; left out with --url")] = None,
-    image: Annotated[str | None, typer.Argument(help="image file to search with")] = None,
-    item: Annotated[
-        int | None, typer.Option("--id", help="search with this item of the gallery instead of an image")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="search with a text, if the gallery's model has a text tower")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="number of results")] = 10,
+    gallery: Annotated[str | None, Argument(help="gallery folder; left out with --url")] = None,
+    image: Annotated[str | None, Argument(help="image file to search with")] = None,
+    item: Annotated[int | None, Option("--id", help="search with this item of the gallery instead of an image")] = None,
+    text: Annotated[str | None, Option(help="search with a text, if the gallery's model has a text tower")] = None,
+    k: Annotated[int, Option("-k", "--k", metavar="N", help="number of results")] = 10,
     label: Labels = None,
     where: Where = None,
-    url: Annotated[str | None, typer.Option(help="search at this service (zoo serve) instead of in a folder")] = None,
+    url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
     collection: Annotated[
-        str | None, typer.Option(metavar="NAME", help="the collection to search, of a service with several")
+        str | None, Option(metavar="NAME", help="the collection to search, of a service with several")
     ] = None,
     key_file: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set"),
+        Path | None, Option(metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set")
     ] = None,
     model: MovedModel = None,
     runtime: Annotated[
-        Literal["onnx", "torch"] | None, typer.Option(help="run the model with onnx or torch (default: onnx)")
+        Literal["onnx", "torch"] | None, Option(help="run the model with onnx or torch (default: onnx)")
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(metavar="P", help="fp32 (default), fp16 or int8, as it was exported; of torch fp32, bf16 or fp16"),
+        Option(metavar="P", help="fp32 (default), fp16 or int8, as it was exported; of torch fp32, bf16 or fp16"),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer import Option
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from zoo.console import printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
@@ -34,8 +36,14 @@ STATUSES = """\
 Exit status: 0 all is well; 1 a check failed, or the machine, a file or the network did; 2 wrong usage, or what was
 named does not exist (a model, a data set, a gallery, an item)."""
 
+OPTION_LIKE = re.compile(r"-(?!\.?\d|$)")
+"""Beginning of a word that is an option or "--"; -1 and -.5 are numbers, and "-" is a value."""
+
 INTERRUPTED, PIPE_CLOSED = 130, 141
 """Exit statuses that a shell gives for SIGINT and SIGPIPE."""
+
+EXPECTED = {"int_parsing": "a whole number", "float_parsing": "a number"}
+"""Names of what a value should be, by the type of pydantic's error."""
 
 CONTINUES = "; the same command continues from what it has kept"
 
@@ -73,6 +81,8 @@ MODELS, SEARCH, MEASURE, TRAIN, PUBLISH = "models", "search", "measure", "train"
 ITEMS, INDEX, COPIES = "items", "index and model", "copies"
 PUBLISHED, MEASURED, STUDIES = "published numbers", "models", "studies"
 
+GALLERY_ITEMS, GALLERY_UPKEEP = "zoo.cli.gallery", "zoo.cli.gallery_upkeep"
+
 COMMANDS = (
     Entry("list", "zoo.cli.models", MODELS, "list the models: trained here, shipped, or on the Hub"),
     Entry("info", "zoo.cli.models", MODELS, "show a model's card, files, measured and published scores"),
@@ -96,34 +106,21 @@ COMMANDS = (
     Entry("export", "zoo.cli.export", PUBLISH, "export a model to ONNX and prove it equal to the torch model"),
     Entry("text-tower", "zoo.cli.export", PUBLISH, "add a text tower to a model, so that texts find its images"),
     Entry("push", "zoo.cli.models", PUBLISH, "check a model and push it to the Hugging Face Hub"),
-    Entry("gallery add", "zoo.cli.gallery", ITEMS, "add single images to a gallery"),
-    Entry("gallery remove", "zoo.cli.gallery", ITEMS, "remove items from a gallery"),
-    Entry("gallery list", "zoo.cli.gallery", ITEMS, "list the items of a gallery"),
-    Entry("gallery stats", "zoo.cli.gallery", INDEX, "show the size of a gallery and its index"),
-    Entry("gallery compact", "zoo.cli.gallery", INDEX, "rewrite a gallery's index with all changes since"),
-    Entry("gallery verify", "zoo.cli.gallery", INDEX, "check a gallery's database, its index and its searches"),
-    Entry(
-        "gallery tune",
-        "zoo.cli.gallery_upkeep",
-        INDEX,
-        "choose a fast index of a given recall, measured on the gallery",
-    ),
-    Entry(
-        "gallery calibrate", "zoo.cli.gallery_upkeep", INDEX, "fit the probability that a hit is of the query's class"
-    ),
-    Entry("gallery backend", "zoo.cli.gallery_upkeep", INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
-    Entry(
-        "gallery rebuild",
-        "zoo.cli.gallery_upkeep",
-        INDEX,
-        "embed a gallery by another model while in use",
-        resumes=True,
-    ),
-    Entry("gallery rollback", "zoo.cli.gallery_upkeep", INDEX, "return a gallery to the model it had before a rebuild"),
-    Entry("gallery backup", "zoo.cli.gallery_upkeep", COPIES, "copy a gallery while it is in use"),
-    Entry("gallery restore", "zoo.cli.gallery_upkeep", COPIES, "make a gallery from a backup, and verify it"),
-    Entry("gallery export", "zoo.cli.gallery", COPIES, "write a gallery as Parquet and a plain FAISS index"),
-    Entry("gallery import", "zoo.cli.gallery", COPIES, "read an exported gallery"),
+    Entry("gallery add", GALLERY_ITEMS, ITEMS, "add single images to a gallery"),
+    Entry("gallery remove", GALLERY_ITEMS, ITEMS, "remove items from a gallery"),
+    Entry("gallery list", GALLERY_ITEMS, ITEMS, "list the items of a gallery"),
+    Entry("gallery stats", GALLERY_ITEMS, INDEX, "show the size of a gallery and its index"),
+    Entry("gallery compact", GALLERY_ITEMS, INDEX, "rewrite a gallery's index with all changes since"),
+    Entry("gallery verify", GALLERY_ITEMS, INDEX, "check a gallery's database, its index and its searches"),
+    Entry("gallery tune", GALLERY_UPKEEP, INDEX, "choose a fast index of a given recall, measured on the gallery"),
+    Entry("gallery calibrate", GALLERY_UPKEEP, INDEX, "fit the probability that a hit is of the query's class"),
+    Entry("gallery backend", GALLERY_UPKEEP, INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
+    Entry("gallery rebuild", GALLERY_UPKEEP, INDEX, "embed a gallery by another model while in use", resumes=True),
+    Entry("gallery rollback", GALLERY_UPKEEP, INDEX, "return a gallery to the model it had before a rebuild"),
+    Entry("gallery backup", GALLERY_UPKEEP, COPIES, "copy a gallery while it is in use"),
+    Entry("gallery restore", GALLERY_UPKEEP, COPIES, "make a gallery from a backup, and verify it"),
+    Entry("gallery export", GALLERY_ITEMS, COPIES, "write a gallery as Parquet and a plain FAISS index"),
+    Entry("gallery import", GALLERY_ITEMS, COPIES, "read an exported gallery"),
     Entry("benchmark list", "zoo.cli.benchmark", PUBLISHED, "list the published tables"),
     Entry("benchmark compare", "zoo.cli.benchmark", PUBLISHED, "compare published numbers with the models here"),
     Entry("benchmark models", "zoo.cli.benchmark", MEASURED, "compare the models measured here, seeds as one row"),
@@ -198,18 +195,44 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str, TyperCommand | TyperGroup | None, list[str]]:
         name, *rest = args
-        if name not in self.entries and not ctx.resilient_parsing:
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing:
             hint = nearest(name, self.entries)
             raise UsageError(
                 f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-command"
             )
-        return name, self.get_command(ctx, name), rest
+        if isinstance(command, TyperCommand) and not ctx.resilient_parsing:
+            _check_values(command, rest)
+        return name, command, rest
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args or ["--help"])
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_overview(self, ctx.command_path))
+
+
+def _check_values(command: TyperCommand, arguments: Sequence[str]) -> None:
+    """Refuse an option that another option follows, as in `--data --json`, where the parser would take it as the value.
+
+    Raises:
+        UsageError: A value begins with "-", is not a number and does not come after "=" (code "no-value").
+    """
+    options = {
+        name: parameter.opts[-1]
+        for parameter in command.params
+        if isinstance(parameter, TyperOption) and not parameter.is_flag
+        for name in parameter.opts
+    }
+    for word, value in pairwise(arguments):
+        if word == "--":
+            return
+        if word in options and OPTION_LIKE.match(value):
+            raise UsageError(
+                f"{word} needs a value, but {value} follows. A value that begins with a dash comes after an equals "
+                f"sign: {options[word]}={value}",
+                code="no-value",
+            )
 
 
 def _overview(group: CommandGroup, path: str) -> str:
@@ -244,9 +267,7 @@ def _version(wanted: bool) -> None:
 
 @_app.callback()
 def _top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
 ) -> None: ...
 
 
@@ -276,9 +297,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """Return the parser's message, with the nearest options and the command that lists all of them."""
+    """Return the parser's message, with the refused value, the nearest options and the command that lists all."""
     context = getattr(error, "ctx", None)
     message = error.format_message().replace("Value error, ", "")  # pydantic's words
+    if errors := getattr(error.__cause__, "errors", None):  # pydantic's ValidationError: its message lacks the value
+        first = errors()[0]
+        if expected := EXPECTED.get(first["type"]):
+            message = f"{message.partition(':')[0]}: expected {expected}, not {first['input']!r}"
     if context is None:
         return message
     if hasattr(error, "possibilities"):

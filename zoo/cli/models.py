@@ -8,8 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from zoo.cli.options import BatchSize, Device, Json, Model, Strict, strict_status
+from zoo.cli.options import (
+    BatchSize,
+    DataFolder,
+    Device,
+    Json,
+    Model,
+    Strict,
+    model_name,
+    print_outcome,
+    strict_status,
+)
 from zoo.console import note, note_left_out, one_line, print_json, print_table
 
 if TYPE_CHECKING:
@@ -22,11 +33,6 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer()
-
-DataSetFolder = Annotated[
-    str | None,
-    typer.Option("--data", metavar="DIR", help="folder of the data sets (default: ZOO_DATA, else downloaded)"),
-]
 
 # zoo list
 
@@ -47,11 +53,11 @@ size: megabytes on disk, or millions of parameters (M) if the model is not here 
 set, or on the one that is named; zoo info NAME has all of them.""",
 )
 def list_models(
-    method: Annotated[str | None, typer.Option(metavar="M", help="only models of this method")] = None,
-    backbone: Annotated[str | None, typer.Option(metavar="B", help="only models of this backbone")] = None,
-    dataset: Annotated[str | None, typer.Option(metavar="D", help="only models of this data set")] = None,
-    status: Annotated[str | None, typer.Option(metavar="S", help="only shipped, trained, hub or recipe")] = None,
-    recipes: Annotated[bool, typer.Option("--recipes", help="also list the recipes not trained yet")] = False,
+    method: Annotated[str | None, Option(metavar="M", help="only models of this method")] = None,
+    backbone: Annotated[str | None, Option(metavar="B", help="only models of this backbone")] = None,
+    dataset: Annotated[str | None, Option(metavar="D", help="only models of this data set")] = None,
+    status: Annotated[str | None, Option(metavar="S", help="only shipped, trained, hub or recipe")] = None,
+    recipes: Annotated[bool, Option("--recipes", help="also list the recipes not trained yet")] = False,
     as_json: Json = False,
 ) -> None:
     """list the models: trained here, shipped, or on the Hub"""
@@ -265,8 +271,8 @@ network that torch's half precision (fp16, bf16) does not suit, which is marked 
 )
 def verify(
     model: Model,
-    data: DataSetFolder = None,
-    quick: Annotated[bool, typer.Option("--quick", help="files and golden images only, no scores")] = False,
+    data: DataFolder = None,
+    quick: Annotated[bool, Option("--quick", help="files and golden images only, no scores")] = False,
     device: Device = None,
     as_json: Json = False,
 ) -> int:
@@ -319,26 +325,26 @@ Images of --whiten that cannot be read are left out and listed: the exit status 
 )
 def baseline(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="a public backbone (zoo list --status hub), timm/ID, or its folder")
+        str, Argument(metavar="NAME", help="a public backbone (zoo list --status hub), timm/ID, or its folder")
     ],
-    new_name: Annotated[str, typer.Option("--as", metavar="NAME", help="name it gets in the local zoo")],
+    new_name: Annotated[str, Option("--as", metavar="NAME", help="name it gets in the local zoo")],
     whiten: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="DIR",
             help="fit PCA whitening on all images in this folder, or of a table (CSV with the column image; if it has "
             "a column split, on those to train on)",
         ),
     ] = None,
     whiten_on: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set")
+        str | None, Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set")
     ] = None,
-    data: DataSetFolder = None,
-    dim: Annotated[int | None, typer.Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
-    size: Annotated[int | None, typer.Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
-    joint: Annotated[bool, typer.Option("--joint", help="keep CLIP's projection into the space of its texts")] = False,
+    data: DataFolder = None,
+    dim: Annotated[int | None, Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
+    size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
+    joint: Annotated[bool, Option("--joint", help="keep CLIP's projection into the space of its texts")] = False,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="fit on this many of the images, drawn evenly (default: all)")
+        int | None, Option(metavar="N", help="fit on this many of the images, drawn evenly (default: all)")
     ] = None,
     batch_size: BatchSize = 64,
     device: Device = None,
@@ -359,11 +365,9 @@ def baseline(
     card = save_baseline(folder, new_name, images, dim, size, batch_size, progress, device, joint, unreadable)
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
-    if as_json:
-        print_json({"folder": str(out), "card": card.to_json()})
-    else:
-        fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
-        print(f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}")
+    fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
+    line = f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}"
+    print_outcome(as_json, {"folder": str(out), "card": card.to_json()}, line)
     return strict_status(strict, unreadable)
 
 
@@ -398,29 +402,24 @@ The members must preprocess images alike. The ensemble is a model like any other
 replaces one of the same name. zoo evaluate, zoo export, zoo index and zoo.load take it by its name.""",
 )
 def ensemble(
-    members: Annotated[list[str], typer.Argument(metavar="MODEL...", help="names or folders of two or more models")],
-    new_name: Annotated[str, typer.Option("--as", metavar="NAME", help="name of the ensemble")],
+    members: Annotated[list[str], Argument(metavar="MODEL...", help="names or folders of two or more models")],
+    new_name: Annotated[str, Option("--as", metavar="NAME", help="name of the ensemble")],
     as_json: Json = False,
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
     from zoo import paths
-    from zoo.errors import UsageError
-    from zoo.models.card import MODEL_NAME
     from zoo.models.load import find_model
 
-    if not MODEL_NAME.fullmatch(new_name):
-        raise UsageError(
-            f"--as {new_name}: a name holds lower-case letters, digits, '.', '_' and '-' only.", code="model-name"
-        )
-    folder, sources = paths.local_models() / new_name, [find_model(member) for member in members]
+    folder, sources = paths.local_models() / model_name(new_name), [find_model(member) for member in members]
     from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)
-    if as_json:
-        print_json({"name": card.name, "folder": str(folder), "card": card.to_json()})
-    else:
-        print(f"{card.name}: {len(members)} models, {card.dim} dimensions.")
-        print(f"Written to {folder}. Measure it with: zoo evaluate {card.name}")
+    print_outcome(
+        as_json,
+        {"name": card.name, "folder": str(folder), "card": card.to_json()},
+        f"{card.name}: {len(members)} models, {card.dim} dimensions.",
+        f"Written to {folder}. Measure it with: zoo evaluate {card.name}",
+    )
 
 
 # zoo convert
@@ -434,11 +433,11 @@ def ensemble(
   zoo convert FILE.pth --architecture resnet50 --sha256 HEX --out weights/resnet50""",
 )
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="the published file: a PyTorch state dict (.pth)")],
-    architecture: Annotated[str, typer.Option(metavar="NAME", help="bn_inception, googlenet or timm's name")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="folder to write")],
+    file: Annotated[Path, Argument(metavar="FILE", help="the published file: a PyTorch state dict (.pth)")],
+    architecture: Annotated[str, Option(metavar="NAME", help="bn_inception, googlenet or timm's name")],
+    out: Annotated[Path, Option(metavar="DIR", help="folder to write")],
     sha256: Annotated[
-        str | None, typer.Option(metavar="HEX", help="the file's SHA-256 (not needed for the known public files)")
+        str | None, Option(metavar="HEX", help="the file's SHA-256 (not needed for the known public files)")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -450,10 +449,8 @@ def convert(
     from zoo.models.convert import convert as convert_weights  # torch: only after the file was found
 
     folder = convert_weights(file, architecture, out, sha256)
-    if as_json:
-        print_json({"folder": str(folder), "architecture": architecture})
-    else:
-        print(f"weights of {architecture} written to {folder}; train from them with backbone.pretrained={folder}")
+    line = f"weights of {architecture} written to {folder}; train from them with backbone.pretrained={folder}"
+    print_outcome(as_json, {"folder": str(folder), "architecture": architecture}, line)
 
 
 # zoo push
@@ -470,27 +467,22 @@ def convert(
 def push(
     model: Model,
     repository: Annotated[
-        str, typer.Argument(metavar="REPOSITORY", help="org/name on the Hub; a bare name goes under ZOO_HUB_ORG")
+        str, Argument(metavar="REPOSITORY", help="org/name on the Hub; a bare name goes under ZOO_HUB_ORG")
     ],
-    private: Annotated[bool | None, typer.Option("--private", help="make a new repository private")] = None,
+    private: Annotated[bool | None, Option("--private", help="make a new repository private")] = None,
     branch: Annotated[
-        str | None,
-        typer.Option("--branch", "--revision", metavar="NAME", help="branch to write; made if it does not exist"),
+        str | None, Option("--branch", "--revision", metavar="NAME", help="branch to write; made if it does not exist")
     ] = None,
     pull_request: Annotated[
-        bool, typer.Option("--pull-request", help="propose the model to a repository that exists")
+        bool, Option("--pull-request", help="propose the model to a repository that exists")
     ] = False,
     licence: Annotated[
-        str | None, typer.Option(metavar="ID", help="instead of the card's, as apache-2.0 or cc-by-nc-4.0")
+        str | None, Option(metavar="ID", help="instead of the card's, as apache-2.0 or cc-by-nc-4.0")
     ] = None,
-    message: Annotated[str | None, typer.Option(metavar="TEXT", help="message of the commit")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="check, print what would be sent, and send nothing")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="write what would be sent to DIR, and send nothing")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="also push ONNX graphs below the floor of zoo export")] = False,
+    message: Annotated[str | None, Option(metavar="TEXT", help="message of the commit")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="check, print what would be sent, and send nothing")] = False,
+    out: Annotated[Path | None, Option(metavar="DIR", help="write what would be sent to DIR, and send nothing")] = None,
+    force: Annotated[bool, Option("--force", help="also push ONNX graphs below the floor of zoo export")] = False,
     as_json: Json = False,
 ) -> None:
     """check a model and push it to the Hugging Face Hub"""

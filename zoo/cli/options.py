@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from zoo.console import note, note_left_out, printable
+from zoo.console import note, note_left_out, print_json, printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,61 +29,78 @@ if TYPE_CHECKING:
 
 WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="a model's name, or the path of a model folder")]
-GalleryFolder = Annotated[Path, typer.Argument(metavar="GALLERY", help="gallery folder")]
+Model = Annotated[str, Argument(metavar="MODEL", help="a model's name, or the path of a model folder")]
+GalleryFolder = Annotated[Path, Argument(metavar="GALLERY", help="gallery folder")]
+GalleryInUse = Annotated[Path, Argument(metavar="GALLERY", help="gallery folder; it may be in use")]
 MovedModel = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="name or folder of the gallery's model, if it has moved")
+    str | None, Option("--model", metavar="MODEL", help="name or folder of the gallery's model, if it has moved")
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="print the outcome as JSON")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="show no progress")]
-Yes = Annotated[bool, typer.Option("--yes", help="do not ask first")]
-Strict = Annotated[bool, typer.Option("--strict", help="exit with 1 if an image could not be read")]
-Replace = Annotated[bool, typer.Option("--replace", help="overwrite what exists")]
+Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
+Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
+Yes = Annotated[bool, Option("--yes", help="do not ask first")]
+Strict = Annotated[bool, Option("--strict", help="exit with 1 if an image could not be read")]
+ReplaceModel = Annotated[bool, Option("--replace", help="replace a model of the same name")]
 
 Data = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--data",
         metavar="DIR",
         help="folder of the data set (default: in ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
         "or a table (CSV: image,label)",
     ),
 ]
-Dataset = Annotated[
+DataFolder = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)"),
+    Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)"),
+]
+Dataset = Annotated[
+    str | None, Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)")
 ]
 Split = Annotated[
-    str,
-    typer.Option("--split", metavar="SPLIT", help="train or test (classes never trained on); of a folder also all"),
+    str, Option("--split", metavar="SPLIT", help="train or test (classes never trained on); of a folder also all")
 ]
 
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    str | None, Option("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
 ]
-Runtime = Annotated[str, typer.Option("--runtime", metavar="R", help="torch or onnx")]
-Precision = Annotated[
-    str, typer.Option("--precision", metavar="P", help="fp32, bf16, fp16 or int8, as the runtime has them")
-]
-BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="images per step")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="seed of all that is random")]
+Runtime = Annotated[str, Option("--runtime", metavar="R", help="torch or onnx")]
+Precision = Annotated[str, Option("--precision", metavar="P", help="fp32, bf16, fp16 or int8, as the runtime has them")]
+BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per step")]
+Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]
 
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
-NewName = Annotated[str | None, typer.Option("--as", metavar="NAME", help="name of the model that is written")]
-TestShare = Annotated[float, typer.Option("--test-share", metavar="S", help="share of the classes to measure on")]
+Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
+NewName = Annotated[str | None, Option("--as", metavar="NAME", help="name of the model that is written")]
+TestShare = Annotated[float, Option("--test-share", metavar="S", help="share of the classes to measure on")]
 
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", metavar="LABEL", help="only items of this label; repeatable")
-]
+Labels = Annotated[list[str] | None, Option("--label", metavar="LABEL", help="only items of this label; repeatable")]
 Where = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--where",
         metavar="JSON",
         help=f"only items with this metadata, as {WHERE_EXAMPLE}: a value, one of a list, or a range",
     ),
 ]
+
+
+def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:
+    """Print the outcome of a command: its facts as JSON, or the lines for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        print(*lines, sep="\n")
+
+
+def check_number(option: str, value: float, least: int = 0) -> None:
+    """Refuse a number below the least one.
+
+    Raises:
+        UsageError: The value is too small (code "bad-number").
+    """
+    if value < least:
+        raise UsageError(f"{option} must be {least} or more, not {value}.", code="bad-number")
 
 
 def words(values: Iterable[str] | None) -> list[str]:
@@ -157,7 +175,7 @@ def confirm(question: str) -> bool:
 
 
 def model_reference(model: str) -> str:
-    """Return how a gallery remembers its model: a folder by its absolute path, so that it is found from anywhere."""
+    """Return the text by which a gallery remembers its model: for a folder its absolute path, else the name."""
     folder = Path(model).expanduser()
     return str(folder.resolve()) if (folder / "card.json").is_file() else model
 
@@ -168,7 +186,7 @@ def mark_count(marks: int) -> str:
 
 
 def with_marks(marks: int) -> str:
-    """Return what a question about removing items adds for the marked results that go with them."""
+    """Return the end of a question about removing items that counts the marked results removed with them."""
     return f" and {mark_count(marks)} of theirs" if marks else ""
 
 
@@ -182,15 +200,16 @@ def strict_status(strict: bool, unreadable: object) -> int:
     return 1 if strict and unreadable else 0
 
 
-def model_name(given: str | None, source: str, ending: str) -> str:
+def model_name(given: str | None, source: str = "", ending: str = "") -> str:
     """Return the name of a model made from another: the given one, else the source's last part with an ending.
 
     Raises:
-        UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-'.
+        UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
+            "model-name").
     """
     from zoo.models.card import MODEL_NAME
 
-    name = given or f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
+    name = given if given is not None else f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
 from zoo.console import note
@@ -22,7 +23,7 @@ LIMITS = {limit.name: limit for limit in fields(Configuration)}
 def _limit(name: str) -> Any:
     """Return the option of a limit of the service, with the help text of its setting."""
     limit = LIMITS[name]
-    return typer.Option(metavar="N", help=f"{limit.metadata['help']} (default {limit.default})")
+    return Option(metavar="N", help=f"{limit.metadata['help']} (default {limit.default})")
 
 
 @app.command(
@@ -40,25 +41,24 @@ def _limit(name: str) -> Any:
 Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.""",
 )
 def serve(
+    context: typer.Context,
     galleries: Annotated[
         list[str],
-        typer.Argument(metavar="GALLERY", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"),
+        Argument(metavar="GALLERY", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"),
     ],
-    host: Annotated[str, typer.Option(help="address to serve at")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to serve at; 0 takes a free one")] = 3000,
+    host: Annotated[str, Option(help="address to serve at")] = "127.0.0.1",
+    port: Annotated[int, Option(help="port to serve at; 0 takes a free one")] = 3000,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL"),
+        Option(help="name or folder of the gallery's model, if it has moved; of several galleries as NAME=MODEL"),
     ] = None,
     keys_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="F", help=f"file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY"
-        ),
+        Option(metavar="F", help=f"file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY"),
     ] = None,
     follow: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="answer from a copy of the gallery of this service, http://HOST:PORT. The copy is made in GALLERY if "
             f"it is not there, and kept up to date; changes are passed on to the service. Its key: {FOLLOW_KEY}",
@@ -66,13 +66,13 @@ def serve(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="device of the models, and of the index if the installed FAISS sees a GPU: cpu (default), cuda, "
             "cuda:N or tensorrt"
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
+        str | None, Option(metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
     ] = None,
     workers: Annotated[str | None, _limit("workers")] = None,
     max_bytes: Annotated[str | None, _limit("max_bytes")] = None,
@@ -91,23 +91,6 @@ def serve(
     log_requests: Annotated[str | None, _limit("log_requests")] = None,
 ) -> None:
     """serve galleries over HTTP, with a page to search them"""
-    limits = {
-        "workers": workers,
-        "max_bytes": max_bytes,
-        "max_pixels": max_pixels,
-        "max_k": max_k,
-        "max_images": max_images,
-        "max_body": max_body,
-        "concurrency": concurrency,
-        "queue_seconds": queue_seconds,
-        "rate": rate,
-        "burst": burst,
-        "body_seconds": body_seconds,
-        "answer_seconds": answer_seconds,
-        "hang_seconds": hang_seconds,
-        "drain_seconds": drain_seconds,
-        "log_requests": log_requests,
-    }
     from serving.galleries import doubled, from_words
     from serving.gallery.gallery import check_there
     from serving.keys_file import read_keys
@@ -128,6 +111,7 @@ def serve(
     from serving.server import serve as run_server  # BentoML, after the arguments are checked
 
     os.environ |= read_keys(keys_file) if keys_file else {}
+    limits = {name: context.params[name] for name in LIMITS}
     os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in limits.items() if value is not None}
     for warning in _warnings(same_folder):
         note(warning)
@@ -135,7 +119,7 @@ def serve(
 
 
 def _warnings(same_folder: list[list[str]]) -> Iterator[str]:
-    """Yield what was probably not intended and is served all the same."""
+    """Yield a warning for each setting that was probably not intended; the service starts all the same."""
     for names in same_folder:
         yield f"{' and '.join(names)} are one folder, and so the same gallery."
     if os.environ.get(FOLLOW_KEY) and not os.environ.get(FOLLOW):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from zoo.cli.options import Device, Json, Quiet, Seed, Settings
+from zoo.cli.options import DataFolder, Device, Json, Quiet, Seed, Settings
 from zoo.console import print_json, print_table
 from zoo.errors import UsageError
 
@@ -25,10 +26,9 @@ app = typer.Typer()
 
 COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
 
-DataFolder = Annotated[str | None, typer.Option("--data", metavar="DIR", help="the folder that holds the data set")]
 Arms = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--only",
         metavar="ARM",
         help="run only this arm; repeatable. A study that was begun so consists of these arms, and more can be added",
@@ -36,17 +36,15 @@ Arms = Annotated[
 ]
 OtherStudies = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--from",
-        metavar="DIR",
-        help="take over finished runs of the same recipes from this study's folder; repeatable",
+    Option(
+        "--from", metavar="DIR", help="take over finished runs of the same recipes from this study's folder; repeatable"
     ),
 ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """How a command prints: as JSON or for people, with progress or without."""
+    """Form of a command's output: JSON or for people, with progress or without."""
 
     as_json: bool = False
     quiet: bool = False
@@ -85,21 +83,20 @@ several terminals, or on several machines that share the folder, shares out the 
 )
 def run(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
+        str, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
     ],
     dataset: Annotated[
-        str | None, typer.Option(metavar="D", help="the data set that every arm is trained on (required)")
+        str | None, Option(metavar="D", help="the data set that every arm is trained on (required)")
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="seeds of each arm, 0 to N - 1 (default: the study's own)"),
+        int | None, Option(metavar="N", help="seeds of each arm, 0 to N - 1 (default: the study's own)")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="folder of the study (default: ZOO_HOME/studies/...)")
+        Path | None, Option(metavar="DIR", help="folder of the study (default: ZOO_HOME/studies/...)")
     ] = None,
     select: Annotated[
         Literal["last", "validation", "both"] | None,
-        typer.Option(
+        Option(
             help="measure the last epoch of runs on all training classes (the default of most studies), the best one "
             "on held-out training classes, or both, in separate runs"
         ),
@@ -240,13 +237,13 @@ def _finish(outcomes: list[dict[str, Any]], output: Output) -> int:
 )
 def resume(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="the folder of a study that was begun, or with --dataset its name")
+        str, Argument(metavar="STUDY", help="the folder of a study that was begun, or with --dataset its name")
     ],
     dataset: Annotated[
-        str | None, typer.Option(metavar="D", help="data set on which the study of this name was begun")
+        str | None, Option(metavar="D", help="data set on which the study of this name was begun")
     ] = None,
     only_report: Annotated[
-        bool, typer.Option("--report", help="train nothing: write and print the report of the finished runs")
+        bool, Option("--report", help="train nothing: write and print the report of the finished runs")
     ] = False,
     data: DataFolder = None,
     only: Arms = None,
@@ -313,7 +310,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
 @app.command("studies", epilog="  zoo benchmark studies --paper revisiting")
 def list_studies(
     paper: Annotated[
-        str | None, typer.Option(metavar="PAPER", help="only studies whose name begins so, as revisiting or claims")
+        str | None, Option(metavar="PAPER", help="only studies whose name begins so, as revisiting or claims")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -344,17 +341,17 @@ Each trial trains one model per fold, each stopped by its own quarter of the tra
 test classes. Optuna keeps the trials in the folder: processes that share it share the work.""",
 )
 def search(
-    losses: Annotated[list[str], typer.Argument(metavar="LOSS", help="contrastive, triplet, margin, arcface, ...")],
-    dataset: Annotated[str, typer.Option(metavar="D", help="the data set")],
+    losses: Annotated[list[str], Argument(metavar="LOSS", help="contrastive, triplet, margin, arcface, ...")],
+    dataset: Annotated[str, Option(metavar="D", help="the data set")],
     data: DataFolder = None,
-    trials: Annotated[int, typer.Option(metavar="N", help="number of trials of each loss")] = 50,
-    reruns: Annotated[int, typer.Option(metavar="N", help="number of reruns of each loss's best trial")] = 10,
-    folds: Annotated[int, typer.Option(metavar="N", help="number of folds of the training classes")] = 4,
-    patience: Annotated[int, typer.Option(metavar="N", help="stop after N epochs without a better one")] = 9,
+    trials: Annotated[int, Option(metavar="N", help="number of trials of each loss")] = 50,
+    reruns: Annotated[int, Option(metavar="N", help="number of reruns of each loss's best trial")] = 10,
+    folds: Annotated[int, Option(metavar="N", help="number of folds of the training classes")] = 4,
+    patience: Annotated[int, Option(metavar="N", help="stop after N epochs without a better one")] = 9,
     seed: Seed = 0,
     settings: Settings = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="folder of the search (default: ZOO_HOME/studies/...)")
+        Path | None, Option(metavar="DIR", help="folder of the search (default: ZOO_HOME/studies/...)")
     ] = None,
     device: Device = None,
     as_json: Json = False,

@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    DataFolder,
     Device,
     Json,
     Model,
     NewName,
     Quiet,
+    ReplaceModel,
     Seed,
     Settings,
     Strict,
     TestShare,
+    check_number,
     model_name,
+    print_outcome,
     strict_status,
 )
 from zoo.console import note, print_json, print_table
@@ -34,20 +39,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-DataFolder = Annotated[
-    str | None,
-    typer.Option("--data", metavar="DIR", help="folder of the data set (default: ZOO_DATA, else downloaded)"),
-]
 NamedDataset = Annotated[
-    str | None, typer.Option("--dataset", metavar="NAME", help="a data set by name, instead of a folder or table")
+    str | None, Option("--dataset", metavar="NAME", help="a data set by name, instead of a folder or table")
 ]
-ReplaceModel = Annotated[bool, typer.Option("--replace", help="replace a model of the same name")]
-AugmentedViews = Annotated[int, typer.Option("--views", metavar="N", help="augmented views of each image")]
-
-
-def _check_count(option: str, value: int, least: int = 0) -> None:
-    if value < least:
-        raise UsageError(f"{option} must be {least} or more, not {value}.", code="bad-number")
+AugmentedViews = Annotated[int, Option("--views", metavar="N", help="augmented views of each image")]
 
 
 def _print_next_step(name: str, folder: Path) -> None:
@@ -76,30 +71,28 @@ After an interruption the same command continues from the last checkpoint. A mod
 written to results.json.""",
 )
 def train(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="a recipe's name (all of them: zoo list --recipes)")],
+    name: Annotated[str, Argument(metavar="NAME", help="a recipe's name (all of them: zoo list --recipes)")],
     settings: Settings = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")
-    ] = None,
+    seed: Annotated[int | None, Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")] = None,
     new_name: NewName = None,
     features: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE", help="train only the heads, on a trunk's features that `zoo features` wrote to this file"
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--from", metavar="MODEL", help="model of that trunk (default: as in FILE)")
+        str | None, Option("--from", metavar="MODEL", help="model of that trunk (default: as in FILE)")
     ] = None,
     data: DataFolder = None,
     device: Device = None,
-    compiled: Annotated[bool, typer.Option("--compile", help="compile the trunk with torch.compile")] = False,
+    compiled: Annotated[bool, Option("--compile", help="compile the trunk with torch.compile")] = False,
     track: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="also log to tensorboard or wandb; repeatable")
+        list[str] | None, Option(metavar="NAME", help="also log to tensorboard or wandb; repeatable")
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="forget an interrupted run of the same recipe")] = False,
-    no_eval: Annotated[bool, typer.Option("--no-eval", help="do not measure the test split after training")] = False,
-    show: Annotated[bool, typer.Option("--show", help="print the resolved recipe as JSON and end")] = False,
+    restart: Annotated[bool, Option("--restart", help="forget an interrupted run of the same recipe")] = False,
+    no_eval: Annotated[bool, Option("--no-eval", help="do not measure the test split after training")] = False,
+    show: Annotated[bool, Option("--show", help="print the resolved recipe as JSON and end")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -136,10 +129,7 @@ def train(
     )
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
-    if as_json:
-        print_json(outcome.to_json())
-    else:
-        print(outcome.summary())
+    print_outcome(as_json, outcome.to_json(), outcome.summary())
 
 
 def _recipe_on_features(
@@ -175,14 +165,11 @@ of one image are left out and named: the exit status is 0, with --strict 1 if an
 )
 def finetune(
     source: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="a folder with one subfolder per class, or a table (CSV: image,label)"),
+        str, Argument(metavar="DIR", help="a folder with one subfolder per class, or a table (CSV: image,label)")
     ],
-    base: Annotated[str, typer.Option("--from", metavar="NAME", help="the model to start from")],
-    method: Annotated[str, typer.Option(help="margin, ms, pa, diva, ...: see zoo list")] = "margin",
-    head_only: Annotated[
-        bool, typer.Option("--head-only", help="do not change the trunk: takes minutes on a CPU")
-    ] = False,
+    base: Annotated[str, Option("--from", metavar="NAME", help="the model to start from")],
+    method: Annotated[str, Option(help="margin, ms, pa, diva, ...: see zoo list")] = "margin",
+    head_only: Annotated[bool, Option("--head-only", help="do not change the trunk: takes minutes on a CPU")] = False,
     settings: Settings = None,
     new_name: NewName = None,
     replace: ReplaceModel = False,
@@ -208,8 +195,8 @@ def finetune(
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
     small_twin(method)
-    _check_count("--seed", seed)
-    _check_count("--views", views)
+    check_number("--seed", seed)
+    check_number("--views", views)
     check_share(test_share)
     check_name(name, find_model(base), replace)
     from training import finetune as finetuning  # torch, after the arguments are checked
@@ -313,27 +300,26 @@ if they exist. The same command continues after an interruption; longer schedule
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def distill(
-    teacher: Annotated[str, typer.Argument(help="the model to learn from: its name, or the path of a model folder")],
-    backbone: Annotated[str, typer.Option(metavar="NAME", help="the student's: conv4, resnet18, any of timm")],
+    teacher: Annotated[str, Argument(help="the model to learn from: its name, or the path of a model folder")],
+    backbone: Annotated[str, Option(metavar="NAME", help="the student's: conv4, resnet18, any of timm")],
     images: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             help="a folder of images, or a table of them (CSV: image and, if there are such columns, label,split); "
             "with labels or without",
         ),
     ] = None,
     new_name: NewName = None,
-    loss: Annotated[str, typer.Option(help="embedding, rkd or similarity; see below")] = "embedding",
+    loss: Annotated[str, Option(help="embedding, rkd or similarity; see below")] = "embedding",
     dim: Annotated[
-        int | None, typer.Option(metavar="N", help="dimension of the student's embedding (default: the teacher's)")
+        int | None, Option(metavar="N", help="dimension of the student's embedding (default: the teacher's)")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="size of the student's images (default: the teacher's)")
+        int | None, Option(metavar="PIXELS", help="size of the student's images (default: the teacher's)")
     ] = None,
     pretrained: Annotated[
-        str | None,
-        typer.Option(metavar="WEIGHTS", help="weights to start from: true (timm's), a model, a file or org/name"),
+        str | None, Option(metavar="WEIGHTS", help="weights to start from: true (timm's), a model, a file or org/name")
     ] = None,
     settings: Settings = None,
     dataset: NamedDataset = None,
@@ -355,7 +341,7 @@ def distill(
     from zoo.models.load import find_model
 
     name = model_name(new_name, teacher, "distilled")
-    _check_count("--seed", seed)
+    check_number("--seed", seed)
     check_source(images, dataset, data)
     check_share(test_share)
     weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
@@ -420,21 +406,17 @@ model: training with another, or with changed weights, is refused.""",
 )
 def features(
     model: Model,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="the .safetensors file to write")],
-    folder: Annotated[
-        str | None, typer.Argument(metavar="DIR", help="a folder of images, one subfolder per class")
-    ] = None,
+    out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="the .safetensors file to write")],
+    folder: Annotated[str | None, Argument(metavar="DIR", help="a folder of images, one subfolder per class")] = None,
     dataset: NamedDataset = None,
     data: DataFolder = None,
-    split: Annotated[str, typer.Option(help="train or test")] = "train",
+    split: Annotated[str, Option(help="train or test")] = "train",
     views: AugmentedViews = 8,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="the recipe whose augmentation makes the views (default: the model's own recipe)"
-        ),
+        Option(metavar="NAME", help="the recipe whose augmentation makes the views (default: the model's own recipe)"),
     ] = None,
-    dtype: Annotated[Literal["float16", "float32"], typer.Option(help="type of the numbers in the file")] = "float16",
+    dtype: Annotated[Literal["float16", "float32"], Option(help="type of the numbers in the file")] = "float16",
     seed: Seed = 0,
     device: Device = None,
     batch_size: BatchSize = 64,
@@ -449,7 +431,7 @@ def features(
         raise UsageError(
             "name a folder of images, or a data set with --dataset; one of the two.", code="folder-or-dataset"
         )
-    _check_count("--batch-size", batch_size, 1)
+    check_number("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
@@ -462,13 +444,13 @@ def features(
     images = datasets.load_dataset(name, split, root)
     extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
-    if as_json:
-        print_json({"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size})
-    else:
-        print(
-            f"{len(images):,} images of {len(images.classes):,} classes, {chosen_views.count} views of each: {out} "
-            f"({size / 2**20:,.0f} MiB)\nTrain on them with: zoo train RECIPE --features {out}"
-        )
+    print_outcome(
+        as_json,
+        {"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size},
+        f"{len(images):,} images of {len(images.classes):,} classes, {chosen_views.count} views of each: {out} "
+        f"({size / 2**20:,.0f} MiB)",
+        f"Train on them with: zoo train RECIPE --features {out}",
+    )
 
 
 def _trunk_model(name: str) -> TrunkModel:

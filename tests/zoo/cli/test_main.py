@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.serving import toys
 from zoo.cli import main as cli
 from zoo.cli.main import main
+from zoo.errors import UsageError
 from zoo.models.results import read_results
 
 COMMANDS = """
@@ -103,6 +105,10 @@ def test_no_arguments_print_the_help_and_version_the_version(capsys):
         (["hello", "--restrat"], "'--restart'"),
         (["hello", "a", "b\x07"], "b\\x07"),
         (["hello"], "zoo hello --help"),
+        (["list", "--dataset", "--json"], "--dataset=--json"),
+        (["features", "m", "-o", "--json"], "--out=--json"),
+        (["gallery", "list", "g", "--limit", "two"], "'two'"),
+        (["gallery", "tune", "g", "--recall", "high"], "'high'"),
     ],
 )
 @pytest.mark.usefixtures("made_up")
@@ -177,9 +183,14 @@ def test_what_resumes():
 
 def test_the_shell_completes_commands_and_options():
     top = [entry.word for entry in cli.COMMANDS if not entry.group]
-    for words, place, found in (("zoo ", 1, top), ("zoo gallery ad", 2, ["add"]), ("zoo list --rec", 2, ["--recipes"])):
-        asked = {"_ZOO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
-        assert shell(env={**os.environ, **asked}).stdout.split() == found
+    for words, position, completions in (
+        ("zoo ", 1, top),
+        ("zoo gallery ad", 2, ["add"]),
+        ("zoo list --rec", 2, ["--recipes"]),
+    ):
+        request = {"_ZOO_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        outcome = shell(env={**os.environ, **request})
+        assert (outcome.stdout.split(), outcome.stderr) == (completions, "")
     shown = shell("--show-completion", env={**os.environ, "SHELL": "/bin/bash"})
     assert shown.returncode == 0
     assert "_ZOO_COMPLETE" in shown.stdout
@@ -294,6 +305,13 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
         assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
     assert main(["info", "toy-pool", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"] == [result]
+
+
+def test_scores_are_not_saved_in_a_shipped_model():
+    for words in (["margin-conv4-glyphs"], [str(zoo.info("margin-conv4-glyphs").folder)]):
+        with raises(UsageError, "shipped-model") as caught:
+            cli.run(["evaluate", *words, "--save"])
+        assert "margin-conv4-glyphs" in str(caught.value)
 
 
 def test_who_was_trained_on_a_folder_may_have_seen_what_is_in_it(capsys, toy, pictures):

@@ -9,8 +9,10 @@ import pytest
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from tests.raising import raises
 from zoo.cli import main as cli
 from zoo.cli.main import main
+from zoo.errors import UsageError
 
 COMMANDS = {entry.name: cli.load(entry) for entry in cli.COMMANDS if entry.module}
 
@@ -86,6 +88,15 @@ def test_mistakes(words: list[str]) -> None:
     with pytest.raises(typer.TyperException) as caught:
         parse(made_up(), words)
     assert caught.value.exit_code == 2
+
+
+def test_a_value_with_a_dash_comes_after_an_equals_sign() -> None:
+    for words in (["list", "--dataset", "--json"], ["list", "--dataset", "-x"], ["gallery", "tune", "-k", "--", "g"]):
+        with raises(UsageError, "no-value"):
+            cli.run(words)
+    with pytest.raises(UsageError) as caught:
+        cli.run(["list", "--dataset=--json"])
+    assert caught.value.code != "no-value"
 
 
 def test_files_whose_names_begin_with_a_dash(
