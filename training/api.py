@@ -387,7 +387,7 @@ class TrainingSetup:
     bars.
     """
 
-    place: Execution
+    execution: Execution
     root: str | Path | None = None
     dataset: Dataset | None = None
     progress: bool = False
@@ -409,7 +409,7 @@ class TrainingSetup:
         key = training_data.image_key(recipe)
         if key in self.decoded:
             return self.decoded[key], create_sampler(recipe, self.decoded[key].labels)
-        processes = self.place.processes
+        processes = self.execution.processes
         if not processes.first:
             processes.wait()
         dataset = (
@@ -456,10 +456,10 @@ def train_network(
     # With other images it is another run, which must not continue from this one's checkpoint.
     scratch = folder / f"{recipe.name}-{recipe.digest}-{data.digest}"
     with ExitStack() as stack:
-        trackers = create_trackers(track, recipe, scratch) if setup.place.processes.first else ()
+        trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
             stack.callback(tracker.close)
-        trained = fit(recipe, data, scratch, setup.place, restart, setup.progress, trackers, sampler=sampler)
+        trained = fit(recipe, data, scratch, setup.execution, restart, setup.progress, trackers, sampler=sampler)
     return trained, data
 
 
@@ -489,7 +489,7 @@ def _train_ensemble(
     missing = [member for member in ensemble.members if restart or not _is_trained(member)]
     outcomes = [_train_model(member, setup, restart, track) for member in missing]
     folder = paths.local_models() / ensemble.name
-    if setup.place.processes.first:
+    if setup.execution.processes.first:
         members = [paths.local_models() / member.name for member in ensemble.members]
         concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
     seconds = sum(outcome.seconds for outcome in outcomes)
@@ -515,8 +515,8 @@ def _train_model(
     origin: str | None = None,
 ) -> Outcome:
     """Train one recipe and write its model folder; see `train`."""
-    place, processes = setup.place, setup.place.processes
-    if place.compiled and recipe.data.features:
+    execution, processes = setup.execution, setup.execution.processes
+    if execution.compiled and recipe.data.features:
         raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
     runs = paths.home() / "runs"
     trained, data = train_network(recipe, setup, runs, restart, track)
@@ -525,9 +525,9 @@ def _train_model(
         run = {
             "seconds": trained.seconds,
             "best_epoch": trained.best_epoch,
-            "device": str(place.device),
+            "device": str(execution.device),
             "processes": processes.count,
-            "compiled": place.compiled,
+            "compiled": execution.compiled,
             "precision": trained.precision,
             "skipped": list(data.skipped),
         }

@@ -31,7 +31,7 @@ _NAMED = 8
 def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
     """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
     samples = batch.samples.cpu()
-    where = _keep(batch, samples, folder / f"bad-batch-{run.place.processes.rank}.safetensors")
+    where = _keep(batch, samples, folder / f"bad-batch-{run.execution.processes.rank}.safetensors")
     named = run.data.names(samples.numpy())
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())

@@ -84,7 +84,7 @@ def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
         key = prefix + name
         if name not in hints:
             near = nearest(key, [prefix + hint for hint in hints]) or nearest(name, _keys(value))
-            raise RecipeError(f"there is no setting {key!r}.{near}")
+            raise RecipeError(f"there is no setting {key!r}.{near}", code="unknown-setting")
         changes[name] = _field(getattr(value, name), hints[name], branch, key)
     return dataclasses.replace(value, **changes)
 

@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.models.card import MODEL_NAME, Head, heads_problem
+from zoo.models.card import MODEL_NAME, Card, Head, heads_problem
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
 PRECISIONS = ("fp32", "bf16")
@@ -310,3 +310,23 @@ def same_recipe(a: Any, b: Any, name: str = "") -> bool:
     if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
         return all(same_recipe(a[key], b[key], key) for key in a.keys() & b.keys())
     return bool(a == b)
+
+
+def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]) -> None:
+    """Check the dimension of a student whose loss compares its embedding with the teacher's, number by number.
+
+    Args:
+        transfer: The name of the loss.
+        dim: The student's dimension.
+        teacher: The teacher's card.
+        others: The losses that allow other dimensions, for the message.
+
+    Raises:
+        RecipeError: If the dimensions differ.
+    """
+    if dim != teacher.dim:
+        raise RecipeError(
+            f"the transfer {transfer!r} needs the teacher's dimension: the student has {dim}, the teacher "
+            f"{teacher.name} {teacher.dim}. Change the student's, or take {' or '.join(others)}.",
+            code="transfer-dim",
+        )

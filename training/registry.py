@@ -39,7 +39,8 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
         if key not in taken:
             raise RecipeError(
                 f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
-                f"It takes: {', '.join(taken) or 'none'}."
+                f"It takes: {', '.join(taken) or 'none'}.",
+                code="unknown-argument",
             )
 
 

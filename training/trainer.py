@@ -65,14 +65,14 @@ class Trainer:
     """
 
     def __init__(
-        self, recipe: Recipe, data: Samples, updates: int, place: Execution, memory: np.ndarray | None = None
+        self, recipe: Recipe, data: Samples, updates: int, execution: Execution, memory: np.ndarray | None = None
     ) -> None:
         torch.manual_seed(recipe.seed)
-        self.recipe, self.data, self.place, self.memory = recipe, data, place, memory
+        self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
         self.network, self.method = create_parts(recipe, data)
-        self.network.to(place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.method.to(place.device, memory_format=torch.channels_last)
-        self.trunk = torch.compile(self.network.trunk) if place.compiled else self.network.trunk
+        self.network.to(execution.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.method.to(execution.device, memory_format=torch.channels_last)
+        self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
         self.average = _average(self.network, recipe.schedule.average)
@@ -85,12 +85,12 @@ class Trainer:
 
         Of cached features they are the views, [b / processes, v, f].
         """
-        device, how = self.place.device, self.recipe.augmentation
+        device, how = self.execution.device, self.recipe.augmentation
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
-        part = self.place.processes.part(len(samples))
+        part = self.execution.processes.part(len(samples))
         everything = torch.from_numpy(samples).to(device)
         if isinstance(self.data, CachedData):
-            cached = draw_views(squares.to(device), len(samples), part, self.place.processes.gather)
+            cached = draw_views(squares.to(device), len(samples), part, self.execution.processes.gather)
             return Minibatch(labels, everything, cached.first, cached.forward, cached.another, task, self.epoch, part)
         changes = self.draw(samples, how)
         render = partial(self.render, squares, changes, how)
@@ -105,9 +105,9 @@ class Trainer:
     def draw(self, samples: np.ndarray, how: Augmentation) -> Changes:
         """Random changes of this process's samples."""
         preprocessing, data = self.recipe.preprocessing, cast(TrainingData, self.data)
-        turns, aspects = (values.to(self.place.device) for values in data.geometry(samples))
+        turns, aspects = (values.to(self.execution.device) for values in data.geometry(samples))
         changes = draw_changes(turns, aspects, how, preprocessing.crop / preprocessing.resize)
-        return changes.part(self.place.processes.part(len(samples)))
+        return changes.part(self.execution.processes.part(len(samples)))
 
     @torch.no_grad()
     def render(self, squares: Tensor, changes: Changes, how: Augmentation, seen: Preprocessing) -> Tensor:
@@ -116,7 +116,7 @@ class Trainer:
             raise RecipeError(
                 f"the images have {squares.shape[-1]} channel(s), and {seen.channels} are wanted of them."
             )
-        images = squares.to(self.place.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
+        images = squares.to(self.execution.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
         images = augment(images, changes, how, seen.crop)
         mean, std = self._statistics(seen)
         return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
@@ -124,7 +124,7 @@ class Trainer:
     def _statistics(self, how: Preprocessing) -> list[Tensor]:
         """Mean and standard deviation, [1, c, 1, 1] each, put on the device once."""
         if how not in self.statistics:
-            values = (torch.tensor(v, device=self.place.device).reshape(1, -1, 1, 1) for v in (how.mean, how.std))
+            values = (torch.tensor(v, device=self.execution.device).reshape(1, -1, 1, 1) for v in (how.mean, how.std))
             self.statistics[how] = list(values)
         return self.statistics[how]
 
@@ -138,7 +138,7 @@ class Trainer:
                 features = torch.cat(parts)
             else:
                 features = forward(images)
-        return self.place.processes.gather(features.float())
+        return self.execution.processes.gather(features.float())
 
     def backward(self, loss: Tensor, batches: int = 1) -> None:
         """Add the gradient of one of `batches` whose mean is taken."""
@@ -147,7 +147,7 @@ class Trainer:
     def update(self) -> None:
         """One step of the optimiser by the gradients that have gathered."""
         trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.place.processes.average_gradients(trained)
+        self.execution.processes.average_gradients(trained)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
@@ -157,7 +157,7 @@ class Trainer:
     @property
     def precision(self) -> str:
         """The precision that is computed in: the recipe's where the device has it."""
-        return self.recipe.precision if has_bf16(self.place.device) else "fp32"
+        return self.recipe.precision if has_bf16(self.execution.device) else "fp32"
 
     @property
     def evaluated(self) -> Network:
@@ -205,17 +205,17 @@ class Trainer:
         state.set_random_state(saved["random"])
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.place.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        return torch.autocast(self.execution.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
         """Dropout differs from process to process, while what all of them draw in step stays in step."""
-        if self.place.processes.count == 1:
+        if self.execution.processes.count == 1:
             yield
             return
         self.forwards += 1
-        with self.place.forked_generators():
-            torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.place.processes.rank)))
+        with self.execution.forked_generators():
+            torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.execution.processes.rank)))
             yield
 
 
@@ -255,7 +255,7 @@ def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
     except RuntimeError as error:
         name = recipe.backbone.architecture
         raise RecipeError(
-            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}"
+            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}", code="trunk-input"
         ) from None
     trunk.train()
     if len(shape) != 2:
@@ -311,16 +311,16 @@ def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
 def training_features(run: Trainer, chunk: int = 256) -> Tensor:
     """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
     if isinstance(run.data, CachedData):
-        return run.data.plain().to(run.place.device)
+        return run.data.plain().to(run.execution.device)
     how = run.recipe.augmentation
     plain = Augmentation(background=how.background, oversample=how.oversample)
     training = run.network.training
     run.network.eval()
-    processes, total = run.place.processes, len(run.data.labels)
+    processes, total = run.execution.processes, len(run.data.labels)
     rows = []
     # Looking draws from the generators, for nothing, and must not move them: other numbers of processes look in other
     # steps.
-    with run.place.forked_generators():
+    with run.execution.forked_generators():
         for start in range(0, total, chunk * processes.count):
             samples = np.arange(start, min(start + chunk * processes.count, total))
             # Every process has as many: the last sample stands in for those that are lacking.
@@ -362,7 +362,7 @@ def fit(
     recipe: Recipe,
     data: Samples,
     folder: Path,
-    place: Execution,
+    execution: Execution,
     restart: bool = False,
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
@@ -388,7 +388,7 @@ def fit(
         TrainingError: if another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
         RecipeError: if the parts of the recipe do not fit.
     """
-    processes = place.processes
+    processes = execution.processes
     with ExitStack() as stack:
         if processes.first:
             stack.enter_context(lock_run_folder(folder))
@@ -397,7 +397,7 @@ def fit(
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
         sampler = create_sampler(recipe, data.labels) if sampler is None else sampler
-        return _fit(recipe, data, sampler, folder, place, progress and processes.first, trackers, patience)
+        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers, patience)
 
 
 def _fit(
@@ -405,27 +405,27 @@ def _fit(
     data: Samples,
     sampler: Sampler,
     folder: Path,
-    place: Execution,
+    execution: Execution,
     progress: bool,
     trackers: tuple[Tracker, ...],
     patience: int,
 ) -> Trained:
     steps = steps_per_epoch(recipe, data)
     updates = math.ceil(steps / recipe.optimizer.accumulate)
-    run = Trainer(recipe, data, updates, place, getattr(sampler, "memory", None))
+    run = Trainer(recipe, data, updates, execution, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
         run.restore(state.load(folder / CHECKPOINT))
     elif run.memory is not None:
         run.memory[:] = embed_features(run, training_features(run))
     resumed_at = run.epoch
-    log = Log(folder / LOG, keep=resumed_at, writes=place.processes.first)
+    log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
         while run.epoch < recipe.schedule.epochs and not _is_exhausted(run, patience):
             record = _epoch(run, sampler, steps, bar, folder)
             log.write(record)
             for tracker in trackers:
                 tracker.write(record)
-            if place.processes.first:
+            if execution.processes.first:
                 _keep(run, folder)
     best_epoch = run.best["epoch"] if run.best else None
     seconds = sum(record["seconds"] for record in log.records)
@@ -457,16 +457,16 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     run.forwards = 0
     run.method.start_epoch(run.epoch, lambda: training_features(run))
     # Clusters and queues are found by each process; rounding on unlike devices must not part them.
-    run.place.processes.same_everywhere(run.method.buffers())
+    run.execution.processes.same_everywhere(run.method.buffers())
     run.network.train()
     run.method.train()
-    part = run.place.processes.part(run.recipe.batch.size)
+    part = run.execution.processes.part(run.recipe.batch.size)
     # A sampler that follows the embeddings must not draw ahead of them.
     ahead = 0 if run.memory is not None else 2
     drawn = _draws(run, sampler, steps)
     history: list[dict[str, Tensor]] = []
     for number, ((task, samples), squares) in enumerate(
-        prefetch(drawn, lambda draw: _pinned(run.data.images(draw[1][part]), run.place), ahead), start=1
+        prefetch(drawn, lambda draw: _pinned(run.data.images(draw[1][part]), run.execution), ahead), start=1
     ):
         batch = run.minibatch(samples, squares, task)
         together = _together(number, steps, run.recipe.optimizer.accumulate)
@@ -479,7 +479,7 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
         history.append(terms)
         bar.step(terms)
     trained = time.perf_counter()
-    run.place.processes.same_everywhere(run.network.buffers())
+    run.execution.processes.same_everywhere(run.network.buffers())
     run.epoch += 1
     validation = validate(run)
     if validation:
@@ -495,9 +495,9 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     }
 
 
-def _pinned(squares: Tensor, place: Execution) -> Tensor:
+def _pinned(squares: Tensor, execution: Execution) -> Tensor:
     """In memory from which the accelerator copies while it computes."""
-    return squares.pin_memory() if place.device.type == "cuda" else squares
+    return squares.pin_memory() if execution.device.type == "cuda" else squares
 
 
 def _together(number: int, steps: int, accumulate: int) -> int:
@@ -535,7 +535,7 @@ def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
     }
     for task in plan:
         samples = next(streams[task])
-        yield task, samples if run.memory is None else run.place.processes.agree(samples, run.place.device)
+        yield task, samples if run.memory is None else run.execution.processes.agree(samples, run.execution.device)
 
 
 def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
@@ -568,9 +568,9 @@ def validate(run: Trainer) -> dict[str, float]:
         return {}
     inputs, labels = run.data.validation
     if isinstance(run.data, CachedData):
-        rows = embed_cached(run.evaluated, inputs, run.place.device)
+        rows = embed_cached(run.evaluated, inputs, run.execution.device)
     else:
-        rows = embed_pixels(run.evaluated, run.recipe, inputs, run.place.device)
+        rows = embed_pixels(run.evaluated, run.recipe, inputs, run.execution.device)
     check_embeddings(rows, f"the weights after epoch {run.epoch}")
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

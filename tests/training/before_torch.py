@@ -1,21 +1,27 @@
-"""That mistakes are told before torch is loaded, seen in a process of its own."""
+"""`assert_refused_before_torch`: wrong arguments are reported before torch is loaded, in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 
-def assert_told_before_torch(call: list[str], mistakes: list[tuple[list[str], str]]) -> None:
-    """Each call of `zoo` with the options of a mistake ends with 2 and says so, and loads neither torch nor timm."""
+def assert_refused_before_torch(call: list[str], mistakes: list[tuple[list[str], str]]) -> None:
+    """Assert that each call of `zoo` with wrong options raises an error of its code, and loads no torch or timm."""
     code = f"""
-import sys
-from zoo.cli.main import main
+import json, sys
+from zoo.cli.main import run
+from zoo.errors import ZooError
+codes = []
 for options, _ in {mistakes!r}:
-    assert main([*{call!r}, *options]) == 2
-print({{"torch", "timm"}} & set(sys.modules))
+    try:
+        run([*{call!r}, *options])
+    except ZooError as error:
+        codes.append(error.code)
+print(json.dumps([codes, sorted({{"torch", "timm"}} & set(sys.modules))]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-    for (_, says), line in zip(mistakes, done.stderr.splitlines(), strict=True):
-        assert says in line
+    codes, loaded = json.loads(done.stdout)
+    assert codes == [expected for _, expected in mistakes]
+    assert loaded == []

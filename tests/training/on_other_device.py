@@ -20,7 +20,8 @@ import zoo
 from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
-from training.features import TrunkModel, Views, extract
+from training.extract import extract
+from training.features import TrunkModel, Views
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
@@ -182,7 +183,7 @@ def _features() -> None:
     made = zoo.load("margin-conv4-glyphs", runtime="torch")
     model = TrunkModel(made.folder, made.card, "margin-conv4-glyphs")
     with tempfile.TemporaryDirectory() as folder, other_device() as device:
-        extract(model, images, Path(folder, "f.safetensors"), views, place=Execution(device))
+        extract(model, images, Path(folder, "f.safetensors"), views, execution=Execution(device))
 
 
 def _mixing() -> None:

@@ -1,4 +1,4 @@
-"""A person's own pictures: read, refused, split by class, learnt, and measured before and after."""
+"""Finetuning on a folder: reading, errors, class split, training, and measurement before and after."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.training.before_torch import assert_told_before_torch
+from tests.raising import raises
+from tests.training.before_torch import assert_refused_before_torch
 from tests.training.frozen_pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, batch_for, finetune, measure_change, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
-from zoo.errors import DatasetError, RecipeError, UsageError
+from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
 from zoo.evaluation import retrieval_metrics
 
 QUICK = ["schedule.epochs=1", "schedule.steps=3"]
@@ -40,7 +41,7 @@ def test_a_folder_and_a_table_are_read_alike(tmp_path: Path) -> None:
     assert [Path(str(image)).name for image in folder.images] == [Path(str(image)).name for image in table.images]
 
 
-def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
+def test_unusable_images_are_left_out_and_listed(tmp_path: Path) -> None:
     root = write_pictures(tmp_path, classes=5)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
     (root / "alone").mkdir()
@@ -56,30 +57,33 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_split_is_refused_and_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there is no folder"):
-        read_training_folder(tmp_path / "none")
+def test_folders_that_cannot_be_split_are_refused(tmp_path: Path) -> None:
+    def refused(folder: Path, kind: type[ZooError] = DatasetError) -> str:
+        with pytest.raises(kind) as caught:
+            read_training_folder(folder)
+        return str(caught.value)
+
+    assert "none" in refused(tmp_path / "none")
     few = write_pictures(tmp_path / "few", classes=3)
-    with pytest.raises(DatasetError, match="holds 3 classes of two or more readable images; 4 are needed"):
-        read_training_folder(few)
+    assert "3 classes" in refused(few)
     single = write_pictures(tmp_path / "single", classes=6, each=1)
-    with pytest.raises(DatasetError, match=r"holds 0 classes .* 6 classes have a single image \(class 0, class 1"):
-        read_training_folder(single)
+    message = refused(single)
+    assert "6 classes" in message
+    assert "class 0, class 1" in message
     for image in few.rglob("*.png"):
         image.write_bytes(b"")
-    with pytest.raises(DatasetError, match=r"none of the 18 images can be read; the first: .*class 0/0.png.* is empty"):
-        read_training_folder(few)
+    message = refused(few)
+    assert "18 images" in message
+    assert "class 0/0.png" in message
     (single / "stray.png").write_bytes(b"")
-    with pytest.raises(DatasetError, match="has no class"):
-        read_training_folder(single)
+    assert "stray.png" in refused(single)
     for part in ("train", "test"):
-        write_pictures(tmp_path / "parted" / part)
-    with pytest.raises(UsageError, match="is parted into train and test"):
-        read_training_folder(tmp_path / "parted")
+        write_pictures(tmp_path / "split" / part)
+    refused(tmp_path / "split", UsageError)
 
 
-def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
-    """What is printed of the held-out classes is what is kept of them: each picture searches all others."""
+def test_queries_of_a_table_are_not_used(tmp_path: Path) -> None:
+    """The printed and the stored scores of the held-out classes agree: each image searches all others."""
     root = write_pictures(tmp_path)
     lines = [f"{path.relative_to(tmp_path)},{path.parent.name},1" for path in sorted(root.rglob("*.png"))]
     (tmp_path / "t.csv").write_text("\n".join(["image,label,query", *lines]))
@@ -87,22 +91,23 @@ def test_queries_of_a_table_play_no_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "kind", "value"),
     [
-        ("file,label\na.png,a\n", r"needs a header with the column image \(or path\)"),
-        ("image,class\na.png,a\n", r"needs a header with the columns image \(or path\) and label"),
-        ("image,label,split\na.png,a,test\n", "a table without the column split"),
-        ("image,label\n", "lists no images"),
-        ("image,label\na.png,\n", "line 2: an image and a label are needed"),
-        ("image,label\na.png\n", "line 2: an image and a label are needed"),
-        ("image,label\na.png,a\na.png,b\n", "line 3: a.png is listed twice"),
-        ("image,label\na.png,a\nb.png,b\n", "none of the 2 images"),
+        ("file,label\na.png,a\n", UsageError, "image"),
+        ("image,class\na.png,a\n", UsageError, "label"),
+        ("image,label,split\na.png,a,test\n", UsageError, "split"),
+        ("image,label\n", DatasetError, "t.csv"),
+        ("image,label\na.png,\n", UsageError, "line 2"),
+        ("image,label\na.png\n", UsageError, "line 2"),
+        ("image,label\na.png,a\na.png,b\n", UsageError, "line 3"),
+        ("image,label\na.png,a\nb.png,b\n", DatasetError, "2 images"),
     ],
 )
-def test_tables_that_say_nothing_are_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_useless_tables_are_refused(text: str, kind: type[ZooError], value: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises((DatasetError, UsageError), match=says):
+    with pytest.raises(kind) as caught:
         read_training_folder(tmp_path / "t.csv")
+    assert value in str(caught.value)
 
 
 def test_the_split_is_by_class_and_follows_from_the_seed() -> None:
@@ -117,7 +122,7 @@ def test_the_split_is_by_class_and_follows_from_the_seed() -> None:
         assert names == [f"class {dataset.labels[int(source.split('/')[1])]}" for source in part.sources]
     for classes, share, expected in ((4, 0.9, 2), (4, 0.1, 2), (20, 0.95, 18)):
         assert len(split_classes(noise(classes), share).test.classes) == expected
-    with pytest.raises(UsageError, match="between 0 and 1"):
+    with pytest.raises(UsageError):
         split_classes(dataset, 1.0)
 
 
@@ -147,7 +152,7 @@ def test_the_table_has_the_metrics_and_the_difference_of_the_same_queries() -> N
     assert (same.difference, same.difference_interval) == (0, (0, 0))
 
 
-def test_heads_on_a_trunk_that_stays(base: Path, tmp_path: Path, own_zoo: Path) -> None:
+def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> None:
     root = write_pictures(tmp_path)
     fitted = finetune(root, FinetuneRequest("toy", "mine", "diva", True, QUICK, views=2, device="cpu"))
     model = zoo.load("mine")
@@ -187,29 +192,28 @@ def test_another_loss_by_setting_is_a_custom_method_on_the_card(base: Path, tmp_
     assert (card.method, card.sources) == ("custom-multi-similarity", zoo.load("toy").card.sources)
 
 
-def test_wishes_that_make_no_sense_are_refused_before_training(base: Path, tmp_path: Path, own_zoo: Path) -> None:
+def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path, own_zoo: Path) -> None:
     root = write_pictures(tmp_path)
     assert "margin" in method_names()
-    for wish, says in (
-        (FinetuneRequest("toy", "toy"), "would take the place of toy"),
-        (FinetuneRequest("toy", "mine", "margen"), "Did you mean 'margin'"),
-        (FinetuneRequest("toy", "mine", "margin2"), "is an ensemble"),
+    for request, code in (
+        (FinetuneRequest("toy", "toy"), "replaces-base"),
+        (FinetuneRequest("toy", "mine", "margen"), "unknown-method"),
+        (FinetuneRequest("toy", "mine", "margin2"), "ensemble"),
     ):
-        with pytest.raises(UsageError, match=says):
-            finetune(root, wish)
-    with pytest.raises(RecipeError, match=r"no setting 'optimizer\.lrr'"):
+        with raises(UsageError, code):
+            finetune(root, request)
+    with raises(RecipeError, "unknown-setting"):
         finetune(root, FinetuneRequest("toy", "mine", settings=["optimizer.lrr=1"]))
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
     assert main(["finetune", str(root), "--from", "nobody-knows"]) == 2
 
 
-def test_mistakes_are_told_before_torch_is_loaded(base: Path) -> None:
+def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None:
     mistakes = [
-        (["--test-share", "1"], "--test-share lies between 0 and 1"),
-        (["--seed", "-1"], "--seed"),
-        (["--views", "-1"], "--views"),
-        (["--as", "toy"], "would take the place of toy"),
-        (["--method", "margen"], "Did you mean 'margin'"),
+        (["--seed", "-1"], "bad-number"),
+        (["--views", "-1"], "bad-number"),
+        (["--as", "toy"], "replaces-base"),
+        (["--method", "margen"], "unknown-method"),
     ]
-    assert_told_before_torch(["finetune", ".", "--from", "toy"], mistakes)
+    assert_refused_before_torch(["finetune", ".", "--from", "toy"], mistakes)

@@ -1,4 +1,4 @@
-"""What `zoo finetune` measured is what `zoo evaluate` and `zoo verify` measure on the same folder."""
+"""The scores of `zoo finetune` are those of `zoo evaluate` and `zoo verify` on the same folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fit(own_zoo: Path, source: Path) -> Finetuned:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Pictures of eight classes, each with a file that is none, and of one class with a single picture."""
+    """Write images of eight classes, each with an unreadable file, and of one class with a single image."""
     root = write_pictures(tmp_path / "products")
     for label in range(8):
         (root / f"class {label}" / "broken.png").write_bytes(b"no image")

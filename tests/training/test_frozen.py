@@ -14,8 +14,9 @@ import zoo
 from tests.training import toys
 from tests.training.frozen_pictures import CPU, make_model, noise
 from training import api, checkpoint
+from training.extract import extract
 from training.feature_file import Features, read_features
-from training.features import USUAL_AUGMENTATION, TrunkModel, Views, extract, recipe_on_features, views_of_model
+from training.features import USUAL_AUGMENTATION, TrunkModel, Views, recipe_on_features, views_of_model
 from training.frozen import CachedTrunk, draw_views, load_cached_data
 from training.overrides import resolve
 from training.recipe import Augmentation, Recipe

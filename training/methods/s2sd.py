@@ -16,7 +16,8 @@ from torch.nn.functional import normalize
 
 from training.functional import similarity_divergence
 from training.methods.base import Method, Miner, Minibatch, objective_loss
-from training.methods.transfers import TRANSFERS, check_same_dim
+from training.methods.transfers import TRANSFERS
+from training.recipe import check_same_dim
 from training.registry import check_arguments, construct
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card

@@ -19,8 +19,6 @@ What is said where a student's embeddings cannot be compared with its teacher's;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
@@ -28,7 +26,6 @@ from torch.utils.checkpoint import checkpoint
 
 from training.functional import distances, similarity_divergence
 from zoo.errors import RecipeError
-from zoo.models.card import Card
 
 
 class EmbeddingRegression(nn.Module):
@@ -156,12 +153,3 @@ TRANSFERS: dict[str, type[nn.Module]] = {
     "rkd": RelationalDistillation,
     "similarity": SimilarityDistillation,
 }
-
-
-def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]) -> None:
-    """Raise `RecipeError` for unlike dimensions, of a transfer that needs the same. others: those that do not."""
-    if dim != teacher.dim:
-        raise RecipeError(
-            f"the transfer {transfer!r} compares embeddings number by number: the student has {dim} dimensions, the "
-            f"teacher {teacher.name} {teacher.dim}. Give the student as many, or take {' or '.join(others)}."
-        )

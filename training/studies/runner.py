@@ -247,7 +247,7 @@ class Workplace:
     @property
     def device(self) -> torch.device:
         """Return the device that trains and embeds."""
-        return self.setup.place.device
+        return self.setup.execution.device
 
     def check(self, recipes: Iterable[Recipe]) -> None:
         """Raise `DatasetError` now, where it would end every run, for a split of their data sets that cannot be had."""

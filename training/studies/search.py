@@ -192,7 +192,7 @@ def _train_fold(
     pixels = work.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), how.folds)[number]
     parts = hold_out(data, held_out, split.labels, pixels)
-    trained = fit(recipe, parts, place, work.setup.place, progress=False, patience=how.patience)
+    trained = fit(recipe, parts, place, work.setup.execution, progress=False, patience=how.patience)
     assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
     record = trained.log[trained.best_epoch - 1]
     scores = {metric: record[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}

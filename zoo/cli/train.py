@@ -31,10 +31,11 @@ from zoo.console import note, print_json, print_table
 from zoo.errors import DatasetError, UsageError
 
 if TYPE_CHECKING:
-    from training.distill import Distilled, Score, StudentImages
+    from training.distill import Distilled, Score
     from training.features import TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
+    from training.student import StudentImages
 
 
 app = typer.Typer()
@@ -186,7 +187,8 @@ def finetune(
     The scores are of classes that neither training nor the starting model has seen. --views counts with --head-only.
     The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetune import check_name, small_twin
+    from training.finetune import FinetuneRequest, check_name, small_twin
+    from training.finetune import finetune as run
     from zoo.data.folder import check_share
     from zoo.models.load import find_model
     from zoo.paths import expand
@@ -199,9 +201,7 @@ def finetune(
     check_number("--views", views)
     check_share(test_share)
     check_name(name, find_model(base), replace)
-    from training import finetune as finetuning  # torch, after the arguments are checked
-
-    wish = finetuning.FinetuneRequest(
+    request = FinetuneRequest(
         base=base,
         name=name,
         method=method,
@@ -213,7 +213,7 @@ def finetune(
         device=device,
         replace=replace,
     )
-    fitted = finetuning.finetune(source, wish, not quiet)
+    fitted = run(source, request, not quiet)
     if as_json:
         print_json(fitted.to_json())
     else:
@@ -336,7 +336,7 @@ def distill(
 
     Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
     """
-    from training.distill import Student, check_source, check_student
+    from training.student import Student, check_source, check_student
     from zoo.data.folder import check_share
     from zoo.models.load import find_model
 
@@ -350,7 +350,7 @@ def distill(
     from training.distill import distil  # torch, after the arguments are checked
 
     def pictures() -> StudentImages:
-        from training.distill import read_dataset, read_student_images
+        from training.student import read_dataset, read_student_images
 
         if dataset is not None:
             return read_dataset(dataset, data, seed)
@@ -435,7 +435,7 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
-    from training.features import extract  # torch, after the arguments are checked
+    from training.extract import extract  # torch, after the arguments are checked
     from training.trainer import Execution
     from zoo.models.torch_runtime import choose_device
 

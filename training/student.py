@@ -1,0 +1,322 @@
+"""A student before its training: its images and its recipe. Loads no torch, so that mistakes are reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.features import Views, views_of_model
+from training.finetune import check_name
+from training.overrides import override
+from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
+from zoo import data as datasets
+from zoo.data import table
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
+from zoo.data.decode import unreadable_images
+from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, sources_sha256
+from zoo.data.preprocessing import Preprocessing
+from zoo.errors import DatasetError, RecipeError, UsageError, nearest
+from zoo.models.card import Card, Head, read_card
+from zoo.paths import expand
+
+LEAST_IMAGES = 4
+"""Two to learn from and two to measure on."""
+
+BY_CLASS, BY_IMAGE, AS_GIVEN = "class", "image", "given"
+
+SOURCES = {
+    "embedding": "Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer, CVPR",
+    "rkd": "Park et al. 2019, Relational Knowledge Distillation, CVPR",
+    "similarity": "Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning",
+}
+"""The names of `training.methods.transfers` and their papers."""
+SAME_DIM = ("embedding",)
+"""The transfers that need the teacher's dimension."""
+
+BATCH, EPOCHS, LEAST_STEPS = 128, 30, 20
+LR, PRETRAINED_LR = 1e-3, 3e-4
+"""Pretrained weights need smaller steps than random ones."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """The model to be trained by a teacher.
+
+    Attributes:
+        name: The name of the new model.
+        backbone: A timm architecture, or one of ours, as conv4.
+        loss: A name of `training.methods.transfers`.
+        dim: The dimension of its embedding; None takes the teacher's.
+        size: The side of its images in pixels; None takes the teacher's.
+        pretrained: The weights to start from, as in a recipe's backbone.
+        settings: `key=value`, as `--set` takes them.
+        seed: The seed of the run.
+    """
+
+    name: str
+    backbone: str
+    loss: str = "embedding"
+    dim: int | None = None
+    size: int | None = None
+    pretrained: bool | str = False
+    settings: Sequence[str] = field(default_factory=tuple)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class StudentImages:
+    """Images to learn from, whose labels are not used, and images to measure on.
+
+    Attributes:
+        labelled: The labels of `test` are classes.
+        by: The kind of split: "class", no class is in both parts; "image", at random; "given", by a data set's split,
+            the folders train and test, or a table's column split.
+        unreadable: Image -> reason, for the images that were left out.
+    """
+
+    train: Dataset
+    test: Dataset
+    labelled: bool
+    by: str
+    seed: int
+    share: float
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts that repeat the split and identify its images; `zoo.evaluation.split` reads them."""
+        by_class = self.by != BY_IMAGE and self.labelled
+        return {
+            "by": self.by,
+            "seed": self.seed,
+            "test_share": self.share,
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+            "train_classes": list(self.train.classes) if by_class else [],
+            "test_classes": list(self.test.classes) if by_class else [],
+            "images_sha256": sources_sha256([*self.train.sources, *self.test.sources]),
+        }
+
+
+def check_source(path: str | None, dataset: str | None, data: str | None = None) -> None:
+    """Check where the student's images come from, before anything is loaded.
+
+    Args:
+        path: A folder of images or a table of them.
+        dataset: The name of a data set.
+        data: The folder of that data set.
+
+    Raises:
+        UsageError: Unless exactly one of path and dataset is given.
+        DatasetError: If the path or the data set does not exist.
+    """
+    if (path is None) == (dataset is None):
+        raise UsageError(
+            "name a folder of images or a table of them, or a data set with --dataset; one of the two.",
+            code="folder-or-dataset",
+        )
+    if dataset == FOLDER:
+        raise UsageError(
+            "a folder or a table is named without --dataset: zoo distill TEACHER DIR ...", code="folder-as-dataset"
+        )
+    if dataset is not None:
+        datasets.check_dataset(dataset, "train", data)
+    elif data is not None:
+        raise UsageError(
+            "--data is the folder of the data set that --dataset names; give a folder of images as DIR, without "
+            "--data.",
+            code="data-without-dataset",
+        )
+    else:
+        datasets.check_dataset_path(str(path), FOLDER)
+        has_splits(str(path))  # raises an error for a file that is not a table
+
+
+def read_dataset(name: str, data: str | Path | None, seed: int) -> StudentImages:
+    """Return a data set's training split to learn from and its test split to measure on."""
+    train, test = (datasets.load_dataset(name, split, data) for split in SPLITS)
+    return StudentImages(train, test, True, AS_GIVEN, seed, 0.0)
+
+
+def read_student_images(path: str | Path, share: float = 0.2, seed: int = 0, progress: bool = False) -> StudentImages:
+    """Read every image below a folder or of a table (`zoo.data.table`), with labels or without.
+
+    The subfolders `train` and `test`, or the column split, are the two parts if they exist. Otherwise a share is held
+    out: of the classes, if every image is in a folder of its class, or has a label, and at least four classes have two
+    images; of the images otherwise. Images that cannot be read are left out.
+
+    Args:
+        path: The folder or the table.
+        share: The share to measure on.
+        seed: The seed of the split.
+        progress: Show a progress bar.
+
+    Raises:
+        DatasetError: If there are too few images.
+        UsageError: If the share is not between 0 and 1, or a file is not a table.
+    """
+    check_share(share)
+    source = expand(path)
+    unreadable: dict[str, str] = {}
+    if has_splits(source):
+        train, test = (_readable(_list(source, split), unreadable, progress) for split in SPLITS)
+        return StudentImages(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, unreadable)
+    images = _readable(_list(source), unreadable, progress)
+    labelled = is_labelled(images)
+    held_out = held_out_rows(images, labelled, share, seed)
+    train, test = subset(images, ~held_out), subset(images, held_out, "test")
+    return StudentImages(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, unreadable)
+
+
+def without_labels(dataset: Dataset) -> Dataset:
+    """Return the same images, each a class of its own, so that batches are drawn evenly from all of them."""
+    n = len(dataset)
+    return replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
+
+
+def is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:
+    """Return whether every image has a class, and `least` classes have two images."""
+    return "" not in dataset.classes and int((np.bincount(dataset.labels) >= 2).sum()) >= least
+
+
+def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> np.ndarray:
+    """Return the mask, bool [n], of a share of the images, or of all images of a share of the classes that have two.
+
+    At least two images or classes are held out, and at least two are left.
+    """
+    eligible = np.flatnonzero(np.bincount(dataset.labels) >= 2) if by_class else np.arange(len(dataset))
+    count = min(max(2, round(share * len(eligible))), len(eligible) - 2)
+    if count < 2:
+        raise DatasetError(
+            f"there are {len(eligible)} images that can be read; at least {LEAST_IMAGES} are needed, two to learn from "
+            "and two to measure on.",
+            code="too-few-images",
+        )
+    drawn = np.random.default_rng(seed).choice(eligible, count, replace=False)
+    return np.isin(dataset.labels if by_class else np.arange(len(dataset)), drawn)
+
+
+def _readable(dataset: Dataset, unreadable: dict[str, str], progress: bool) -> Dataset:
+    """Return the images that can be read, at least two; put the reasons of the others into `unreadable`."""
+    unreadable |= {source: str(error) for source, error in unreadable_images(dataset, progress).items()}
+    readable = np.array([source not in unreadable for source in dataset.sources])
+    if readable.sum() < 2:
+        reason = "".join(f" {source}: {why}" for source, why in list(unreadable.items())[:1])
+        raise DatasetError(
+            f"of the {len(dataset)} images of the split {dataset.split!r} {int(readable.sum())} can be read; two to "
+            f"learn from and two to measure on are needed.{reason}",
+            code="too-few-images",
+        )
+    return dataset if readable.all() else subset(dataset, readable, dataset.split)
+
+
+def _list(path: Path, split: str = WHOLE) -> Dataset:
+    """List the images of a table, or below a folder; there the class of an image is its folder, or "" for none."""
+    if table.is_table(path):
+        return replace(table.load_unlabelled(split, path), factors={})
+    root = path if split == WHOLE else path / split
+    images: Sequence[Path] = list_images(root)
+    if not images:
+        raise DatasetError(
+            f"{root} does not hold any images. Put images into it or its subfolders, with labels or without.",
+            code="no-images",
+        )
+    names = [image.relative_to(root).as_posix() for image in images]
+    classes, labels = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)
+    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
+
+
+def check_student(student: Student, teacher: Path, replaces: bool = False) -> None:
+    """Check a student without torch, as far as that is possible.
+
+    Args:
+        student: The student.
+        teacher: The model folder of the teacher.
+        replaces: The student may replace a model of its name.
+
+    Raises:
+        ZooError: The errors of `check_name`, `draft_recipe` and `apply_settings`.
+    """
+    check_name(student.name, teacher, replaces)
+    card = read_card(teacher)
+    views = views_of_model(teacher, card.preprocessing, 0, student.seed)
+    apply_settings(draft_recipe(student, card, str(teacher), BATCH, views, "folder"), student.settings, card)
+
+
+def draft_recipe(student: Student, teacher: Card, reference: str, images: int, views: Views, dataset: str) -> Recipe:
+    """Return the student's recipe before its settings.
+
+    Args:
+        student: The student.
+        teacher: The teacher's card.
+        reference: The name or path by which the teacher is found.
+        images: The number of images to learn from.
+        views: The augmentation and the squares that are kept.
+        dataset: The name of the data set.
+
+    Raises:
+        UsageError: If the dimension or the image size is out of range.
+    """
+    if student.dim is not None and student.dim < 1:
+        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="bad-dim")
+    batch = min(BATCH, images)
+    return Recipe(
+        name=student.name,
+        method="distilled",
+        data=Data(dataset, 1, 0.0, views.side, views.fit),
+        backbone=Backbone(student.backbone, student.backbone, {}, student.pretrained),
+        heads=(Head("embedding", student.dim or teacher.dim),),
+        preprocessing=resize_preprocessing(teacher.preprocessing, student.size),
+        objective=Objective(
+            None,
+            method="distillation",
+            method_args={"teacher": reference, "fingerprint": teacher.fingerprint, "transfer": student.loss},
+        ),
+        augmentation=views.augmentation,
+        batch=Batch(batch, "spc", 1),
+        optimizer=Optimizer("adamw", PRETRAINED_LR if student.pretrained else LR, 1e-4),
+        schedule=Schedule(EPOCHS, max(LEAST_STEPS, images // batch), "one-cycle"),
+        precision="bf16",
+        seed=student.seed,
+    )
+
+
+def apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Recipe:
+    """Return the recipe with the settings applied.
+
+    Raises:
+        RecipeError: If a setting does not fit, or the loss is unknown or needs the teacher's dimension.
+    """
+    recipe = override(draft, settings)
+    if recipe.objective.method != "distillation":
+        raise RecipeError(
+            f"a student is trained by the method 'distillation', not by {recipe.objective.method!r}.",
+            code="not-distillation",
+        )
+    if recipe.preprocessing.mode != teacher.preprocessing.mode:
+        raise RecipeError(
+            f"preprocessing.mode is {recipe.preprocessing.mode!r}, but the teacher {teacher.name} takes "
+            f"{teacher.preprocessing.mode!r}, and both see the same views.",
+            code="teacher-mode",
+        )
+    loss = str(recipe.objective.method_args.get("transfer", "embedding"))
+    if loss not in SOURCES:
+        raise RecipeError(
+            f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.",
+            code="unknown-transfer",
+        )
+    if loss in SAME_DIM and recipe.dim:  # without a head the dimension is the trunk's, which is not built yet
+        check_same_dim(loss, recipe.dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
+    return replace(recipe, sources=(SOURCES[loss],))
+
+
+def resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
+    """Return the preprocessing for images of `size` pixels, whose central crop shows the same part."""
+    if size is None:
+        return preprocessing
+    if not 1 <= size <= 4096:
+        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="bad-size")
+    return replace(preprocessing, crop=size, resize=max(size, round(size * preprocessing.resize / preprocessing.crop)))
