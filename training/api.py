@@ -1,13 +1,4 @@
-"""Train by name into a model folder.
-
-Which recipe of the papers a run follows, and in what it departs from it: recorded with the model.
-
-From a trained network to a model folder: card, weights, recipe, log, golden images.
-
-Ensembles by concatenation: one model folder made of several trained ones, without further training.
-
-Train by name: from recipe and settings to a model folder in the local zoo.
-"""
+"""Training by name: from a recipe to a measured model folder in the local zoo, and ensembles of model folders."""
 
 from __future__ import annotations
 
@@ -56,18 +47,22 @@ from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import thread_count
 
 IDENTITY_KEYS = ("name", "method", "seed", "sources")
-"""What makes no other recipe of one: papers print means over seeds, and the method is named after the objective."""
-
+"""Keys that do not count as changed settings: papers print means over seeds, and the objective names the method."""
 
 NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}
-"""Of a model that follows no recipe, whatever its name."""
+"""The record of a model that does not follow a recipe of `RECIPES`."""
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
 
 
 def origin_facts(recipe: Recipe | EnsembleRecipe, name: str | None = None) -> dict[str, Any]:
-    """For recipe.json: `origin`, a name of `RECIPES`, and `settings`, what the recipe has otherwise.
+    """Return `origin`, a name of `RECIPES`, and `settings`, the changes to that recipe, for recipe.json.
 
-    name: of the recipe that it was made of (default: its own). None and {} for what is made of no recipe and for heads
-    on kept features, whose trunk is another model's.
+    Both are empty for a recipe of another origin, and for heads on cached features, whose trunk is another model's.
+
+    Args:
+        recipe: The resolved recipe.
+        name: The name of the recipe it was made from (default: its own).
     """
     name = recipe.name if name is None else name
     if name not in RECIPES or (isinstance(recipe, Recipe) and recipe.data.features):
@@ -76,18 +71,20 @@ def origin_facts(recipe: Recipe | EnsembleRecipe, name: str | None = None) -> di
 
 
 def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | EnsembleRecipe) -> dict[str, Any]:
-    """Setting -> value, as `--set` takes them, where `recipe` says otherwise than `standard`.
+    """Return setting -> value, as `--set` takes them, where `recipe` differs from `standard`.
 
-    Of an ensemble what all members have in common is named once, the rest with the member's number.
+    For an ensemble, the changes that all members share are named once, the others with the member's number.
     """
     if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
         return dict(_differences(recipe.to_json(), standard.to_json()))
-    ours, theirs = (made.members if isinstance(made, EnsembleRecipe) else (made,) for made in (recipe, standard))
+    ours, theirs = (value.members if isinstance(value, EnsembleRecipe) else (value,) for value in (recipe, standard))
     if len(ours) != len(theirs):
         return {"members": len(ours)}
-    found = [changed_settings(a, b) for a, b in zip(ours, theirs, strict=True)]
-    common = {key: value for key, value in found[0].items() if all(f.get(key, ...) == value for f in found)}
-    own = {f"members.{i}.{key}": v for i, each in enumerate(found) for key, v in each.items() if key not in common}
+    changes = [changed_settings(a, b) for a, b in zip(ours, theirs, strict=True)]
+    common = {key: value for key, value in changes[0].items() if all(c.get(key, ...) == value for c in changes)}
+    own = {
+        f"members.{i}.{key}": v for i, change in enumerate(changes) for key, v in change.items() if key not in common
+    }
     return {**common, **own}
 
 
@@ -102,9 +99,6 @@ def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "
             yield f"{prefix}{key}", value
 
 
-LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
-
-
 def write_model_folder(
     folder: Path,
     recipe: Recipe,
@@ -115,13 +109,24 @@ def write_model_folder(
     base: Card | None = None,
     teacher: Card | None = None,
 ) -> Card:
-    """Write the model folder whole, in place of an older one of that name; its card.
+    """Write a whole model folder, replacing an older one of that name, and return its card.
 
-    base: the model whose weights it started from, teacher: the one whose embeddings it learnt; they give the licence
-    and their sources.
+    Args:
+        folder: The model folder.
+        recipe: The recipe.
+        network: The trained network.
+        log: One record per epoch.
+        facts: Further entries for recipe.json.
+        golden: Images for the golden check, uint8 [H, W, 3].
+        base: The card of the model that training started from; its licence and sources are kept.
+        teacher: The card of the model that the network learnt from; its licence and sources are kept.
     """
     with atomic_folder(folder) as temporary:
-        card = _after(_taught(recipe_card(recipe, network), teacher), base)
+        card = recipe_card(recipe, network)
+        if teacher is not None:
+            card = _derived(card, teacher, f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]}).")
+        if base is not None:
+            card = _derived(card, base, f"Trained from {base.name}.")
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
@@ -134,6 +139,7 @@ def write_model_folder(
 
 
 def recipe_card(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
+    """Return the card of a recipe's model; without its files' hashes unless they are given."""
     return Card(
         name=recipe.name,
         method=recipe.method,
@@ -149,29 +155,20 @@ def recipe_card(recipe: Recipe, network: Network, files: dict[str, str] | None =
     )
 
 
-def _after(card: Card, base: Card | None) -> Card:
-    if base is None:
-        return card
-    described = " ".join(filter(None, (f"Trained from {base.name}.", card.description)))
-    return dataclasses.replace(_under(card, base), description=described)
-
-
-def _taught(card: Card, teacher: Card | None) -> Card:
-    if teacher is None:
-        return card
-    learnt = f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]})."
-    return dataclasses.replace(_under(card, teacher), description=learnt)
-
-
-def _under(card: Card, other: Card) -> Card:
-    """The card with the licence and the sources of what it was made from; two licences hold both."""
+def _derived(card: Card, parent: Card, description: str) -> Card:
+    """Return the card with a parent's licence and sources; two different licences both apply."""
     own = Card.licence  # of a network that began with random weights
-    licence = other.licence if card.licence in (own, other.licence) else f"{other.licence} AND {card.licence}"
-    return dataclasses.replace(card, licence=licence, sources=tuple(dict.fromkeys((*other.sources, *card.sources))))
+    licence = parent.licence if card.licence in (own, parent.licence) else f"{parent.licence} AND {card.licence}"
+    return dataclasses.replace(
+        card,
+        licence=licence,
+        sources=tuple(dict.fromkeys((*parent.sources, *card.sources))),
+        description=" ".join(filter(None, (description, card.description))),
+    )
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, commit and hardware: what one must know to make the same again."""
+    """Return the versions, the commit and the hardware of this run, which are needed to repeat it."""
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in LIBRARIES}},
         "commit": _commit(),
@@ -192,7 +189,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this runs from, marked where files differ from it; None for an installed package."""
+    """Return the commit of the checkout, marked if files differ from it; None for an installed package."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
@@ -209,11 +206,21 @@ def _cpu() -> str:
 
 
 def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[str, Any] = NO_ORIGIN) -> Card:
-    """Write the model folder `out` whose embedding is the members' unit embeddings, joined and normalised; its card.
+    """Write the model folder `out` whose embedding joins the members' unit embeddings, and return its card.
 
-    Weights are copied. All members must preprocess images alike, for the ensemble does so once. origin: which recipe is
-    of this ensemble, for recipe.json. Raises `UsageError` for members that cannot be joined, `ModelFolderError` for one
-    that is damaged, and `CardError` for a bad name.
+    The embedding is normalised again; weights are copied. An ensemble preprocesses an image once, so all members must
+    preprocess alike.
+
+    Args:
+        folders: The members' model folders.
+        out: The model folder to write.
+        name: The name of the ensemble.
+        origin: The origin of the ensemble's recipe, for recipe.json.
+
+    Raises:
+        UsageError: If the members cannot be joined.
+        ModelFolderError: If a member is damaged.
+        CardError: If the name is not valid.
     """
     cards = [read_card(folder) for folder in folders]
     check_members(cards, folders, out)
@@ -221,38 +228,45 @@ def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[s
     for folder, member in zip(folders, cards, strict=True):
         check_files(folder, member)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
-    for place, folder, member in zip(cast(nn.ModuleList, trunk.members), folders, cards, strict=True):
-        place.load_state_dict(load_network(member, folder).state_dict())
+    for network, folder, member in zip(cast(nn.ModuleList, trunk.members), folders, cards, strict=True):
+        network.load_state_dict(load_network(member, folder).state_dict())
     images, _ = read_golden(folders[0])
     with atomic_folder(out) as temporary:
         weights = save_network(Network(trunk, nn.ModuleDict()), card, temporary)
         card = dataclasses.replace(card, files={file: sha256_of(temporary / file) for file in weights})
         card.write(temporary)
-        made_of = [member.identity for member in cards]
-        write_json(temporary / "recipe.json", {"model": card.identity, **origin, "ensemble": made_of, **provenance()})
+        members = [member.identity for member in cards]
+        write_json(temporary / "recipe.json", {"model": card.identity, **origin, "ensemble": members, **provenance()})
         write_golden(temporary, card, images, open_model(temporary, card, device="cpu")[0])
     return card
 
 
 def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> None:
-    """Raise `UsageError` unless these models can be joined into a folder `out`."""
+    """Check that models can be joined into a folder `out`.
+
+    Raises:
+        UsageError: If there are fewer than two, one of them is `out`, or they preprocess images differently.
+    """
     if len(cards) < 2:
-        raise UsageError(f"an ensemble needs at least two models, not {len(cards)}.")
+        raise UsageError(f"an ensemble needs at least two models, not {len(cards)}.", code="too-few-members")
     if out.resolve() in {folder.resolve() for folder in folders}:
-        raise UsageError(f"the ensemble would take the place of its member {out.name}; give it another name.")
+        raise UsageError(
+            f"the ensemble would replace its member {out.name}; give it another name.", code="replaces-member"
+        )
     first = cards[0]
     for card in cards[1:]:
         ours, theirs = (dataclasses.asdict(c.preprocessing) for c in (first, card))
         if differing := [key for key in ours if ours[key] != theirs[key]]:
-            found = ", ".join(f"{key} {ours[key]} and {theirs[key]}" for key in differing)
+            values = ", ".join(f"{key} {ours[key]} and {theirs[key]}" for key in differing)
             raise UsageError(
-                f"{first.name} and {card.name} preprocess images differently ({found}). The members of an ensemble "
-                "share one preprocessing; train one of them again with the other's."
+                f"{first.name} and {card.name} preprocess images differently ({values}). The members of an ensemble "
+                "share one preprocessing; train one of them again with the other's.",
+                code="unlike-preprocessing",
             )
 
 
 def ensemble_card(cards: Sequence[Card], name: str) -> Card:
-    """The ensemble's card, without its files. What members differ in is named for all of them, joined with +."""
+    """Return the ensemble's card without its files. Values in which members differ are joined with +."""
     members = [_member(card) for card in cards]
     return Card(
         name=name,
@@ -277,15 +291,24 @@ def _member(card: Card) -> dict[str, Any]:
     }
 
 
-def _joined(words: Any) -> str:
+def _joined(words: Iterable[str]) -> str:
     return "+".join(dict.fromkeys(words))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished training run: its model folder, validation scores, time, and the scores on the test split.
+    """A finished training run.
 
-    evaluation: the measurement that results.json holds, or None. not_evaluated: why a wanted evaluation is missing.
+    Attributes:
+        name: The model's name.
+        folder: Its model folder.
+        seconds: The time of training and validation.
+        epochs: The number of epochs.
+        best_epoch: The epoch that was kept by validation; None without validation.
+        validation: The scores of that epoch on held-out training classes.
+        skipped: The number of images that could not be read.
+        evaluation: The measurement on the test split, as in results.json; None if there is none.
+        not_evaluated: The reason why a wanted evaluation is missing.
     """
 
     name: str
@@ -305,7 +328,7 @@ class Outcome:
         return {**values, "folder": str(self.folder), "evaluation": evaluation}
 
     def summary(self) -> str:
-        """Describe the run for a reader: epochs, folder, and the scores or why there are none."""
+        """Return the run as a text: epochs, folder, and the scores or why there are none."""
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         kept = f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
         left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
@@ -315,12 +338,12 @@ class Outcome:
         )
 
     def _scores(self) -> str:
-        again = f"Measure it with: zoo evaluate {self.name} --save"
+        command = f"Measure it with: zoo evaluate {self.name} --save"
         if self.evaluation is not None:
             scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
             unread = f" ({self.evaluation.unreadable} images could not be read)" if self.evaluation.unreadable else ""
             return f"Test split of {self.evaluation.dataset}: {scores}{unread}."
-        return again if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {again}"
+        return command if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {command}"
 
 
 def train(
@@ -383,8 +406,11 @@ def train(
 class TrainingSetup:
     """The device and the data of training runs. Successive runs on the same images share the decoded ones.
 
-    root: the folder of the data sets. dataset: images to train on instead of the recipes' data sets. progress: show
-    bars.
+    Attributes:
+        execution: The device and the processes.
+        root: The folder of the data sets.
+        dataset: Images to train on instead of the recipes' data sets.
+        progress: Show progress bars.
     """
 
     execution: Execution
@@ -498,7 +524,7 @@ def _train_ensemble(
 
 
 def _is_trained(recipe: Recipe) -> bool:
-    """Whether the local zoo has the model of exactly this recipe."""
+    """Return whether the local zoo has the model of exactly this recipe."""
     try:
         record = json.loads((paths.local_models() / recipe.name / "recipe.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -517,7 +543,7 @@ def _train_model(
     """Train one recipe and write its model folder; see `train`."""
     execution, processes = setup.execution, setup.execution.processes
     if execution.compiled and recipe.data.features:
-        raise UsageError("on cached features there is no trunk to compile; leave --compile out.")
+        raise UsageError("on cached features there is no trunk to compile; leave --compile out.", code="no-trunk")
     runs = paths.home() / "runs"
     trained, data = train_network(recipe, setup, runs, restart, track)
     folder = paths.local_models() / recipe.name
@@ -532,9 +558,9 @@ def _train_model(
             "skipped": list(data.skipped),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
-        made_of = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
-        of_recipe = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
-        record = {**of_recipe, **run, **made_of, **(facts or {})}
+        parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
+        origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
+        record = {**origin_record, **run, **parents, **(facts or {})}
         write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)
     processes.wait()
@@ -550,12 +576,12 @@ def _train_model(
 
 
 def _threads(processes: Processes) -> int:
-    """Of this process: its part of the cores; alone, as many as OMP_NUM_THREADS allows (which torchrun sets to 1)."""
+    """Return this process's threads: its part of the cores; alone, OMP_NUM_THREADS (torchrun sets it to 1)."""
     return thread_count() if processes.count == 1 else max(1, len(os.sched_getaffinity(0)) // processes.count)
 
 
 def base_of(recipe: Recipe) -> Card | None:
-    """The card of the model that the recipe starts from; None where it starts from other weights, or from none."""
+    """Return the card of the model that a recipe starts from; None if it starts from other weights or from none."""
     start = recipe.backbone.pretrained
     if isinstance(start, bool):
         return None
@@ -566,7 +592,7 @@ def base_of(recipe: Recipe) -> Card | None:
 
 
 def teacher_of(recipe: Recipe) -> Card | None:
-    """The card of the model that a student learns from; None for a recipe that has no teacher."""
+    """Return the card of the model that a student learns from; None for a recipe without a teacher."""
     if recipe.objective.method != "distillation":
         return None
     return read_card(find_model(recipe.objective.method_args["teacher"]))

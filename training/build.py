@@ -1,9 +1,4 @@
-"""Method, loss, miner and sampler of a recipe.
-
-From a recipe's objective to the method: its loss and miner made by name, and what else the constructor asks for.
-
-From a recipe's batch to its sampler.
-"""
+"""Method and sampler of a recipe: the loss and the miner are constructed by name and passed to the method."""
 
 from __future__ import annotations
 
@@ -29,7 +24,17 @@ from zoo.errors import RecipeError
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method may need to know of its run. labels: int64 [samples], 0 to classes - 1."""
+    """Facts of a run that a method may need.
+
+    Attributes:
+        trunk: The trunk.
+        heads: The heads by name.
+        features: The number of the trunk's features.
+        labels: int64 [samples], 0 to classes - 1.
+        classes: The number of classes.
+        batch_size: Samples per batch.
+        seed: The seed of the run.
+    """
 
     trunk: nn.Module
     heads: nn.ModuleDict
@@ -43,15 +48,19 @@ class MethodContext:
         check_labels(torch.from_numpy(self.labels), self.classes)
 
 
-def create_method(objective: Objective, setting: MethodContext) -> Method:
-    """The objective's method with its loss and miner. Raises `RecipeError` for unknown names and arguments."""
-    dim = sum(cast(nn.Linear, head).out_features for head in setting.heads.values()) or setting.features
+def create_method(objective: Objective, context: MethodContext) -> Method:
+    """Return the objective's method with its loss and miner.
+
+    Raises:
+        RecipeError: If a name or an argument is unknown, or loss, miner and method do not fit together.
+    """
+    dim = sum(cast(nn.Linear, head).out_features for head in context.heads.values()) or context.features
     makers: dict[str, Callable[[], Any]] = {
-        "loss": lambda: _loss(objective, setting, dim),
-        "create_loss": lambda: lambda dim: _loss(objective, setting, dim),
+        "loss": lambda: _loss(objective, context, dim),
+        "create_loss": lambda: lambda dim: _loss(objective, context, dim),
         "miner": lambda: _miner(objective),
     }
-    offered = {**vars(setting), "samples": len(setting.labels), "dim": dim}
+    offered = {**vars(context), "samples": len(context.labels), "dim": dim}
     if objective.method in METHODS:
         wanted = inspect.signature(METHODS[objective.method]).parameters
         _check_used(objective, set(wanted))
@@ -60,10 +69,10 @@ def create_method(objective: Objective, setting: MethodContext) -> Method:
     return method
 
 
-def _loss(objective: Objective, setting: MethodContext, dim: int) -> nn.Module:
+def _loss(objective: Objective, context: MethodContext, dim: int) -> nn.Module:
     if objective.loss is None:
-        raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.")
-    sizes = {"classes": setting.classes, "dim": dim}
+        raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.", code="no-loss")
+    sizes = {"classes": context.classes, "dim": dim}
     loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     return loss
 
@@ -78,36 +87,51 @@ def _miner(objective: Objective) -> Any:
 
 
 def _check_used(objective: Objective, wanted: set[str]) -> None:
-    """Raise `RecipeError` for a loss or a miner that the method would not use: nothing is dropped in silence."""
+    """Check that the method uses the loss and the miner: nothing is dropped in silence."""
     if objective.loss is not None and not wanted & {"loss", "create_loss"}:
-        raise RecipeError(f"the method {objective.method!r} has its own loss; leave objective.loss out.")
+        raise RecipeError(
+            f"the method {objective.method!r} has its own loss; leave objective.loss out.", code="unused-loss"
+        )
     for part in ("loss", "miner"):
         if getattr(objective, part) is None and getattr(objective, f"{part}_args"):
-            raise RecipeError(f"objective.{part}_args are set, but no objective.{part} that would take them.")
+            raise RecipeError(
+                f"objective.{part}_args are set, but no objective.{part} that takes them.", code="unused-arguments"
+            )
     if objective.miner is not None and "miner" not in wanted:
-        raise RecipeError(f"the method {objective.method!r} takes no miner: set objective.miner=none.")
+        raise RecipeError(
+            f"the method {objective.method!r} does not take a miner: set objective.miner=none.", code="unused-miner"
+        )
 
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
-    """Raise `RecipeError` unless the loss takes what the miner gives; the signatures say so."""
+    """Check that the loss takes the miner's kind of tuples, by their signatures."""
     given, taken = mined_tuples(miner), accepted_tuples(loss)
     if given not in taken:
         named = " or ".join(kind.__name__.lower() for kind in taken)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
         raise RecipeError(
-            f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}."
+            f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
+            code="miner-and-loss",
         )
 
 
 def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampler:
-    """The recipe's sampler, drawing by labels int64 [n]. Raises `RecipeError` where these cannot give such batches.
+    """Return the recipe's sampler.
 
-    stream: samplers of different streams draw independently.
+    Args:
+        recipe: The recipe.
+        labels: The labels it draws by, int64 [n].
+        stream: Samplers of different streams draw independently.
+
+    Raises:
+        RecipeError: If the labels cannot give such batches, or the sampler needs a head that the recipe lacks.
     """
     batch = recipe.batch
     seed = recipe.seed if stream == 0 else int(np.random.SeedSequence((recipe.seed, stream)).generate_state(1)[0])
     offered = {"labels": labels, "size": batch.size, "per_class": batch.per_class, "seed": seed}
     sampler: Sampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
     if hasattr(sampler, "memory") and not recipe.dim:
-        raise RecipeError(f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.")
+        raise RecipeError(
+            f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.", code="no-heads"
+        )
     return sampler

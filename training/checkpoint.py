@@ -1,9 +1,4 @@
-"""State as one safetensors file.
-
-A loss that is not finite ends the run; what led to it is kept and named.
-
-A run's state as one safetensors file: nested dicts and lists of tensors and plain values, nothing pickled.
-"""
+"""Checkpoints: a run's state as one safetensors file, without pickles, and the batch that made a run diverge."""
 
 from __future__ import annotations
 
@@ -25,35 +20,48 @@ if TYPE_CHECKING:
     from training.trainer import Trainer
 
 
-_NAMED = 8
+_SHOWN = 8
+"""Images of a bad batch that the message names."""
 
 
 def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
-    """Write the batch to `folder` (images as the network got them, labels, samples); the error to raise."""
+    """Write the batch of an infinite loss to `folder` and return the error to raise.
+
+    The file has the images as the network got them, the labels and the sample numbers.
+    """
     samples = batch.samples.cpu()
-    where = _keep(batch, samples, folder / f"bad-batch-{run.execution.processes.rank}.safetensors")
-    named = run.data.names(samples.numpy())
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    location = _keep(batch, samples, folder / f"bad-batch-{run.execution.processes.rank}.safetensors")
+    names = run.data.names(samples.numpy())
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
     loss = sum(term.item() for term in terms.values())
     kept = f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
     return DivergedError(
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
-        f"{where}; its images: {', '.join(named[:_NAMED])}{more}. Lower optimizer.lr; {kept}."
+        f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {kept}.",
+        code="infinite-loss",
     )
 
 
-def check_embeddings(rows: np.ndarray, what: str) -> None:
-    """Raise `DivergedError` unless all embeddings, float [n, dim], are numbers and have a direction.
+def check_embeddings(rows: np.ndarray, source: str) -> None:
+    """Check that all embeddings are finite and have a direction; heads that overflow give rows of zeros.
 
-    Heads that overflow give rows that are all zero: something over infinity. what: gave them.
+    Args:
+        rows: float [n, dim].
+        source: What gave them, for the message, in the plural.
+
+    Raises:
+        DivergedError: If a row has NaN or infinite values, or length 0.
     """
     if not np.isfinite(rows).all() or not rows.any(axis=1).all():
-        raise DivergedError(f"{what} give embeddings with NaN or infinite values, or of length 0. Lower optimizer.lr.")
+        raise DivergedError(
+            f"{source} give embeddings with NaN or infinite values, or of length 0. Lower optimizer.lr.",
+            code="bad-embeddings",
+        )
 
 
 def _keep(batch: Minibatch, samples: Tensor, path: Path) -> str:
-    """Where the batch is; or why it could not be written, which must not hide what the run stops for."""
+    """Write the batch and say where it is, or why it could not be written, which must not hide the error of the run."""
     tensors = {"images": batch.images, "labels": batch.labels, "samples": samples}
     try:
         with atomic_path(path) as temporary:
@@ -67,7 +75,12 @@ _TENSOR, _PAIRS = "__tensor__", "__pairs__"
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write atomically: a full disk or a kill leaves the last good file."""
+    """Write the state atomically: a full disk or a kill leaves the last good file.
+
+    Args:
+        state: Nested dicts and lists of tensors and JSON values.
+        path: The file.
+    """
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_detach(state, tensors))
     with atomic_path(path) as temporary:
@@ -75,13 +88,19 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What `save` wrote. Raises `TrainingError` where the file cannot be read."""
+    """Read the state that `save` wrote.
+
+    Raises:
+        TrainingError: If the file cannot be read.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             tree = json.loads(file.metadata()["tree"])
             return _attach(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  (no mapping)
-    except Exception as error:  # safetensors, JSON and key errors alike: the file is no checkpoint of ours
-        raise TrainingError(f"checkpoint {path} cannot be read ({error}). Start afresh with --restart.") from None
+    except Exception as error:  # safetensors, JSON and key errors alike: not a checkpoint of ours
+        raise TrainingError(
+            f"checkpoint {path} cannot be read ({error}). Start again with --restart.", code="checkpoint-unreadable"
+        ) from None
 
 
 def _detach(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -108,7 +127,7 @@ def _attach(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def random_state() -> dict[str, Tensor]:
-    """The state of torch's generators, from which augmentation and mining draw."""
+    """Return the state of torch's generators, from which augmentation and mining draw."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -116,6 +135,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def set_random_state(states: dict[str, Tensor]) -> None:
+    """Set torch's generators to a state of `random_state`."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

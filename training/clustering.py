@@ -1,9 +1,4 @@
-"""K-means in torch, feature memory, momentum copy.
-
-k-means of features and their standardisation by class, for the methods that learn from groups of samples.
-
-A slow copy of a network, as He et al. 2020 (Momentum Contrast for Unsupervised Visual Representation Learning).
-"""
+"""K-means in torch, standardisation of features by class, and a momentum copy of a network."""
 
 from __future__ import annotations
 
@@ -17,14 +12,28 @@ from zoo.errors import RecipeError
 
 
 def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int = 8192) -> Tensor:
-    """Labels int64 [n], 0 to k - 1, of points float [n, d]; every one of the k clusters has a member.
+    """Cluster points by Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007).
 
-    Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007), until no label changes or `iterations`
-    are done. The same seed gives the same labels. Beside one copy of the points, memory is O(n + chunk x k).
-    Raises `RecipeError` unless 1 <= k <= n.
+    The same seed gives the same labels. Beside one copy of the points, memory is O(n + chunk x k).
+
+    Args:
+        points: float [n, d].
+        k: The number of clusters, from 1 to n.
+        seed: The seed of the start.
+        iterations: The most iterations; it ends earlier when no label changes.
+        chunk: Points per matrix product.
+
+    Returns:
+        Labels int64 [n], 0 to k - 1; every cluster has a member.
+
+    Raises:
+        RecipeError: If k is out of range.
     """
     if not 1 <= k <= len(points):
-        raise RecipeError(f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.")
+        raise RecipeError(
+            f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.",
+            code="cluster-count",
+        )
     points = points - points.mean(0)  # distances from products are exact only near the origin
     centres = points[seed_centres(points, k, seed)]
     labels = fill_empty_clusters(*assign_nearest(points, centres, chunk), k)
@@ -37,10 +46,15 @@ def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int
 
 
 def standardise(features: Tensor, labels: Tensor) -> Tensor:
-    """(f - mu_c) / sigma_c of features [n, f], by the mean and standard deviation of each class c of labels int64 [n].
+    """Return (f - mu_c) / sigma_c for each feature and class c (Roth, Brattoli and Ommer 2019, MIC, section 3.1).
 
-    Sigma is that of the class as it is, not an estimate from it. Where it is 0, as in classes of one sample, so is the
-    result. Source: Roth, Brattoli and Ommer 2019, MIC, section 3.1.
+    Args:
+        features: float [n, f].
+        labels: int64 [n].
+
+    Returns:
+        float [n, f]. Sigma is the population standard deviation; where it is 0, as in classes of one sample, so is the
+        result.
     """
     result = torch.zeros_like(features)
     for members in labels.argsort(stable=True).split(labels.unique(return_counts=True)[1].tolist()):
@@ -53,7 +67,7 @@ def standardise(features: Tensor, labels: Tensor) -> Tensor:
 
 
 def seed_centres(points: Tensor, k: int, seed: int) -> Tensor:
-    """k-means++: int64 [k], rows of points [n, d], each drawn by its squared distance to the nearest one so far."""
+    """Draw the k-means++ start: int64 [k], rows of points [n, d], by the squared distance to the nearest row so far."""
     generator = torch.Generator().manual_seed(seed)
     lengths = points.square().sum(1)
     chosen = [int(torch.randint(len(points), (), generator=generator))]
@@ -70,16 +84,16 @@ def seed_centres(points: Tensor, k: int, seed: int) -> Tensor:
 
 
 def assign_nearest(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """The nearest of centres [k, d] for each of points [n, d]: labels int64 [n] and squared distances [n]."""
+    """Return the nearest of centres [k, d] for each of points [n, d]: labels int64 [n] and squared distances [n]."""
     sizes = centres.square().sum(1)
     # |x|^2 is the same for all centres
     nearest = [(sizes - 2 * part @ centres.T).min(1) for part in points.split(chunk)]
-    offsets = torch.cat([found.values for found in nearest])
-    return torch.cat([found.indices for found in nearest]), offsets + points.square().sum(1)
+    offsets = torch.cat([part.values for part in nearest])
+    return torch.cat([part.indices for part in nearest]), offsets + points.square().sum(1)
 
 
 def fill_empty_clusters(labels: Tensor, distances: Tensor, k: int) -> Tensor:
-    """The labels, IN PLACE, but each empty cluster gets the farthest point that is not its cluster's only one."""
+    """Give each empty cluster the farthest point that is not alone in its cluster; change the labels IN PLACE."""
     sizes = labels.bincount(minlength=k)
     for empty in (sizes == 0).nonzero().flatten():
         farthest = distances.masked_fill(sizes[labels] < 2, -torch.inf).argmax()
@@ -90,7 +104,7 @@ def fill_empty_clusters(labels: Tensor, distances: Tensor, k: int) -> Tensor:
 
 
 def cluster_means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
-    """The mean [k, d] of the points of each label; as products, whose order of summation is always the same."""
+    """Return the mean [k, d] of the points of each label; as products, whose order of summation never changes."""
     sums = points.new_zeros(k, points.shape[1])
     for part, own in zip(points.split(chunk), labels.split(chunk), strict=True):
         sums += one_hot(own, k).to(points.dtype).T @ part
@@ -98,32 +112,32 @@ def cluster_means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
 
 
 class Momentum(nn.Module):
-    """`average`: a network that starts as `live` and follows it, average <- m average + (1 - m) live.
+    """A slow copy of a network (He et al. 2020, Momentum Contrast), `average`: average <- m average + (1 - m) live.
 
-    It gets no gradient and stays in evaluation mode, so that what it says of an image depends on no other image of the
+    It gets no gradient and stays in evaluation mode, so that its output for an image depends on no other image of the
     batch. Buffers are copied: running statistics are averages already. The live network is not registered here.
     """
 
     def __init__(self, live: nn.Module, momentum: float) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
-            raise RecipeError(f"momentum must be from 0 to below 1, not {momentum!r}.")
+            raise RecipeError(f"momentum must be from 0 to below 1, not {momentum!r}.", code="bad-momentum")
         self.momentum, self._live = momentum, (live,)
         self.average = copy.deepcopy(live).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Momentum:
-        """Stays in evaluation mode."""
+        """Stay in evaluation mode."""
         return super().train(False)
 
     @torch.no_grad()
     def update(self) -> None:
-        """One step toward the live network as it is now."""
+        """Move one step toward the live network."""
         for slow, live in zip(self.average.parameters(), self._live[0].parameters(), strict=True):
             slow.lerp_(live, 1 - self.momentum)
         self.copy_buffers()
 
     @torch.no_grad()
     def copy_buffers(self) -> None:
-        """The live network's buffers, as running statistics."""
+        """Copy the live network's buffers, such as running statistics."""
         for slow, live in zip(self.average.buffers(), self._live[0].buffers(), strict=True):
             slow.copy_(live)

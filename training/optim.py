@@ -1,9 +1,4 @@
-"""Optimiser, schedule, frozen batch norm.
-
-Batch norms of a trained backbone that stay as they are while the rest of it learns.
-
-The recipe's optimiser over network and method, and how its learning rate goes.
-"""
+"""Optimiser, learning-rate schedule and frozen batch norms of a recipe."""
 
 from __future__ import annotations
 
@@ -17,69 +12,89 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.methods.base import Method
-from training.recipe import Optimizer, Schedule
+from training.recipe import NORMS, Optimizer, Schedule
 from training.registry import check_arguments
 from zoo.errors import RecipeError, nearest
 
-NORMS = ("none", "statistics", "all")
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "radam": torch.optim.RAdam,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+MOMENTUM = ("rmsprop", "sgd")
+"""The optimisers that take the recipe's momentum."""
 
 
-def freeze_norm(trunk: nn.Module, how: str) -> None:
-    """Freeze every batch norm in `trunk`, for good: later calls of `train()` leave it as it is, copies as well.
+def freeze_norm(trunk: nn.Module, mode: str) -> None:
+    """Freeze every batch norm in `trunk`; later calls of `train()` do not change that, nor does copying.
 
-    how: "all": running statistics, factors and offsets stay (Roth et al. 2020, Revisiting Training Strategies, the
-    paper); "statistics": the statistics stay, factors and offsets learn (its code for ResNet-50); "none": nothing.
     A frozen batch norm normalises by its running statistics in training too.
 
-    Raises `RecipeError` for another `how` and for a trunk that has no batch norm to freeze.
+    Args:
+        trunk: The trunk.
+        mode: "all" freezes running statistics, factors and offsets (Roth et al. 2020, Revisiting, the
+            paper); "statistics" only the statistics (its code for ResNet-50); "none" nothing.
+
+    Raises:
+        RecipeError: If the mode is unknown, or the trunk has no batch norm to freeze.
     """
-    if how not in NORMS:
-        raise RecipeError(f"batch norm is frozen by {', '.join(NORMS)}, not {how!r}.{nearest(how, NORMS)}")
+    if mode not in NORMS:
+        raise RecipeError(
+            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-freeze-norm"
+        )
     norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
-    if how != "none" and not norms:
-        raise RecipeError(f"{type(trunk).__name__} has no batch norm, so that none can be frozen; expected 'none'.")
-    for norm in norms if how != "none" else ():
-        _fix_statistics(norm)
-        if how == "all":
+    if mode != "none" and not norms:
+        raise RecipeError(
+            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
+        )
+    for norm in norms if mode != "none" else ():
+        # A bound method is copied together with its module, unlike a lambda.
+        norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
+        norm.train(norm.training)
+        if mode == "all":
             for parameter in norm.parameters(recurse=False):
                 parameter.requires_grad_(False)
 
 
-def _fix_statistics(norm: nn.Module) -> None:
-    # A bound method is copied together with its module, which a lambda would not be.
-    norm.train = MethodType(_train_but_for_itself, norm)  # type: ignore[method-assign]
-    norm.train(norm.training)
-
-
-def _train_but_for_itself(norm: nn.Module, mode: bool = True) -> nn.Module:
-    """In the place of `norm.train`: what the module holds follows `mode`, itself stays in evaluation mode."""
+def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:
+    """Replace `norm.train`: the modules inside follow `mode`, the norm itself stays in evaluation mode."""
     nn.Module.train(norm, mode)
     norm.training = False
     return norm
 
 
-def create_optimizer(how: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
-    """Network at the recipe's rate, what the method learns besides at `loss_lr`, or at rates of its own."""
-    check_arguments(OPTIMIZERS, "optimizer", how.name, {})
+def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
+    """Return the optimiser of network and method.
+
+    The network learns at the recipe's rate, the method's own parameters at `loss_lr` or at rates it gives.
+
+    Raises:
+        RecipeError: If the optimiser is unknown.
+    """
+    check_arguments(OPTIMIZERS, "optimizer", settings.name, {})
     own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.parameter_groups()]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]
     taken |= {id(parameter) for parameter in trunk}
     rest = [p for p in method.parameters() if id(p) not in taken]
     groups: list[dict[str, Any]] = [
-        {"params": trunk, "lr": how.lr, "weight_decay": how.weight_decay},
-        {"params": rest, "lr": how.loss_lr, "weight_decay": 0.0},
+        {"params": trunk, "lr": settings.lr, "weight_decay": settings.weight_decay},
+        {"params": rest, "lr": settings.loss_lr, "weight_decay": 0.0},
         *own,
     ]
     for group in groups:
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
-    return OPTIMIZERS[how.name]([group for group in groups if group["params"]], how)
+    momentum = {"momentum": settings.momentum} if settings.name in MOMENTUM else {}
+    create: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[settings.name]
+    return create([group for group in groups if group["params"]], lr=settings.lr, **momentum)
 
 
 def learning_rate_factor(schedule: Schedule, update: int, updates_per_epoch: int) -> float:
-    """What the learning rate is multiplied with after `update` updates, counted over all epochs.
+    """Return the factor of the learning rate after `update` updates, counted over all epochs.
 
-    one-cycle: linear from 1/25 to 1 over the share `warmup`, then half a cosine to 0 (Smith & Topin 2018,
+    one-cycle: linear from 1/25 to 1 over the share `warmup`, then half a cosine to 0 (Smith and Topin 2018,
     Super-convergence, with the cosine that became usual). multi-step: `gamma` to the number of milestones passed.
     """
     if schedule.name == "constant":
@@ -90,32 +105,3 @@ def learning_rate_factor(schedule: Schedule, update: int, updates_per_epoch: int
     if done < schedule.warmup:
         return 0.04 + 0.96 * done / schedule.warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - schedule.warmup) / (1 - schedule.warmup))))
-
-
-def _sgd(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=how.lr, momentum=how.momentum)
-
-
-def _rmsprop(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.RMSprop(groups, lr=how.lr, momentum=how.momentum)
-
-
-def _adam(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.Adam(groups, lr=how.lr)
-
-
-def _adamw(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, lr=how.lr)
-
-
-def _radam(groups: Any, how: Optimizer) -> torch.optim.Optimizer:
-    return torch.optim.RAdam(groups, lr=how.lr)
-
-
-OPTIMIZERS: dict[str, Callable[[Any, Optimizer], torch.optim.Optimizer]] = {
-    "adam": _adam,
-    "adamw": _adamw,
-    "radam": _radam,
-    "rmsprop": _rmsprop,
-    "sgd": _sgd,
-}

@@ -1,4 +1,4 @@
-"""Losses, miners, samplers and methods are found by name in explicit tables."""
+"""Construction by name: losses, miners, samplers and methods are found in explicit tables of classes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,44 @@ _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def construct(
     table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
 ) -> Any:
-    """What the table has under that name, made with `args` and with those of `offered` that it takes.
+    """Construct the class of a name.
 
-    Raises `RecipeError` for an unknown name, naming the nearest, and for arguments that do not fit.
+    Args:
+        table: Name -> class.
+        kind: What the table holds, for messages: "loss", "miner", ...
+        name: The name.
+        args: The arguments that the recipe gives.
+        offered: Arguments of the run, of which the constructor gets those that it takes.
+
+    Returns:
+        The object.
+
+    Raises:
+        RecipeError: If the name is unknown or the arguments do not fit.
     """
     check_arguments(table, kind, name, args)
     taken = inspect.signature(table[name]).parameters
     given = {key: value for key, value in (offered or {}).items() if key in taken}
-    needed = [key for key, one in taken.items() if one.default is one.empty and one.kind not in _ANY]
+    needed = [key for key, value in taken.items() if value.default is value.empty and value.kind not in _ANY]
     if missing := [key for key in needed if key not in {**given, **args}]:
-        raise RecipeError(f"{kind} {name!r} needs what is not given: {', '.join(missing)}.")
+        raise RecipeError(f"{kind} {name!r} needs the arguments {', '.join(missing)}.", code="missing-argument")
     try:
         return table[name](**given, **args)
-    except (TypeError, ValueError) as error:  # a name that it does not know, or a value that it cannot use
-        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.") from None
+    except (TypeError, ValueError) as error:  # a value that the class cannot use
+        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="bad-argument") from None
 
 
 def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
-    """Raise `RecipeError` for a name that the table lacks, and for arguments that its maker does not know."""
+    """Check a name and its arguments without constructing anything.
+
+    Raises:
+        RecipeError: If the table lacks the name, or the constructor an argument; the message names the nearest.
+    """
     if name not in table:
-        raise RecipeError(f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+        raise RecipeError(
+            f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.",
+            code=f"unknown-{kind}",
+        )
     taken = inspect.signature(table[name]).parameters
     for key in args:
         if key not in taken:
@@ -45,8 +63,8 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
 
 
 def with_defaults(table: Mapping[str, Any], name: str | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, and what the maker of that name takes for those that are not given; without a name as they are."""
+    """Return the arguments together with the defaults of those that are not given; without a name unchanged."""
     if name is None:
         return dict(args)
     taken = inspect.signature(table[name]).parameters
-    return {**{key: one.default for key, one in taken.items() if one.default is not one.empty}, **args}
+    return {**{key: value.default for key, value in taken.items() if value.default is not value.empty}, **args}

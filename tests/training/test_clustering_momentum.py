@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.raising import raises
 from training.clustering import Momentum
 from zoo.errors import RecipeError
 
@@ -53,5 +54,5 @@ def test_the_live_network_is_not_registered() -> None:
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0])
 def test_impossible_momentum_is_refused(momentum: float) -> None:
-    with pytest.raises(RecipeError, match="momentum must be from 0 to below 1"):
+    with raises(RecipeError, "bad-momentum"):
         Momentum(network(), momentum)

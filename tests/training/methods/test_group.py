@@ -57,7 +57,7 @@ def test_degenerate_batches(labels: list[int]) -> None:
         (Objective(None, method="group"), {}, "needs a loss"),
         (OBJECTIVE, {"a": 2, "b": 2}, "no head, or one, not 2"),
         (Objective("group", method="group", method_args={"pretraining": -1}), {}, "0 or more, not -1"),
-        (Objective("group", "semihard", method="group"), {}, "takes no miner"),
+        (Objective("group", "semihard", method="group"), {}, "does not take a miner"),
     ],
 )
 def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:

@@ -117,7 +117,7 @@ def test_wrappers_are_made_from_names() -> None:
     [
         (lambda: create_miner("semi-hard", {}), "Did you mean 'semihard'"),
         (lambda: create_miner("rho", {"probability": 0.1, "miner": "hrad"}), "Did you mean 'hard'"),
-        (lambda: create_miner("rho", {}), "needs what is not given: probability"),
+        (lambda: create_miner("rho", {}), "needs the arguments probability"),
         (lambda: create_miner("hard", {"margin": 1}), "does not take these arguments"),
         (lambda: Rho(1.5), r"lies in 0\.\.1, not at 1\.5"),
         (lambda: InterClass(positive="hard"), "positive random or nearest .* not 'hard'"),
