@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from training.functional import Decorrelation
 from training.studies.compare import SEEDED
-from training.studies.runner import factor_metrics
+from training.studies.measure import factor_metrics
 from training.studies.statistics import Seeds, Summary, paired_difference, summarise
 from training.studies.study import CATEGORICAL_FACTORS
 from zoo import data

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.recipe import same_recipe
-from training.studies.plan import RESULTS_FILE
+from training.studies.results import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
 from zoo.errors import UsageError, nearest
 from zoo.files import complete_lines, read_object

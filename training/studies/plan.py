@@ -1,23 +1,10 @@
-"""Study folder: plan.json, runs, resume.
-
-results.jsonl: the finished runs of a study or of a search, one JSON object per line.
-
-Study folder: plan.json, runs, resume.
-
-A study's folder: its plan, and a folder for each run.
-
-A study as it is on a data set: with the recalls that the data set is reported at, and a note of what is read.
-
-Reading what runs measured.
-
-The runs of a study and the images they come from: a mean over runs is of one set of images.
-"""
+"""Study folders: the plan in plan.json, the runs of the plan, and the images that they come from."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -25,6 +12,7 @@ from typing import Any
 
 from training.recipe import Recipe, same_recipe
 from training.studies.papers import find_study
+from training.studies.results import RESULTS_FILE, Result, Results
 from training.studies.study import (
     EMBEDDING,
     SELECTIONS,
@@ -39,76 +27,28 @@ from training.studies.study import (
 from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import TrainingError, UsageError
-from zoo.files import append_json_line, complete_lines, locked, write_json
-
-RESULTS_FILE = "results.jsonl"
-
-Result = dict[str, Any]
-
-
-class Results(Mapping[str, Result]):
-    """The results in a folder by the run's name, such as "contrastive/seed-0", in the order in which runs finished.
-
-    Several processes may append to one file. Each instance reads only what was appended since it read last, so that
-    a study of n runs reads n results and not n squared. Callers must not change the values.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / RESULTS_FILE
-        self._results: dict[str, Result] = {}
-        self._inode, self._size = 0, 0
-
-    def add(self, run: str, result: Mapping[str, Any]) -> None:
-        """Append the result of a finished run."""
-        append_json_line(self.path, {"run": run, **result})
-
-    def __getitem__(self, run: str) -> Result:
-        return self._current()[run]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._current())
-
-    def __len__(self) -> int:
-        return len(self._current())
-
-    def _current(self) -> dict[str, Result]:
-        """Return all results, after reading lines that are new in the file."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            self._results, self._inode, self._size = {}, 0, 0
-            return self._results
-        if (status.st_ino, status.st_size) == (self._inode, self._size):
-            return self._results
-        if status.st_ino != self._inode or status.st_size < self._size:  # another file, or one that was edited
-            self._results, self._inode, self._size = {}, status.st_ino, 0
-        for line in complete_lines(self.path, self._size):
-            run, result = self._parse(line)
-            self._results[run] = result
-            self._size += len(line) + 1
-        return self._results
-
-    def _parse(self, line: bytes) -> tuple[str, Result]:
-        try:
-            value = json.loads(line)
-            return str(value.pop("run")), value
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            start = line[:60].decode(errors="replace")
-            raise TrainingError(
-                f"{self.path} has a line that is not the result of a run ({error!r}): {start!r}. "
-                "Delete that line to run it again.",
-                code="damaged-results",
-            ) from None
-
+from zoo.files import locked, write_json
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
+
+EXTENDABLE = ("seeds", "selections", "only")
+"""Fields of a plan that may grow when the study is begun again in the same folder."""
+
+Images = dict[tuple[Any, ...], str]
+"""Digest of the images and labels by what is read of a data set."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One arm with one seed, the epoch chosen by `selection`; its recipes (several for an ensemble).
+    """One arm with one seed.
 
-    folder: its checkpoints, logs and failure while it runs. results: those of its study.
+    Attributes:
+        arm: the arm.
+        seed: the seed.
+        selection: how the measured epoch is selected, a member of `SELECTIONS`.
+        recipes: the recipes that are trained; several for an ensemble.
+        folder: its checkpoints and logs while it runs, and its failure.
+        results: the results of the study.
     """
 
     arm: Arm
@@ -125,19 +65,22 @@ class Run:
 
     @property
     def title(self) -> str:
-        chosen = "" if self.selection == "last" else ", selected by validation"
-        return f"{self.arm.label}, seed {self.seed}{chosen}"
+        """The run's name for people."""
+        selection = "" if self.selection == "last" else ", selected by validation"
+        return f"{self.arm.label}, seed {self.seed}{selection}"
 
     @property
     def digests(self) -> list[str]:
+        """The digests of its recipes."""
         return [recipe.digest for recipe in self.recipes]
 
     @property
     def finished(self) -> bool:
+        """Whether the study has its result."""
         return self.name in self.results
 
-    def result(self) -> dict[str, Any]:
-        """Return what the run measured. Raises `KeyError` for an unfinished run, `TrainingError` for a damaged file."""
+    def result(self) -> Result:
+        """Return the run's result. Raises `KeyError` for an unfinished run, `TrainingError` for a damaged file."""
         return self.results[self.name]
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -148,9 +91,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study on a data set, with the seeds 0 to seeds - 1; settings: of all arms; data: where the data set lies.
+    """A study on a data set, with the seeds 0 to seeds - 1.
 
-    only: labels of the arms that were chosen; none: all of them. Raises `UsageError` for an arm that the study lacks.
+    Attributes:
+        study: the study.
+        dataset: the data set.
+        seeds: the number of seeds.
+        selections: how measured epochs are selected, members of `SELECTIONS`.
+        settings: changes of the recipes of all arms, as KEY=VALUE.
+        data: the folder of the data set.
+        only: labels of the arms to run; empty for all.
+
+    Raises:
+        UsageError: a value is invalid, or the study lacks an arm.
     """
 
     study: Study
@@ -163,257 +116,52 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
-            raise UsageError(f"a study needs at least one seed, not {self.seeds}.")
+            raise UsageError(f"a study needs at least one seed, not {self.seeds}.", code="no-seeds")
         if not self.selections or not set(self.selections) <= set(SELECTIONS):
-            raise UsageError(f"epochs are selected by {' or '.join(SELECTIONS)}, not {', '.join(self.selections)}.")
+            raise UsageError(
+                f"epochs are selected by {' or '.join(SELECTIONS)}, not {', '.join(self.selections) or 'nothing'}.",
+                code="unknown-selection",
+            )
         _check_arms(self.only, self.study)
 
     @property
     def arms(self) -> list[Arm]:
-        """Those that were chosen."""
+        """The arms to run."""
         return [arm for arm in self.study.arms if not self.only or arm.label in self.only]
 
     @property
     def claims(self) -> list[Claim]:
-        """Those whose two arms were chosen."""
+        """The claims about two arms that are run."""
         labels = {arm.label for arm in self.arms}
-        return [each for each in self.study.claims if {each.better, each.than or self.study.reference} <= labels]
+        return [claim for claim in self.study.claims if {claim.better, claim.than or self.study.reference} <= labels]
 
     def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
-        """The arm's recipe, or those of an ensemble's members."""
+        """Return the arm's recipe, or those of an ensemble's members."""
         return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings)
 
     def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
-        """Return every run, seed by seed, so that paired runs finish together; results: those of the folder."""
+        """Return every run, seed by seed, so that paired runs finish together.
+
+        Args:
+            folder: the study's folder.
+            results: the results in it, if they are open already.
+        """
         results = Results(folder) if results is None else results
         return [
-            Run(arm, seed, selection, self.recipes(arm, seed, selection), folder / place, results)
-            for arm, seed, selection, place in self.places()
+            Run(arm, seed, selection, self.recipes(arm, seed, selection), folder / path, results)
+            for arm, seed, selection, path in self.run_folders()
         ]
 
-    def places(self) -> Iterator[tuple[Arm, int, str, str]]:
-        """Yield the arm, the seed, the selection and the folder of every run."""
+    def run_folders(self) -> Iterator[tuple[Arm, int, str, str]]:
+        """Yield the arm, the seed, the selection and the folder of every run, relative to that of the study."""
         for seed, arm, selection in product(range(self.seeds), self.arms, self.selections):
-            yield arm, seed, selection, f"runs/{slug(arm.label)}/{_run_name(seed, selection)}"
+            suffix = "" if selection == "last" else f"-{selection}"
+            yield arm, seed, selection, f"runs/{slug(arm.label)}/seed-{seed}{suffix}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return the plan as plan.json has it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return json.loads(json.dumps({**values, "study": self.study.name}))
-
-
-def _run_name(seed: int, selection: str) -> str:
-    return f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
-
-
-def write_plan(plan: Plan, folder: Path) -> Plan:
-    """Begin or go on with a study in `folder`; the plan that holds there, with all seeds, arms and kinds of selection
-    that were ever asked for.
-
-    Raises `TrainingError` where the folder holds another study, or one whose recipes have changed since; as
-    `check_images` does.
-    """
-    from training.api import provenance  # torch, which reading a study does not need
-
-    check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        if (folder / PLAN_FILE).exists():
-            old = read_record(folder / PLAN_FILE)
-            _check_same_study(plan, old, folder)
-            plan = _merge_requests(plan, old)
-            _check_recipes(plan, old, folder)
-            if all(plan.to_json()[key] == old.get(key, []) for key in EXTENDABLE):
-                return plan
-        runs = [place for *_, place in plan.places()]
-        write_json(
-            folder / PLAN_FILE, {**plan.to_json(), "runs": runs, "recipes": _recipe_records(plan), **provenance()}
-        )
-    return plan
-
-
-def check_images(recipe: Recipe, root: str | Path | None) -> None:
-    """Raise `UsageError` or `DatasetError` for a folder of images that is not named, or has no test classes."""
-    if recipe.data.dataset != "folder":
-        return
-    if root is None:
-        raise UsageError("which folder? Name it with --data DIR.")
-    check_splits(root)
-
-
-EXTENDABLE = ("seeds", "selections", "only")
-"""What a study may have more of, each time it is begun again."""
-
-
-def _merge_requests(plan: Plan, old: dict[str, Any]) -> Plan:
-    """The plan with what was asked for before."""
-    selections = {*plan.selections, *old["selections"]}
-    before = old.get("only", [])
-    labels = {*plan.only, *before} if plan.only and before else set()  # all and some are all
-    return dataclasses.replace(
-        plan,
-        seeds=max(plan.seeds, int(old["seeds"])),
-        selections=tuple(each for each in SELECTIONS if each in selections),
-        only=tuple(label for label in plan.study.labels if label in labels),
-    )
-
-
-def read_plan(folder: Path) -> Plan:
-    """The plan in a study's folder. Raises `UsageError` where there is none, `TrainingError` as `write_plan` does."""
-    if not (folder / PLAN_FILE).is_file():
-        kept = (
-            f" --out {folder}, as it was begun: finished runs in it stay" if (folder / RESULTS_FILE).is_file() else ""
-        )
-        raise UsageError(
-            f"{folder} is no study: there is no {PLAN_FILE} in it. Begin one with: zoo benchmark run STUDY{kept}"
-        )
-    raw = read_record(folder / PLAN_FILE)
-    try:
-        sequences = {key: tuple(raw[key]) for key in ("selections", "settings")}
-        only = tuple(raw.get("only", ()))  # older plans are of all arms
-        plan = Plan(find_study(raw["study"]), raw["dataset"], raw["seeds"], data=raw["data"], only=only, **sequences)
-    except (KeyError, TypeError) as error:
-        raise TrainingError(
-            f"{folder / PLAN_FILE} is no plan of a study ({error}); begin anew in another folder."
-        ) from None
-    _check_recipes(plan, raw, folder)
-    return plan
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A JSON file of a study's folder. Raises `TrainingError` where it cannot be read."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read as JSON: {error}. {_remedy(path)}") from None
-    if not isinstance(value, dict):
-        raise TrainingError(f"{path} does not hold what a study writes. {_remedy(path)}")
-    return value
-
-
-def _remedy(path: Path) -> str:
-    """What helps where a file of a study or a search is damaged: a plan is written by the command that begins one."""
-    if path.name == FAILURE_FILE:
-        return "Delete it to make it again."
-    report = path.with_name("report.md")
-    told = f" ({report} has it)" if report.is_file() else ""
-    return (
-        f"Delete it and give the command again that began this folder{told}, with the same --dataset, --set and --out: "
-        "what is finished stays."
-    )
-
-
-def select_runs(runs: Iterable[Run], only: Iterable[str], study: Study) -> list[Run]:
-    """The runs of the arms named, or all. Raises `UsageError` for an arm that the study lacks."""
-    only = list(only)
-    _check_arms(only, study)
-    return [run for run in runs if not only or run.arm.label in only]
-
-
-def _check_arms(labels: Iterable[str], study: Study) -> None:
-    for label in labels:
-        if label not in study.labels:
-            raise UsageError(f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.")
-
-
-def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
-    new = plan.to_json()
-    for key in ("study", "dataset", "settings"):
-        if old.get(key) != new[key]:
-            raise TrainingError(
-                f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out."
-            )
-
-
-def _check_recipes(plan: Plan, old: dict[str, Any], folder: Path) -> None:
-    """Raise `TrainingError` where an arm's recipe is not what it was: runs of both would be mixed."""
-    planned = old.get("recipes", {})
-    for label, recipes in _recipe_records(plan).items():
-        # A setting that one of them lacks is one that an older version did not have.
-        if label in planned and not same_recipe(planned[label], recipes):
-            raise TrainingError(
-                f"the recipe of {label} has changed since {folder} was begun (with commit {old.get('commit')}). "
-                "Go on with that version, or begin anew in another folder."
-            )
-
-
-def _recipe_records(plan: Plan) -> dict[str, dict[str, Any]]:
-    """By the arm's label: member number -> recipe with the first seed, that of the last epoch."""
-    return {
-        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
-        for arm in plan.study.arms
-    }
-
-
-def adapt_to_dataset(plan: Plan) -> Plan:
-    """The plan, its study's measures and note fitted to the data set whose images it reads."""
-    read, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_dataset(plan.dataset)
-    note = plan.study.note
-    if read != owner:
-        where = f" ({plan.data})" if plan.data else ""
-        note = f"The images are those of the data set {read}{where}, the recipes those of {owner}. {note}".strip()
-    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _adapt_measure(old, read)))
-    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, measures=measures, note=note))
-
-
-def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
-    """The measure, or instead of a recall beyond 1 all those at which the data set is reported."""
-    beyond = measure.recall_at is not None and measure.recall_at > 1
-    if not beyond or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_DEPTHS:
-        return [measure]
-    return [Measure(f"recall_at_{k}") for k in RECALL_DEPTHS[dataset] if k > 1]
-
-
-Values = dict[str, dict[int, float]]
-"""By the arm's label and the seed."""
-
-
-def value_of(result: Mapping[str, Any], measure: Measure) -> float:
-    """The measure's value in a run's result. Raises `TrainingError` where it was not measured."""
-    return float(_evaluation(result, measure)["metrics"][measure.metric])
-
-
-def has_measure(result: Mapping[str, Any], measure: Measure) -> bool:
-    return any(_matches(each, measure) for each in result["evaluations"])
-
-
-def values_of(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], measure: Measure) -> Values:
-    """The measure of every finished run; results: one for each of the runs."""
-    values: Values = {}
-    for run, result in zip(runs, results, strict=True):
-        values.setdefault(run.arm.label, {})[run.seed] = value_of(result, measure)
-    return values
-
-
-def duplicate_arms(runs: Sequence[Run], results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Labels of arms that are one model: the same losses and the same scores, to the last digit, in every run."""
-    told: dict[str, list[tuple[int, str, str]]] = {}
-    for run, result in zip(runs, results, strict=True):
-        losses = [record.get("loss") for each in result["training"] for record in each["log"]]
-        scores = [each["metrics"] for each in result["evaluations"]]
-        told.setdefault(run.arm.label, []).append((run.seed, run.selection, json.dumps([losses, scores])))
-    alike: dict[str, list[str]] = {}
-    for label, runs_of_it in told.items():
-        alike.setdefault(str(sorted(runs_of_it)), []).append(label)
-    return [labels for labels in alike.values() if len(labels) > 1]
-
-
-def _evaluation(result: Mapping[str, Any], measure: Measure) -> Mapping[str, Any]:
-    for each in result["evaluations"]:
-        if _matches(each, measure):
-            return each
-    raise TrainingError(
-        f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study measures more by now. "
-        "Begin anew in another folder."
-    )
-
-
-def _matches(evaluation: Mapping[str, Any], measure: Measure) -> bool:
-    found = (evaluation["split"], evaluation["view"]) == (measure.split, measure.view)
-    return found and measure.metric in evaluation["metrics"]
-
-
-Images = dict[tuple[Any, ...], str]
-"""From what is read of a data set to the digest of the images and labels in it."""
 
 
 class RunSchedule:
@@ -426,11 +174,11 @@ class RunSchedule:
         self.plan, self.folder = plan, folder
         self.results = Results(folder) if results is None else results
         self.runs = plan.runs(folder, self.results)
-        self._images: dict[tuple[Any, ...], tuple[str, str]] = {}  # with the title of a run that comes from them
-        self._known: set[str] = set()
+        self._images: dict[tuple[Any, ...], tuple[str, str]] = {}  # digest and title of a run that comes from them
+        self._checked: set[str] = set()
 
     def begin(self) -> RunSchedule:
-        """Write plan.json, and return the schedule of all that was ever asked for in this folder.
+        """Write plan.json, and return the schedule of everything that was ever requested in this folder.
 
         Raises:
             TrainingError: if the folder holds another study, or one whose recipes have changed since.
@@ -439,19 +187,25 @@ class RunSchedule:
         plan = write_plan(self.plan, self.folder)
         return self if plan == self.plan else RunSchedule(plan, self.folder, self.results)
 
-    def chosen(self, only: Iterable[str]) -> list[Run]:
-        """Return the runs of the arms with these labels, or all; `UsageError` for an unknown label."""
-        return select_runs(self.runs, only, self.plan.study)
+    def select(self, only: Iterable[str]) -> list[Run]:
+        """Return the runs of the arms with these labels, or all.
+
+        Raises:
+            UsageError: the study has no such arm.
+        """
+        labels = list(only)
+        _check_arms(labels, self.plan.study)
+        return [run for run in self.runs if not labels or run.arm.label in labels]
 
     def check_finished(self) -> None:
-        """Read the results that are new, and raise `TrainingError` if two finished runs come from other images."""
+        """Read the results that are new, and raise `TrainingError` if two finished runs come from different images."""
         finished = set(self.results)
         for run in self.runs:
-            if run.name in finished and run.name not in self._known:
+            if run.name in finished and run.name not in self._checked:
                 images = images_of(run, run.result())
                 self._compare(run, images)
                 self._images |= {key: (digest, run.title) for key, digest in images.items() if key not in self._images}
-                self._known.add(run.name)
+                self._checked.add(run.name)
 
     def check_images(self, run: Run, images: Images) -> None:
         """Raise `TrainingError` if a finished run of the study comes from other images than these of `run`."""
@@ -481,3 +235,185 @@ def images_of(run: Run, result: Mapping[str, Any]) -> Images:
         **{image_key(recipe): digest for recipe, digest in trained},
         **{(first.data.dataset, split, first.preprocessing): digest for split, digest in measured},
     }
+
+
+def adapt_to_dataset(plan: Plan) -> Plan:
+    """Return the plan with its study's measures and note adapted to the data set that supplies the images."""
+    dataset, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_dataset(plan.dataset)
+    note = plan.study.note
+    if dataset != owner:
+        folder = f" ({plan.data})" if plan.data else ""
+        note = f"The images are those of the data set {dataset}{folder}, the recipes those of {owner}. {note}".strip()
+    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _adapt_measure(old, dataset)))
+    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, measures=measures, note=note))
+
+
+def write_plan(plan: Plan, folder: Path) -> Plan:
+    """Write plan.json, together with the seeds, arms and selections of the plan that the folder already has.
+
+    Returns:
+        The plan of everything that was ever requested in this folder.
+
+    Raises:
+        TrainingError: the folder holds another study, or one whose recipes have changed since.
+        UsageError: the images are a folder that is not named.
+        DatasetError: the folder of images has no test classes.
+    """
+    from training.api import provenance  # torch, which reading a study does not need
+
+    check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
+    folder.mkdir(parents=True, exist_ok=True)
+    recipes = _recipe_records(plan)
+    with locked(folder):
+        if (folder / PLAN_FILE).exists():
+            old = read_record(folder / PLAN_FILE)
+            _check_same_study(plan, old, folder)
+            plan = _extend(plan, old)
+            check_recipes(recipes, old, folder)
+            if all(plan.to_json()[key] == old.get(key, []) for key in EXTENDABLE):
+                return plan
+        runs = [path for *_, path in plan.run_folders()]
+        write_json(folder / PLAN_FILE, {**plan.to_json(), "runs": runs, "recipes": recipes, **provenance()})
+    return plan
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan in a study's folder.
+
+    Raises:
+        UsageError: the folder has no plan.
+        TrainingError: the plan is damaged, or its recipes have changed since.
+    """
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        out = f" --out {folder}, as before: its finished runs stay" if (folder / RESULTS_FILE).is_file() else ""
+        raise UsageError(
+            f"{folder} is not a study: it has no {PLAN_FILE}. Begin one with: zoo benchmark run STUDY{out}",
+            code="not-a-study",
+        )
+    record = read_record(path)
+    try:
+        plan = Plan(
+            find_study(record["study"]),
+            record["dataset"],
+            record["seeds"],
+            tuple(record["selections"]),
+            tuple(record["settings"]),
+            record["data"],
+            tuple(record.get("only", ())),  # older plans are of all arms
+        )
+    except (KeyError, TypeError) as error:
+        raise TrainingError(
+            f"{path} is not the plan of a study ({error}). Begin the study again in another folder.",
+            code="damaged-plan",
+        ) from None
+    check_recipes(_recipe_records(plan), record, folder)
+    return plan
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a study's or a search's folder.
+
+    Raises:
+        TrainingError: the file cannot be read.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read as JSON: {error}. {_remedy(path)}", code="damaged-file") from None
+    if not isinstance(value, dict):
+        raise TrainingError(f"{path} is not a JSON object. {_remedy(path)}", code="damaged-file")
+    return value
+
+
+def check_images(recipe: Recipe, root: str | Path | None) -> None:
+    """Check that a recipe for a folder of images has a folder with training and test classes.
+
+    Raises:
+        UsageError: the folder is not named.
+        DatasetError: it has no test classes.
+    """
+    if recipe.data.dataset != "folder":
+        return
+    if root is None:
+        raise UsageError("which folder of images? Name it with --data DIR.", code="no-data-folder")
+    check_splits(root)
+
+
+def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> None:
+    """Check that recipes are those that plan.json or search.json records; runs of both would be mixed.
+
+    Args:
+        recipes: arm or loss -> its recipes as JSON.
+        record: the content of the file.
+        folder: the folder of the study or the search.
+
+    Raises:
+        TrainingError: a recipe has changed (see `training.recipe.same_recipe`).
+    """
+    recorded = record.get("recipes", {})
+    for name, recipe in recipes.items():
+        if name in recorded and not same_recipe(recorded[name], json.loads(json.dumps(recipe))):
+            raise TrainingError(
+                f"the recipe of {name} has changed since {folder} was begun (with commit {record.get('commit')}). "
+                "Continue with that version, or begin again in another folder.",
+                code="recipe-changed",
+            )
+
+
+def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
+    """Return the measure; for a recall beyond 1 all those at which the data set is reported."""
+    beyond_1 = measure.recall_at is not None and measure.recall_at > 1
+    if not beyond_1 or (measure.split, measure.view) != ("test", EMBEDDING) or dataset not in RECALL_DEPTHS:
+        return [measure]
+    return [Measure(f"recall_at_{k}") for k in RECALL_DEPTHS[dataset] if k > 1]
+
+
+def _extend(plan: Plan, old: dict[str, Any]) -> Plan:
+    """Return the plan with the seeds, selections and arms of an earlier one."""
+    selections = {*plan.selections, *old["selections"]}
+    labels = {*plan.only, *old["only"]} if plan.only and old.get("only") else set()  # empty: all arms
+    return dataclasses.replace(
+        plan,
+        seeds=max(plan.seeds, int(old["seeds"])),
+        selections=tuple(selection for selection in SELECTIONS if selection in selections),
+        only=tuple(label for label in plan.study.labels if label in labels),
+    )
+
+
+def _recipe_records(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return each arm's recipes by member number, with the first seed and the last epoch."""
+    return {
+        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
+        for arm in plan.study.arms
+    }
+
+
+def _check_arms(labels: Iterable[str], study: Study) -> None:
+    for label in labels:
+        if label not in study.labels:
+            raise UsageError(
+                f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.", code="unknown-arm"
+            )
+
+
+def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
+    new = plan.to_json()
+    for key in ("study", "dataset", "settings"):
+        if old.get(key) != new[key]:
+            raise TrainingError(
+                f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
+                code="other-study",
+            )
+
+
+def _remedy(path: Path) -> str:
+    """Return the advice for a damaged file: the command that began a folder writes its plan again."""
+    if path.name == FAILURE_FILE:
+        return "Delete it; the next attempt writes it again."
+    report = path.with_name("report.md")
+    source = f" ({report} has it)" if report.is_file() else ""
+    return (
+        f"Delete it and give the command again that began this folder{source}, with the same --dataset, --set and "
+        "--out: finished runs stay."
+    )

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from training.studies.plan import Plan, Values
+from training.studies.plan import Plan
 from training.studies.report import (
     SELECTION_RULE,
     ClaimResult,
@@ -18,6 +18,7 @@ from training.studies.report import (
     ScoreRow,
     SelectionEffect,
     TrendEstimate,
+    Values,
     depends_on_embeddings,
     run_values,
 )
@@ -105,7 +106,7 @@ def as_markdown(report: Report) -> str:
             claim_counts=claim_counts(report.claims),
             verdict_rule=VERDICT_RULE,
             scores=_score_tables(report),
-            selections=_selection_table(report) if report.moved else None,
+            selections=_selection_table(report) if report.selection_effects else None,
             selection_rule=selection_rule(report),
             correlations=_correlation_table(report) if report.correlations else None,
             named=NAMED_RUNS,
@@ -153,9 +154,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "source": study.source,
         "note": " ".join(notes(report)),
         "rank_below_dimension": {str(measure): ranks for measure, ranks in report.ranks.items()},
-        "one_model": report.twins,
-        "moved": [{**asdict(shift), "measure": str(shift.measure)} for shift in report.moved],
-        "selections_made_unlike": report.unlike,
+        "one_model": report.duplicates,
+        "moved": [{**asdict(shift), "measure": str(shift.measure)} for shift in report.selection_effects],
+        "selections_made_unlike": report.provenance_note,
         "baseline": study.reference,
         "published_protocols": report.protocols,
         "values": {
@@ -229,7 +230,7 @@ def notes(report: Report) -> list[str]:
     texts = [note for note in (report.plan.study.note, _chosen_arms(report.plan)) if note]
     if low:
         texts.append(LOW_RANK.format(", ".join(f"{label} ({rank} of {dim})" for label, (rank, dim) in low.items())))
-    return [*texts, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.twins)]
+    return [*texts, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.duplicates)]
 
 
 def dates(report: Report) -> str:
@@ -258,7 +259,7 @@ def trend_rule(report: Report) -> str:
 
 def selection_rule(report: Report) -> str:
     """Return what is compared of the two selections, and what else differs between them."""
-    return f"{SELECTION_RULE} {report.unlike}".rstrip()
+    return f"{SELECTION_RULE} {report.provenance_note}".rstrip()
 
 
 def measure_title(measure: Measure) -> str:
@@ -277,7 +278,7 @@ def published_text(row: ScoreRow) -> str:
 
 
 def p_text(p: float) -> str:
-    """Return a p-value as it is printed."""
+    """Return the printed p-value."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -377,7 +378,7 @@ def _trend_table(report: Report) -> Table:
 
 def _selection_table(report: Report) -> Table:
     rows = []
-    for shift in report.moved:
+    for shift in report.selection_effects:
         mean, interval = f"{shift.difference.mean:+.4f}", _interval_text(shift.difference, "+")
         rows.append([shift.arm, str(shift.measure), mean, interval, shift.verdict])
     return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
@@ -445,7 +446,7 @@ def _score_sections(rows: Sequence[ScoreRow], selection: str, axis: str) -> list
 
 def _selection_sections(report: Report) -> list[Section]:
     """Return what the selection of the epoch changes, by measure."""
-    blocks = _plots_by_measure(report.moved, _selection_line, reference=0.0)
+    blocks = _plots_by_measure(report.selection_effects, _selection_line, reference=0.0)
     heading = "Validation-selected beside the last epoch"
     return [Section(heading, [Paragraph(selection_rule(report)), *blocks])] if blocks else []
 

@@ -1,28 +1,21 @@
-"""A search's outcome as Markdown, JSON and one HTML page, with separated and concatenated scores as Reality prints."""
+"""The outcome of a search as Markdown, JSON and one HTML page, with separated and concatenated scores as in Reality."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from training.studies.cross_validation import KINDS, METRICS, rerun_protocol
 from training.studies.papers.claims import CLOSE
 from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
-from training.studies.report import KINDS, LossDifference, combined_verdict, group_by_score, loss_differences
-from training.studies.search import (
-    METRICS,
-    SEARCH_FILE,
-    SearchPlan,
-    best_trial,
-    finished_reruns,
-    load_trials,
-    rerun_protocol,
-)
-from training.studies.statistics import Summary, summarise
-from training.studies.study import recipe_dataset
+from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, judge_claim, paired_difference, summarise
+from training.studies.study import Claim, recipe_dataset
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -41,7 +34,19 @@ RERUN_FACTS = ("seed", *KINDS, "protocol", "date", "versions", "commit", "hardwa
 """The facts of a rerun that the report keeps; older reruns have fewer."""
 
 LossReport = dict[str, Any]
-"""The outcome of one loss; see `report_of`."""
+"""The outcome of one loss; see `build_report`."""
+
+
+@dataclass(frozen=True)
+class LossDifference:
+    """The test score of one loss minus that of another, and the verdict on the claim that they differ by <= `CLOSE`."""
+
+    kind: str
+    metric: str
+    loss: str
+    other: str
+    difference: Summary | None
+    verdict: str
 
 
 def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
@@ -72,6 +77,31 @@ def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
     return report
 
 
+def loss_differences(report: Sequence[LossReport]) -> list[LossDifference]:
+    """Return the differences between every two tested losses by metric and kind.
+
+    Reruns with the same number have the same seed for every loss, so that networks start alike and differences are
+    paired.
+    """
+    tests = {row["loss"]: row["tests"] for row in report if row["tests"]}
+    pairs = list(combinations(tests, 2))
+    return [_loss_difference(kind, metric, pair, tests) for metric in METRICS for kind in KINDS for pair in pairs]
+
+
+def combined_verdict(differences: Sequence[LossDifference]) -> str:
+    """Return the verdict on several differences: it holds if each does, fails if any does, else it is undecided."""
+    verdicts = {pair.verdict for pair in differences}
+    return FAILS if FAILS in verdicts else HOLDS if verdicts == {HOLDS} else UNDECIDED
+
+
+def group_by_score(differences: Sequence[LossDifference]) -> dict[tuple[str, str], list[LossDifference]]:
+    """Return the differences by metric and kind."""
+    groups: dict[tuple[str, str], list[LossDifference]] = {}
+    for pair in differences:
+        groups.setdefault((pair.metric, pair.kind), []).append(pair)
+    return groups
+
+
 def to_json(search: SearchPlan, report: list[LossReport]) -> dict[str, Any]:
     """Return the report for programs."""
     differences = loss_differences(report)
@@ -87,7 +117,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
 
     Args:
         search: the search.
-        report: as `report_of` returns it.
+        report: as `build_report` returns it.
         folder: the search's folder.
     """
     differences = loss_differences(report)
@@ -102,7 +132,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
             search=search,
             report=report,
             protocol=protocol(search),
-            tested_by=test_protocols(report),
+            tested_by=protocol_notes(report),
             scores=_score_table(report),
             best_values=best_values,
             trials=_trials_text,
@@ -117,7 +147,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
 
 def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
     """Return the whole page; text from files is escaped. Arguments are those of `as_markdown`."""
-    about = (protocol(search), *test_protocols(report), command_of_search(search), made_with_text(folder, report))
+    about = (protocol(search), *protocol_notes(report), command_of_search(search), made_with_text(folder, report))
     sections = [
         Section("How it was searched", list(map(Paragraph, about))),
         *_score_sections(report),
@@ -148,7 +178,7 @@ def protocol(search: SearchPlan) -> str:
     )
 
 
-def test_protocols(report: Sequence[LossReport]) -> list[str]:
+def protocol_notes(report: Sequence[LossReport]) -> list[str]:
     """Return a sentence on the protocol of the tests; nothing before the first test."""
     protocols = dict.fromkeys(rerun_protocol(run) for row in report for run in row["tests"])
     return [f"Tested by: {'; '.join(protocols)}."] if protocols else []
@@ -169,6 +199,15 @@ def best_values(row: LossReport) -> str:
     if not best:
         return "none yet"
     return ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in best["values"].items())
+
+
+def _loss_difference(
+    kind: str, metric: str, pair: tuple[str, str], tests: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> LossDifference:
+    ours, others = ({int(run["seed"]): float(run[kind][metric]) for run in tests[loss]} for loss in pair)
+    difference = paired_difference(ours, others)
+    claim = Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE)
+    return LossDifference(kind, metric, *pair, difference, judge_claim(claim, difference))
 
 
 def _day(moment: datetime | None) -> str | None:

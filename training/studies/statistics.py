@@ -18,6 +18,7 @@ STUDENT = (
 """0.975 quantiles of Student's t for 1 to 30 degrees of freedom; the last one serves for more."""
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
+"""The verdicts on a claim."""
 
 Seeds = Mapping[int, float]
 """A value for each seed."""
@@ -25,8 +26,10 @@ Seeds = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Summary:
-    """n values: their mean, standard deviation (as of a sample) and 95 % Student-t interval of the mean, both None for
-    a single value."""
+    """Mean of n values, with the sample standard deviation and the 95 % Student-t interval of the mean.
+
+    The last two are None for a single value.
+    """
 
     n: int
     mean: float
@@ -61,7 +64,7 @@ def correlation_triangle(columns: Mapping[str, Sequence[float]]) -> list[list[fl
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Of one value or more."""
+    """Return the summary of one or more values."""
     several = len(values) > 1
     return Summary(
         len(values),
@@ -72,7 +75,7 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired_difference(ours: Seeds, others: Seeds) -> Summary | None:
-    """Ours minus others over the seeds that both have; None where there is no such seed.
+    """Return ours minus others over the seeds that both have; None without a common seed.
 
     Runs of one seed share their start and the classes held out, so that the interval of their differences is mostly
     narrower than that of the difference of the means.
@@ -82,12 +85,16 @@ def paired_difference(ours: Seeds, others: Seeds) -> Summary | None:
 
 
 def judge_claim(claim: Claim, difference: Summary | None) -> str:
-    """What the interval of the difference (better minus than) says of the claim.
+    """Return the verdict of a difference on a claim.
 
-    "holds": all of the interval lies on the claimed side of 0, or inside +-`within`. "does not": all of it lies on the
-    other side, or outside. "undecided": neither; or there are fewer than two common seeds; or the interval, end to end,
-    is wider than the difference, which then is not measured well enough to speak of. That the difference is small
-    (inside +-`within`) is judged by the interval against the margin alone.
+    Args:
+        claim: the claim.
+        difference: the arm `better` minus the arm `than`.
+
+    Returns:
+        `HOLDS` if the whole interval is on the claimed side of 0, or inside +-`within`; `FAILS` if all of it is on the
+        other side, or outside; otherwise `UNDECIDED`. Undecided, too, are fewer than two common seeds, and an interval
+        that is wider, end to end, than the difference, unless all of it is inside +-`within`.
     """
     if claim.within is None:
         return sided_verdict(difference, claim.lower)
@@ -101,12 +108,12 @@ def judge_claim(claim: Claim, difference: Summary | None) -> str:
     return FAILS if low > claim.within or high < -claim.within else UNDECIDED
 
 
-def sided_verdict(found: Summary | None, lower: bool = False) -> str:
-    """`verdict` on that a mean lies above 0, or below it (`lower`)."""
-    if found is None or found.interval is None:
+def sided_verdict(value: Summary | None, lower: bool = False) -> str:
+    """Return the verdict on the claim that a mean is above 0, or below it (`lower`)."""
+    if value is None or value.interval is None:
         return UNDECIDED
-    low, high = found.interval
-    if high - low > abs(found.mean):
+    low, high = value.interval
+    if high - low > abs(value.mean):
         return UNDECIDED
     if lower:
         low, high = -high, -low
@@ -114,7 +121,7 @@ def sided_verdict(found: Summary | None, lower: bool = False) -> str:
 
 
 def p_value(difference: Summary | None) -> float | None:
-    """Of a paired t-test against no difference, two-sided; None below two seeds."""
+    """Return the two-sided p-value of a paired t-test against no difference; None below two seeds."""
     from scipy import stats
 
     if difference is None or difference.sd is None:
@@ -126,13 +133,14 @@ def p_value(difference: Summary | None) -> float | None:
 
 
 def adjust_holm(values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted for being one of many (Holm 1979, A simple sequentially rejective multiple test procedure):
-    those below 0.05 hold together with an error of 5 % for the whole family. None stays None, and counts for nothing.
+    """Return p-values adjusted for multiple tests (Holm 1979, A simple sequentially rejective multiple test procedure).
+
+    Those below 0.05 hold together with an error of 5 % for the whole family. None stays None, and is not counted.
     """
-    known = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
     adjusted: list[float | None] = [None] * len(values)
     highest = 0.0
-    for rank, (value, place) in enumerate(known):
+    for rank, (value, index) in enumerate(known):
         highest = max(highest, min(1.0, (len(known) - rank) * value))
-        adjusted[place] = highest
+        adjusted[index] = highest
     return adjusted

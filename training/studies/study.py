@@ -1,13 +1,4 @@
-"""Study, Arm, Claim, Trend; registry and aliases.
-
-What a study is: a frozen value that says which recipes are compared, on what, and what is claimed of them.
-
-Data sets that have no recipes of their own: whose recipes, and so whose studies, serve them.
-
-An arm on a data set: the recipes that are trained for it.
-
-Settings that put another backbone in the place of a recipe's own.
-"""
+"""Studies as frozen values: arms to compare, measures, claims and trends; and the recipes of an arm on a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import resolve, with_explicit_defaults
+from training.overrides import with_explicit_defaults, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
@@ -27,7 +18,7 @@ STUDY_NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
 RETRIEVAL = ("precision_at_1", "r_precision", "map_at_r")
 CATEGORICAL_FACTORS, NUMERIC_FACTORS = ("ink", "background", "inverted", "pattern", "face"), ("angle", "scale")
-"""The factors of glyphs: kinds, and what has a size."""
+"""The factors of glyphs."""
 
 METRIC_GROUPS = {
     "ranking": ("mrr", "map", "map_at_1000", "map_at_r_query_counted", "map_at_1000_query_counted"),
@@ -39,20 +30,49 @@ METRIC_GROUPS = {
     ),
     "factors": tuple(f"factor_{name}" for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS)),
 }
-"""Which group has a metric: of `zoo.evaluation`, where those of retrieval are in all, or of `training.studies.runner`.
-"""
+"""Metrics by group: factors of `training.studies.measure`, others of `zoo.evaluation`. Retrieval is always measured."""
 
 EMBEDDING, FEATURES, RANDOM_HEAD = "embedding", "features", "random head"
-"""What of a network is measured, beside the heads by their names: all, its pooled features, or what a head that has
-learnt nothing makes of them."""
+"""Views of a network in addition to its heads by name: all heads, the pooled features, an untrained head."""
 
 REDUCED_FEATURES = re.compile(r"features reduced to ([1-9]\d*)")
-"""Features along so many principal components of the split that is measured, or as many as there are."""
+"""View of the features along this many principal components of the measured split, or along all if there are fewer."""
+
+SELECTIONS = ("last", "validation")
+"""How the measured epoch is selected: the last one of a run on all training classes, as in the papers, or the best one
+on held-out training classes. Test data select nothing."""
+
+VALIDATION_SHARE = 0.1
+"""Share of the training classes that is held out, unless the recipe has its own."""
+
+SUBSTITUTES = {"folder": "cifar100", "inshop": "sop"}
+"""Data sets without recipes of their own, and the data set whose recipes they use. In-Shop, like SOP, has products of
+many classes with few images each; a folder may contain anything, and gets the cheapest recipes for photographs."""
+
+SMALL_BACKBONES = {
+    "conv4": (),
+    "resnet18": ("backbone.name=r18", "backbone.architecture=resnet18"),
+    "mobilenet": ("backbone.name=mobilenet", "backbone.architecture=mobilenetv3_small_050"),
+}
+"""Settings by label for recipes of small data sets, whose own backbone is conv4. All start from random weights."""
+
+SMALL_TWINS = (
+    "Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half width."
+)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric of `zoo.evaluation` on a split. view: of what part of the network; see `training.studies.runner`."""
+    """A metric on a split.
+
+    Attributes:
+        metric: a metric of `zoo.evaluation` or of `training.studies.measure`.
+        split: train or test.
+        view: the measured part of the network, see `training.studies.measure.embed_views`.
+
+    Raises:
+        RecipeError: the metric or the split is unknown.
+    """
 
     metric: str
     split: str = "test"
@@ -61,20 +81,23 @@ class Measure:
     def __post_init__(self) -> None:
         known = [*RETRIEVAL, *(metric for group in METRIC_GROUPS.values() for metric in group)]
         if self.recall_at is None and self.metric not in known:
-            raise RecipeError(f"studies know no metric {self.metric!r}.{nearest(self.metric, [*known, 'recall_at_1'])}")
+            raise RecipeError(
+                f"studies know no metric {self.metric!r}.{nearest(self.metric, [*known, 'recall_at_1'])}",
+                code="unknown-metric",
+            )
         if self.split not in ("train", "test"):
-            raise RecipeError(f"a study measures on train or test, not on {self.split!r}.")
+            raise RecipeError(f"a study measures on train or test, not on {self.split!r}.", code="unknown-split")
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The group to ask for, beside retrieval."""
+        """The group that has the metric; none for retrieval."""
         return tuple(group for group, metrics in METRIC_GROUPS.items() if self.metric in metrics)
 
     @property
     def recall_at(self) -> int | None:
         """The K of recall_at_K; None for other metrics."""
-        found = RECALL.fullmatch(self.metric)
-        return None if found is None else int(found[1])
+        match = RECALL.fullmatch(self.metric)
+        return None if match is None else int(match[1])
 
     def __str__(self) -> str:
         view = "" if self.view == EMBEDDING else f" of {self.view}"
@@ -89,13 +112,19 @@ DECAY = Measure("spectral_decay", "train")
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things compared: a recipe's name and settings as `zoo train --set` takes them.
+    """A recipe with settings that a study compares with others.
 
-    Both may hold $dataset, $backbone, and settings $dim, $half (of the recipe's embedding) and $batch (112 on the data
-    sets of the papers; 96 on small ones, whose classes may be 50). $backbone is conv4 on small data sets and
-    `backbone` on those of the papers. x: its place on the study's axis.
-    copies: so many models of different seeds, their embeddings joined. A published number is found by the recipe's name
-    or, where it names the study and the arm (`zoo.models.published`), by these.
+    Published numbers of an arm are found by its recipe's name, or by the names of the study and the arm
+    (`zoo.models.published`).
+
+    Attributes:
+        label: its name in the study.
+        recipe: a recipe's name, with $dataset and $backbone.
+        settings: changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding)
+            and $batch (112 on the data sets of the papers; 96 on small ones, which may have only 50 classes).
+        x: its place on the study's axis.
+        backbone: the $backbone on the data sets of the papers; on small ones it is conv4.
+        copies: the number of models with different seeds whose embeddings are joined.
     """
 
     label: str
@@ -108,9 +137,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class Claim:
-    """That the arm `better` has more (or less, `lower`) of a measure than the arm `than`; by default the baseline.
+    """A claim that one arm has more of a measure than another.
 
-    within: instead, that both differ by at most so much.
+    Attributes:
+        text: the claim in words.
+        better: the arm that has more.
+        than: the arm that has less; by default the baseline.
+        measure: the measure.
+        lower: whether `better` has less instead.
+        within: instead, the largest difference between both.
     """
 
     text: str
@@ -123,7 +158,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Trend:
-    """That arms further along the study's axis have more of a measure (or less, `lower`)."""
+    """A claim that arms further along the study's axis have more of a measure (or less, `lower`)."""
 
     text: str
     measure: Measure = R1
@@ -132,13 +167,28 @@ class Trend:
 
 @dataclass(frozen=True)
 class Study:
-    """Arms that are trained with the same seeds and compared with the first one, or the one called `baseline`.
+    """Arms that are trained with the same seeds and compared with a baseline.
 
-    source: where in which paper. x: what the arms' x is. trends: what is claimed of the arms along it.
-    correlate: also the correlations of the measures over all runs. spectrum: also the singular values of the measured
-    splits. datasets: the only ones that the study can be run on; none: any that has the recipes. elsewhere: why on no
-    others, and what is run there. selections: how epochs are selected unless the user says how, as `Plan` has it.
-    note: what a reader of the result must know.
+    Attributes:
+        name: PAPER/NAME.
+        title: the subject.
+        source: section, table or figure of a paper.
+        arms: the arms.
+        measures: everything that is measured.
+        claims: claims about pairs of arms.
+        baseline: the arm that others are compared with; by default the first.
+        seeds: the default number of seeds.
+        x: the meaning of the arms' x.
+        trends: claims about the arms along x.
+        correlate: whether the measures are correlated over all runs.
+        spectrum: whether the singular values of the measured splits are kept.
+        datasets: the only data sets that the study can be run on; empty for any that has the recipes.
+        elsewhere: why there are no others, and which study is run there.
+        note: facts that a reader of the results must know.
+        selections: how measured epochs are selected by default, members of `SELECTIONS`.
+
+    Raises:
+        RecipeError: the study contradicts itself.
     """
 
     name: str
@@ -161,23 +211,31 @@ class Study:
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):
             raise RecipeError(
-                f"a study is called paper/what, in lower-case letters, digits and '-', not {self.name!r}."
+                f"the name of a study is PAPER/NAME, in lower-case letters, digits and '-', not {self.name!r}.",
+                code="invalid-study-name",
             )
         labels = self.labels
         if not labels or len({slug(label) for label in labels}) < len(labels):
-            raise RecipeError(f"the study {self.name} needs arms of different names; it has {', '.join(labels)}.")
-        named = [self.baseline or labels[0]]
-        for claim in self.claims:
-            named += [claim.better, claim.than or labels[0]]
+            raise RecipeError(
+                f"the study {self.name} needs arms with different names; it has {', '.join(labels) or 'none'}.",
+                code="repeated-arm",
+            )
         for measure in [*(claim.measure for claim in self.claims), *(trend.measure for trend in self.trends)]:
             if measure not in self.measures:
-                raise RecipeError(f"the study {self.name} claims something of {measure}, which it does not measure.")
-        for label in named:
+                raise RecipeError(
+                    f"the study {self.name} has a claim about {measure}, which it does not measure.",
+                    code="missing-measure",
+                )
+        pairs = [(claim.better, claim.than or labels[0]) for claim in self.claims]
+        for label in (self.reference, *(label for pair in pairs for label in pair)):
             if label not in labels:
-                raise RecipeError(f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}")
+                raise RecipeError(
+                    f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}", code="unknown-arm"
+                )
 
     @property
     def labels(self) -> list[str]:
+        """The labels of the arms."""
         return [arm.label for arm in self.arms]
 
     @property
@@ -186,91 +244,81 @@ class Study:
         return self.baseline or self.labels[0]
 
     def groups(self, split: str) -> tuple[str, ...]:
-        """The groups of metrics to ask for on a split."""
+        """Return the groups of metrics to measure on a split."""
         return tuple(dict.fromkeys(group for m in self.measures if m.split == split for group in m.groups))
 
     def recalls(self, split: str) -> tuple[int, ...]:
-        """Every K of recall_at_K that is asked for on a split."""
+        """Return every K of recall_at_K to measure on a split."""
         return tuple(dict.fromkeys(m.recall_at for m in self.measures if m.split == split and m.recall_at is not None))
 
     @property
     def views(self) -> list[tuple[str, str]]:
-        """The pairs of split and view that are measured."""
+        """The pairs of split and view to measure."""
         return list(dict.fromkeys((measure.split, measure.view) for measure in self.measures))
 
 
-def slug(label: str) -> str:
-    """The label as part of a file name."""
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
-
-
 def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]) -> Study:
-    """One study of all arms, measures and claims of several; arms of one label must be the same arm."""
+    """Return one study of all arms, measures and claims of several; arms of one label must be the same arm."""
     studies = list(studies)
     arms = tuple(dict.fromkeys(arm for study in studies for arm in study.arms))
     measures = tuple(dict.fromkeys(measure for study in studies for measure in study.measures))
-    claims = [_explicit_claim(claim, study) for study in studies for claim in study.claims]
+    claims = tuple(
+        dataclasses.replace(claim, than=claim.than or study.reference) for study in studies for claim in study.claims
+    )
     note = " ".join(dict.fromkeys(study.note for study in studies if study.note))
     bound = next((study for study in studies if study.datasets), None)
     datasets, elsewhere = (bound.datasets, bound.elsewhere) if bound else ((), "")
-    return Study(name, title, source, arms, measures, tuple(claims), datasets=datasets, elsewhere=elsewhere, note=note)
+    return Study(name, title, source, arms, measures, claims, datasets=datasets, elsewhere=elsewhere, note=note)
 
 
-def _explicit_claim(claim: Claim, study: Study) -> Claim:
-    than = claim.than or study.reference
-    return Claim(claim.text, claim.better, than, claim.measure, claim.lower, claim.within)
-
-
-SUBSTITUTES = {"folder": "cifar100", "inshop": "sop"}
-"""By data set. In-Shop is products of many classes with few images each, as SOP is; a folder may be anything, so it has
-the recipes of small photographs, which take the least."""
+def slug(label: str) -> str:
+    """Return the label as part of a file name."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
 def recipe_dataset(dataset: str) -> str:
-    """The data set whose recipes are used."""
+    """Return the data set whose recipes are used on a data set."""
     return SUBSTITUTES.get(dataset, dataset)
 
 
 def supports(study: Study, dataset: str) -> bool:
-    """Whether the study can be run on the data set."""
+    """Return whether the study can be run on the data set."""
     return not study.datasets or bool({dataset, recipe_dataset(dataset)} & set(study.datasets))
-
-
-SELECTIONS = ("last", "validation")
-"""Which epoch is measured: the last of a run on all training classes, as the papers train; or the one that does best on
-training classes held out. Test data select nothing."""
-
-VALIDATION_SHARE = 0.1
 
 
 def resolve_recipes(
     study: Study, arm: Arm, dataset: str, seed: int, selection: str = "last", settings: tuple[str, ...] = ()
 ) -> tuple[Recipe, ...]:
-    """The arm's recipe, or those of an ensemble's members, on a data set; `settings` come last.
+    """Return the recipes of a run: one, or those of an ensemble's members.
 
-    A data set without recipes of its own has those of its stand-in. Raises `RecipeError` where there is no such recipe
-    or it does not take the settings, and `UsageError` for a data set that is not the study's.
+    Args:
+        study: the study.
+        arm: its arm.
+        dataset: the data set; if it has no recipes of its own, those of its substitute are used.
+        seed: the seed of the run. Members of an ensemble have successive seeds, as with `zoo train --seed`.
+        selection: how the measured epoch is selected, a member of `SELECTIONS`.
+        settings: changes that follow those of the arm.
+
+    Raises:
+        UsageError: the study cannot be run on the data set.
+        RecipeError: there is no such recipe, or it does not take the settings.
     """
     if not supports(study, dataset):
         known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
-        raise UsageError(f"{known} {study.elsewhere}".rstrip())
+        raise UsageError(f"{known} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
     return _seeded_recipes(arm, dataset, seed, selection, tuple(settings))
 
 
-@cache
-def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
-    """Return the recipes of a run; they are values that are built once."""
-    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings)
-    # The seeds of an ensemble's members follow one another, as `zoo train --seed` has them.
-    return tuple(
-        dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
-        for i, member in enumerate(members)
-    )
+def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
+    """Return the name of an arm's recipe on a data set, with $dataset and $backbone replaced."""
+    return _substitute(recipe, _placeholders(dataset, backbone))
 
 
 def changed_settings(arm: Arm, dataset: str) -> list[str]:
-    """What makes the arm's model another than that of its recipe's name: its settings, unless they only say what the
-    recipe or a default says already, and its copies."""
+    """Return the settings and the number of copies by which an arm differs from the recipe of its name.
+
+    Settings that repeat what the recipe says, or a default, do not count.
+    """
     own, named = (
         [with_explicit_defaults(member) for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, ())]
         for settings in (arm.settings, ())
@@ -279,22 +327,54 @@ def changed_settings(arm: Arm, dataset: str) -> list[str]:
     return [*(arm.settings if own != named else ()), *copies]
 
 
+def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
+    """Return the settings that replace a recipe's backbone and preprocessing by those of a backbone of the papers.
+
+    Args:
+        short: the short name of the backbone, such as r50.
+        dim: the dimension of the embedding.
+    """
+    chosen, shown = backbone(short), preprocessing(short)
+    return (
+        f"backbone.name={short}",
+        f"backbone.architecture={chosen.architecture}",
+        embedding_head(dim),
+        f"preprocessing.mean={list(shown.mean)}",
+        f"preprocessing.std={list(shown.std)}",
+    )
+
+
+def embedding_head(dim: int) -> str:
+    """Return the setting of a single head of dim numbers."""
+    return f'heads=[{{"name": "embedding", "dim": {dim}}}]'
+
+
+@cache
+def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    return tuple(
+        dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
+        for i, member in enumerate(members)
+    )
+
+
 @cache
 def _resolve_members(
     recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
 ) -> tuple[Recipe, ...]:
-    """The recipes with both kinds of settings, whatever their seed; kept, for reading settings takes its time."""
+    """Return the recipes with an arm's own settings and those of the whole study."""
     words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
-    dim, owner = resolve(name).dim, recipe_dataset(dataset)
-    words |= {"dim": dim, "half": dim // 2, "batch": 112 if owner in PAPER_DATASETS else 96}
-    read = [] if owner == dataset else [f"data.dataset={dataset}"]
-    made = resolve(name, [*(_substitute(setting, words) for setting in own), *read, *settings])
-    return made.members if isinstance(made, EnsembleRecipe) else (made,)
+    owner = recipe_dataset(dataset)
+    words |= {"dim": resolve(name).dim, "batch": 112 if owner in PAPER_DATASETS else 96}
+    images = [] if owner == dataset else [f"data.dataset={dataset}"]
+    resolved = resolve(name, [*(_substitute(setting, words) for setting in own), *images, *settings])
+    return resolved.members if isinstance(resolved, EnsembleRecipe) else (resolved,)
 
 
-def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
-    """An arm's recipe on a data set, $dataset and $backbone replaced."""
-    return _substitute(recipe, _placeholders(dataset, backbone))
+def _with_validation(recipe: Recipe, selection: str) -> Recipe:
+    """Return the recipe with held-out classes if they select the epoch, otherwise without."""
+    share = 0.0 if selection == "last" else recipe.data.validation or VALIDATION_SHARE
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=share))
 
 
 def _placeholders(dataset: str, backbone: str) -> dict[str, object]:
@@ -302,38 +382,11 @@ def _placeholders(dataset: str, backbone: str) -> dict[str, object]:
     return {"dataset": owner, "backbone": backbone if owner in PAPER_DATASETS else "conv4"}
 
 
-def _with_validation(recipe: Recipe, selection: str) -> Recipe:
-    """The recipe with classes held out, or with none."""
-    share = 0.0 if selection == "last" else recipe.data.validation or VALIDATION_SHARE
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=share))
-
-
 def _substitute(text: str, words: Mapping[str, object]) -> str:
     try:
         return Template(text).substitute(words)
     except (KeyError, ValueError) as error:
-        raise RecipeError(f"an arm's {text!r} holds {error}; known are ${', $'.join(words)}.") from None
-
-
-SMALL_BACKBONES = {
-    "conv4": (),
-    "resnet18": ("backbone.name=r18", "backbone.architecture=resnet18"),
-    "mobilenet": ("backbone.name=mobilenet", "backbone.architecture=mobilenetv3_small_050"),
-}
-"""By label, for recipes of small data sets: conv4 is their own. All start from random weights."""
-
-SMALL_TWINS = (
-    "Small twins of the paper's backbones, all from random weights: conv4, ResNet-18, MobileNetV3 of half width."
-)
-
-
-def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
-    """A backbone of the papers, with its preprocessing, in the place of another one's; an embedding of dim numbers."""
-    chosen, shown = backbone(short), preprocessing(short)
-    heads = (f"backbone.name={short}", f"backbone.architecture={chosen.architecture}", embedding_head(dim))
-    return (*heads, f"preprocessing.mean={list(shown.mean)}", f"preprocessing.std={list(shown.std)}")
-
-
-def embedding_head(dim: int) -> str:
-    """A single head of dim numbers."""
-    return f'heads=[{{"name": "embedding", "dim": {dim}}}]'
+        raise RecipeError(
+            f"{text!r} of an arm has an unknown placeholder ({error}); known are ${', $'.join(words)}.",
+            code="unknown-placeholder",
+        ) from None

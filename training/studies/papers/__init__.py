@@ -1,11 +1,8 @@
-"""STUDIES and their aliases.
-
-Every study by name.
-
-The papers' names of their tables and figures, and the studies that stand for them.
-"""
+"""Every study by name, and the papers' names of tables and figures with the studies that stand for them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
 from training.studies.study import Study, supports
@@ -14,14 +11,6 @@ from zoo.errors import UsageError, nearest
 STUDIES: dict[str, Study] = {
     study.name: study for paper in (claims, revisiting, sharing, reality, group, diva, years) for study in paper.STUDIES
 }
-
-
-def find_study(name: str) -> Study:
-    """The study of that name. Raises `UsageError` with the nearest names."""
-    if name not in STUDIES:
-        raise UsageError(f"there is no study {name!r}.{nearest(name, STUDIES)} All studies: zoo benchmark studies")
-    return STUDIES[name]
-
 
 _SHARING = ("sharing/tables-1-to-3", "sharing/losses")
 _SWEEPS = ("group/anchors", "group/samples", "group/classes")
@@ -65,9 +54,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "reality/figure-3": _REALITY,
     "reality/figure-4": _REALITY,
 }
-"""By the paper's name: the studies, of which those that take the data set are run. A study may go by that name itself:
-it is the first, and the others are run where it is not. What has no line here goes by its study's own name, or is in
-`NOT_RUN`."""
+"""Studies by the paper's name; those that support the data set are run. An alias may also be the name of a study: that
+study is first, and the others are run where it is not supported. Tables and figures without an alias have the name of
+their study, or are in `NOT_RUN`."""
 
 PARTIAL = frozenset(
     {
@@ -76,7 +65,7 @@ PARTIAL = frozenset(
         *("reality/figure-3", "reality/figure-4"),
     }
 )
-"""Names whose studies are not known to be all that the paper shows there; docs/papers.md says why."""
+"""Names whose studies may not be everything that the paper shows there; docs/papers.md says why."""
 
 NOT_RUN = frozenset(
     {
@@ -91,41 +80,61 @@ NOT_RUN = frozenset(
 REASONS = "docs/papers.md, section 'Not run, and why'"
 
 
+def find_study(name: str) -> Study:
+    """Return the study of that name.
+
+    Raises:
+        UsageError: there is no such study; with the nearest name.
+    """
+    if name not in STUDIES:
+        raise _unknown_study(name, STUDIES)
+    return STUDIES[name]
+
+
+def find_studies(name: str, dataset: str) -> list[Study]:
+    """Return the studies that a name stands for on a data set, mostly one.
+
+    Raises:
+        UsageError: no study has the name, or none of several supports the data set.
+    """
+    check_name(name)
+    known = [STUDIES[study] for study in ALIASES.get(name, (name,))]
+    # A single study reports itself which data sets it supports.
+    supporting = [study for study in known if len(known) == 1 or supports(study, dataset)]
+    if not supporting:
+        listed = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in known)
+        raise UsageError(
+            f"no study of {name} can be run on {dataset}. There are: {listed}.", code="not-on-this-data-set"
+        )
+    return supporting
+
+
 def check_name(name: str) -> None:
-    """Raise `UsageError` for a name that no study stands for, with the place that says why, or the nearest name."""
+    """Check that a study stands for a name.
+
+    Raises:
+        UsageError: no study does; with the place that gives the reason, or the nearest name.
+    """
     if name in STUDIES or name in ALIASES:
         return
     if name in NOT_RUN:
         raise UsageError(
-            f"there is no study of {name}: {REASONS}, gives the reason and what is nearest.", code="not-run"
+            f"there is no study of {name}: see {REASONS}, for the reason and the nearest one.", code="not-run"
         )
-    paper = name.partition("/")[0]
     known = dict.fromkeys([*STUDIES, *ALIASES])
-    # Another paper's figure of that number is not near.
-    of_paper = [other for other in known if other.startswith(f"{paper}/")]
-    raise UsageError(
-        f"there is no study {name!r}.{nearest(name, of_paper or known)} All studies: zoo benchmark studies",
-        code="unknown-study",
-    )
+    # The figure of the same number in another paper would be misleading.
+    of_paper = [other for other in known if other.startswith(f"{name.partition('/')[0]}/")]
+    raise _unknown_study(name, of_paper or known)
 
 
 def partial_note(name: str) -> str | None:
-    """Return the note that a name's studies are not all that the paper shows; None for other names."""
+    """Return the note that a name's studies are not everything that the paper shows; None for other names."""
     if name not in PARTIAL:
         return None
     return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {REASONS}, says what is not known."
 
 
-def find_studies(name: str, dataset: str) -> list[Study]:
-    """The studies that a name stands for on a data set, mostly one.
-
-    Raises `UsageError` as `check_study` does, and where none of several takes the data set.
-    """
-    check_name(name)
-    known = [STUDIES[each] for each in ALIASES.get(name, (name,))]
-    # What a study by its own name cannot be run on, it says itself.
-    found = [study for study in known if len(known) == 1 or supports(study, dataset)]
-    if not found:
-        each = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in known)
-        raise UsageError(f"no study of {name} can be run on {dataset}. There are: {each}.", code="not-on-this-data-set")
-    return found
+def _unknown_study(name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"there is no study {name!r}.{nearest(name, known)} All studies: zoo benchmark studies", code="unknown-study"
+    )

@@ -1,4 +1,4 @@
-"""The papers' claims, each as the smallest comparison that can decide it; "claims/all" is all of them in one folder."""
+"""Studies of the papers' claims, each the smallest comparison that can decide it; "claims/all" has all of them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Stu
 
 MEASURES = (R1, MAP_AT_R, DECAY)
 CLOSE = 0.03
-"""Three points of R@1: as far apart as nearly all losses of Reality lie on CUB once they are tuned (65 to 68)."""
+"""Three points of R@1, the range of nearly all tuned losses of Reality on CUB (65 to 68)."""
 
 
 def arm(method: str, *settings: str, label: str = "") -> Arm:
-    """The method's recipe; called as the method unless a label is given."""
+    """Return the arm of a method's recipe; its label is the method unless another is given."""
     backbone = "ibn" if method == "group" else "r50"
     return Arm(label or method, f"{method}-$backbone-$dataset", settings, backbone=backbone)
 
 
 def head(name: str) -> str:
-    """The setting for a single head as wide as all of the recipe's."""
+    """Return the setting for a single head as wide as all of the recipe's heads."""
     return f'heads=[{{"name": "{name}", "dim": $dim}}]'
 
 
@@ -69,10 +69,11 @@ SHARING = {
     "shared-separate": ("separate", ()),
     "shared": ("decorrelated", ()),
 }
-"""The ablation of Sharing by label: the arm of the method, and its heads where they are others than the method's."""
+"""The ablation of Sharing by label: the arm of the method, and its heads if they differ from the method's."""
 
 
 def sharing_arm(label: str) -> Arm:
+    """Return an arm of the ablation of Sharing."""
     name, heads = SHARING[label]
     return arm("shared", *heads, f"objective.method_args.arm={name}", label=label)
 
@@ -116,6 +117,7 @@ def _triplets() -> Study:
 
 
 def group_arm(steps: int) -> Arm:
+    """Return the Group Loss with a number of refinement steps."""
     return arm("group", f"objective.loss_args.steps={steps}", label=f"group T={steps}")
 
 
@@ -154,7 +156,7 @@ def _close() -> Study:
     )
 
 
-def _random_beaten() -> Study:
+def _mining() -> Study:
     return Study(
         "claims/mining",
         "Better triplets, better embeddings",
@@ -168,14 +170,14 @@ def _random_beaten() -> Study:
     )
 
 
-_SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _random_beaten())
+_SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _mining())
 
 ALL = combine_studies("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
 
 STUDIES = (*_SINGLE, ALL)
 
 NMI = (Measure("nmi"), Measure("nmi_random"))
-"""NMI rises with the number of classes: that of random embeddings, beside it, says how much of it is nothing."""
+"""NMI, which rises with the number of classes, and that of random embeddings for comparison."""
 
 TABLE_MEASURES = (R1, Measure("recall_at_2"), *NMI, Measure("f1_clusters"), Measure("map"), MAP_AT_R)
-"""What the papers' tables print, and what NMI is to be compared with."""
+"""Measures of the papers' tables, and NMI of random embeddings."""

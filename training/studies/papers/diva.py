@@ -1,4 +1,4 @@
-"""DiVA: its ablation by tasks, the arms it is compared with, its weights, and what each head knows."""
+"""Studies of DiVA: ablation by tasks, compared methods, weights of the loss, and the views of each head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ TASKS = ("diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "div
 OTHERS = ("diva-nce", "diva-deepcluster", "diva-rotation", "diva-instance", "diva-ensemble")
 
 
-def _tasks() -> Study:
+HEADS = ("discriminative", "shared", "intra", "dance")
+HEAD_MEASURES = (("recall_at_1", "test"), ("recall_at_1", "train"), ("spectral_decay", "train"))
+
+
+def _table_2() -> Study:
     return Study(
         "diva/table-2",
         "Tasks one by one, and other auxiliary tasks",
@@ -38,7 +42,7 @@ def _tasks() -> Study:
     )
 
 
-def _main() -> Study:
+def _table_3() -> Study:
     return Study(
         "diva/table-3",
         "The method beside margin with as many numbers",
@@ -58,9 +62,8 @@ def _weight(name: str, symbol: str, values: tuple[float, ...], title: str) -> St
 
 
 def _heads() -> Study:
-    heads = ("discriminative", "shared", "intra", "dance")
     plain = arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")
-    measures = [Measure(metric, split, head) for head in heads for metric, split in _OF_HEADS]
+    measures = [Measure(metric, split, head) for head in HEADS for metric, split in HEAD_MEASURES]
     return Study(
         "diva/heads",
         "What each head is worth alone, and the singular values of all",
@@ -73,9 +76,8 @@ def _heads() -> Study:
 
 
 def _factors() -> Study:
-    heads = ("discriminative", "shared", "intra", "dance")
     measures = [
-        Measure(f"factor_{name}", "test", head) for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS) for head in heads
+        Measure(f"factor_{name}", "test", head) for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS) for head in HEADS
     ]
     return Study(
         "diva/factors",
@@ -111,11 +113,9 @@ def _small_backbones() -> Study:
     )
 
 
-_OF_HEADS = (("recall_at_1", "test"), ("recall_at_1", "train"), ("spectral_decay", "train"))
-
 STUDIES = (
-    _tasks(),
-    _main(),
+    _table_2(),
+    _table_3(),
     _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
     _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),
     _heads(),

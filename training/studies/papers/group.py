@@ -1,4 +1,4 @@
-"""Group: the loss beside softmax, its refinement, and its robustness to what a batch is made of."""
+"""Studies of Group: the loss compared with softmax, its refinement, and its robustness to the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RECIPE = "group-$backbone-$dataset"
 MEASURES = (R1, MAP_AT_R)
 
 
-def _main() -> Study:
+def _table_1() -> Study:
     plain = arm("group", "objective.method_args.pretraining=100000", label="cross entropy")
     published = arm("group", "objective.loss_args.published=true", label="group, published code")
     return Study(
@@ -98,7 +98,7 @@ def _small_backbones() -> Study:
     )
 
 
-def _variants() -> Study:
+def _appendix_f_g_i() -> Study:
     kinds = {
         "clamp": "objective.loss_args.similarity=clamp",
         "shift": "objective.loss_args.similarity=shift",
@@ -121,7 +121,7 @@ def _ensembles() -> Study:
 ROBUST = "Group, robustness figures"
 
 STUDIES = (
-    _main(),
+    _table_1(),
     Study(
         "group/refinement",
         "R@1 by steps of refinement",
@@ -144,7 +144,7 @@ STUDIES = (
         "convergence", arm("triplet-s"), SMALL_DATASETS, "On the papers' data sets: group/convergence-published."
     ),
     _published_convergence(),
-    _variants(),
+    _appendix_f_g_i(),
     _ensembles(),
     Study(
         "group/table-3",

@@ -1,4 +1,4 @@
-"""Reality: its losses side by side, with the values that its search found, or as they are on small data sets."""
+"""Studies of Reality: its losses with the values of the published search, or untuned on small data sets."""
 
 from __future__ import annotations
 

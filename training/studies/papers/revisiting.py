@@ -1,4 +1,4 @@
-"""Revisiting: its tables and figures that are measurements: a fixed number of epochs, five seeds."""
+"""Studies of Revisiting: its measured tables and figures, with a fixed number of epochs and five seeds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ STRUCTURE = tuple(
         *("inter_class_distance", "intra_inter_ratio", "uniformity", "alignment"),
     )
 )
-"""On training data, as the paper measures it."""
+"""Structure of the embedded training data, as in the paper."""
 
 STANDARD = (*TABLE_MEASURES[:5], Measure("f1_neighbours"), Measure("map_at_1000"), MAP_AT_R)
 
 
-def _every() -> tuple[Arm, ...]:
+def _all_objectives() -> tuple[Arm, ...]:
     return (*map(arm, OBJECTIVES), *(arm(f"r-{method}") for method in RHO))
 
 
@@ -35,14 +35,14 @@ def _table_2() -> Study:
         "revisiting/table-2",
         "Objectives under one protocol, and rho-regularisation",
         "Revisiting, table 2 and figure 1",
-        _every(),
+        _all_objectives(),
         (*TABLE_MEASURES, DECAY),
         (*claims, *lowers),
         baseline="margin",
     )
 
 
-def _untrained() -> Study:
+def _table_1() -> Study:
     return Study(
         "revisiting/table-1",
         "The backbone before any training on the data, with a random head and without one",
@@ -119,7 +119,7 @@ def _published_backbones() -> Study:
     )
 
 
-def _untrained_backbones() -> Study:
+def _table_1_published() -> Study:
     arms = [
         Arm(
             short,
@@ -148,12 +148,12 @@ SAMPLERS = {
     "ddm": ("ddm", 2),
     "frd": ("frd", 2),
 }
-"""By label: the sampler, and how many of a class it draws."""
+"""Batch samplers by label: the sampler and its samples per class."""
 
 
 def _samplers() -> Study:
     arms = [
-        arm(method, *_drawn(sampler, per_class), label=f"{method} {label}")
+        arm(method, *_sampler_settings(sampler, per_class), label=f"{method} {label}")
         for method in ("margin", "ms", "triplet-d")
         for label, (sampler, per_class) in SAMPLERS.items()
     ]
@@ -168,7 +168,7 @@ def _samplers() -> Study:
     )
 
 
-def _drawn(sampler: str, per_class: int) -> tuple[str, ...]:
+def _sampler_settings(sampler: str, per_class: int) -> tuple[str, ...]:
     batch = ("batch.size=$batch", f"batch.sampler={sampler}", f"batch.per_class={per_class}")
     return (*batch, "batch.args.together=1") if sampler == "spc" else batch
 
@@ -211,19 +211,19 @@ def _mixup() -> Study:
 
 
 STUDIES = (
-    _untrained(),
+    _table_1(),
     _table_2(),
     _weight_decay(),
     _dimension(),
     _backbone(),
     _published_backbones(),
-    _untrained_backbones(),
+    _table_1_published(),
     _samplers(),
     Study(
         "revisiting/figure-4",
         "How the usual metrics go together over all objectives",
         "Revisiting, figure 4",
-        _every(),
+        _all_objectives(),
         STANDARD,
         baseline="margin",
         correlate=True,
@@ -232,7 +232,7 @@ STUDIES = (
         "revisiting/figure-5",
         "R@1 against the structure of the embedded training data, over all objectives",
         "Revisiting, figure 5 and appendix C",
-        _every(),
+        _all_objectives(),
         (R1, *STRUCTURE),
         baseline="margin",
         correlate=True,

@@ -1,4 +1,4 @@
-"""Sharing: its losses, ablations and the gap between training and test; and MIC."""
+"""Studies of Sharing: its losses, ablations, the gap between training and test, and MIC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ LOSSES = {
     "npair": ("objective.loss=n-pair", "objective.miner=none"),
     "proxynca": ("objective.loss=proxy-nca", "objective.miner=none", "optimizer.loss_lr=0.003"),
 }
-"""By short name: the settings that put the loss in the place of margin."""
+"""Settings by short name that replace margin by another loss."""
+
+
+REGULARISERS = {"dropout": "dropout=0.2", "noise-in": "input_noise=0.1", "noise-out": "output_noise=0.05"}
+"""Settings of the plain method by short name."""
+
+BEATEN = tuple(Claim(f"sharing beats {name}", "shared", f"margin-{name}") for name in REGULARISERS)
 
 
 def _losses() -> Study:
@@ -45,14 +51,12 @@ def _losses() -> Study:
 
 def _ablation() -> Study:
     arms = tuple(sharing_arm(label) for label in SHARING)
-    beaten = [
-        Claim(f"the whole method beats {label}", "shared", label) for label in SHARING if label not in ("shared",)
-    ]
+    beaten = [Claim(f"the whole method beats {label}", "shared", label) for label in SHARING if label != "shared"]
     title = "One task or both, on one head or two, decorrelated or not"
     return Study("sharing/ablation", title, "Sharing, ablation", arms, (R1, MAP_AT_R, DECAY), tuple(beaten))
 
 
-def _regularisers() -> Study:
+def _table_6() -> Study:
     plain = [arm("margin", embedding_head(256)), *(arm(f"margin-{name}", embedding_head(256)) for name in REGULARISERS)]
     return Study(
         "sharing/table-6",
@@ -67,13 +71,7 @@ def _regularisers() -> Study:
     )
 
 
-REGULARISERS = {"dropout": "dropout=0.2", "noise-in": "input_noise=0.1", "noise-out": "output_noise=0.05"}
-"""By short name: what the plain method is given."""
-
-BEATEN = tuple(Claim(f"sharing beats {name}", "shared", f"margin-{name}") for name in REGULARISERS)
-
-
-def _published_regularisers() -> Study:
+def _table_6_published() -> Study:
     recipe = "shared-disc-r50-$dataset"
     plain = [
         Arm(f"margin-{name}", recipe, ("objective.method=plain", f"objective.method_args.{setting}"))
@@ -97,7 +95,7 @@ def _published_regularisers() -> Study:
 SETUPS = ("inter-class", "nearest", "unconstrained", "grouped", "grouped-standardised")
 
 
-def _setups() -> Study:
+def _table_7() -> Study:
     arms = [
         arm("shared", f"objective.method_args.triplets={s}", "objective.method_args.groups=60", label=s) for s in SETUPS
     ]
@@ -111,14 +109,14 @@ def _setups() -> Study:
     )
 
 
-def _gamma() -> Study:
+def _table_7b() -> Study:
     weights = (0, 10, 30, 100, 300, 500, 1000, 2500)
     arms = [Arm(f"{w}", "shared-$backbone-$dataset", (f"objective.method_args.gamma={w}",), w) for w in weights]
     title = "R@1 against the weight of the decorrelation"
     return Study("sharing/table-7b", title, "Sharing, table 7b", tuple(arms), (R1, MAP_AT_R), x="gamma")
 
 
-def _negatives() -> Study:
+def _table_8() -> Study:
     kinds = ("distance-weighted", "semihard", "random")
     arms = [arm("shared", f"objective.method_args.negatives={kind}", label=kind) for kind in kinds]
     title = "How the shared task draws its negatives"
@@ -138,7 +136,7 @@ def _gap() -> Study:
     )
 
 
-def _published() -> Study:
+def _tables_1_to_3() -> Study:
     losses = ("", "triplet-s-", "npair-", "proxynca-")
     names = [f"shared-{loss}{short}" for short in ("r50", "gn") for loss in losses]
     return Study(
@@ -154,6 +152,6 @@ def _published() -> Study:
 
 
 STUDIES = (
-    *(_published(), _losses(), _ablation(), _regularisers(), _published_regularisers()),
-    *(_setups(), _gamma(), _negatives(), _gap()),
+    *(_tables_1_to_3(), _losses(), _ablation(), _table_6(), _table_6_published()),
+    *(_table_7(), _table_7b(), _table_8(), _gap()),
 )

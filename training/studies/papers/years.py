@@ -1,4 +1,4 @@
-"""Are newer losses better? The losses by the year of their paper (Reality, abstract)."""
+"""Studies of the losses by the year of their paper: are newer ones better (Reality, abstract)?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from training.studies.study import MAP_AT_R, P1, R1, Arm, Claim, Measure, Study,
 
 
 class Loss(NamedTuple):
-    """The method of its recipes on small data sets, the paper that proposed it, and its methods with the values of
-    Reality's search."""
+    """A loss and its paper.
+
+    Attributes:
+        small: the method of its recipes on small data sets.
+        year: the year of the paper.
+        paper: the paper that proposed it.
+        tuned: its methods with the values of Reality's search.
+    """
 
     small: str
     year: int
@@ -52,20 +58,20 @@ LOSSES = (
     Loss("circle", 2020, "Sun et al., Circle Loss"),
     Loss("pa", 2020, "Kim et al., Proxy Anchor Loss for Deep Metric Learning"),
 )
-"""By year; of a loss with several papers the one that its file in `training/losses` names."""
+"""The losses by year; of several papers the one that the loss's file in `training/losses` names."""
 
 BETTER = "newer losses are better"
 
 
 def _claims(labels: list[str], measure: Measure) -> tuple[Claim, ...]:
-    """Each newer loss beside the two oldest, which stand first."""
+    """Return the claims that each newer loss beats the two oldest, which are first."""
     old, new = labels[:2], labels[2:]
     return tuple(Claim(f"{label} beats {than}", label, than, measure) for label in new for than in old)
 
 
 def _papers(losses: dict[str, Loss]) -> str:
-    told = [f"{label}: {loss.paper.partition(',')[0]} {loss.year}" for label, loss in losses.items()]
-    return f"Years are those of these papers: {'; '.join(told)}."
+    citations = [f"{label}: {loss.paper.partition(',')[0]} {loss.year}" for label, loss in losses.items()]
+    return f"Years are those of these papers: {'; '.join(citations)}."
 
 
 def _small() -> Study:

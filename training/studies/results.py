@@ -1,0 +1,97 @@
+"""results.jsonl: the results of the finished runs of a study or a search, one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from training.studies.study import Measure
+from zoo.errors import TrainingError
+from zoo.files import append_json_line, complete_lines
+
+RESULTS_FILE = "results.jsonl"
+
+Result = dict[str, Any]
+
+
+class Results(Mapping[str, Result]):
+    """The results in a folder by the run's name, such as "contrastive/seed-0", in the order in which runs finished.
+
+    Several processes may append to one file. Each instance reads only the lines that were appended since its last
+    read, so that a study of n runs reads n results and not n squared. Callers must not change the values.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / RESULTS_FILE
+        self._results: dict[str, Result] = {}
+        self._inode, self._size = 0, 0
+
+    def add(self, run: str, result: Mapping[str, Any]) -> None:
+        """Append the result of a finished run."""
+        append_json_line(self.path, {"run": run, **result})
+
+    def __getitem__(self, run: str) -> Result:
+        return self._current()[run]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def _current(self) -> dict[str, Result]:
+        """Return all results, after reading lines that are new in the file."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._results, self._inode, self._size = {}, 0, 0
+            return self._results
+        if (status.st_ino, status.st_size) == (self._inode, self._size):
+            return self._results
+        if status.st_ino != self._inode or status.st_size < self._size:  # another file, or one that was edited
+            self._results, self._inode, self._size = {}, status.st_ino, 0
+        for line in complete_lines(self.path, self._size):
+            run, result = self._parse(line)
+            self._results[run] = result
+            self._size += len(line) + 1
+        return self._results
+
+    def _parse(self, line: bytes) -> tuple[str, Result]:
+        try:
+            value = json.loads(line)
+            return str(value.pop("run")), value
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            start = line[:60].decode(errors="replace")
+            raise TrainingError(
+                f"{self.path} has a line that is not the result of a run ({error!r}): {start!r}. "
+                "Delete that line to run it again.",
+                code="damaged-results",
+            ) from None
+
+
+def value_of(result: Mapping[str, Any], measure: Measure) -> float:
+    """Return the value of a measure in a run's result.
+
+    Raises:
+        TrainingError: the run did not measure it.
+    """
+    for evaluation in result["evaluations"]:
+        if _contains(evaluation, measure):
+            return float(evaluation["metrics"][measure.metric])
+    raise TrainingError(
+        f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study has more measures than "
+        "when it was begun. Begin it again in another folder (--out).",
+        code="missing-measure",
+    )
+
+
+def has_measure(result: Mapping[str, Any], measure: Measure) -> bool:
+    """Return whether a run's result contains a measure."""
+    return any(_contains(evaluation, measure) for evaluation in result["evaluations"])
+
+
+def _contains(evaluation: Mapping[str, Any], measure: Measure) -> bool:
+    same_rows = (evaluation["split"], evaluation["view"]) == (measure.split, measure.view)
+    return same_rows and measure.metric in evaluation["metrics"]
