@@ -234,7 +234,9 @@ def study_runs(folder: Path) -> list[TrainedModel]:
         UsageError: the folder does not exist.
     """
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; name a study's folder, or one that contains studies.")
+        raise UsageError(
+            f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="no-such-folder"
+        )
     studies = [folder] if (folder / RESULTS_FILE).is_file() else sorted(folder.iterdir())
     return [run for study in studies for run in _study_runs(study)]
 
@@ -499,7 +501,7 @@ def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedMo
         if name in {known for run in group for known in _names(run)}:
             return group
     known = [run.name for group in groups for run in group]
-    raise UsageError(f"no model {name!r} here.{nearest(name, known)} List the models: zoo list")
+    raise UsageError(f"no model {name!r} here.{nearest(name, known)} List the models: zoo list", code="unknown-model")
 
 
 def _names(run: TrainedModel) -> tuple[str, ...]:

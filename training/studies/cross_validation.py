@@ -226,7 +226,7 @@ def _check_images(digest: str, loss_folder: Path, results: Results) -> None:
     for name, result in results.items():
         if name.startswith(f"{loss_folder.name}/") and result.get("data", digest) != digest:
             raise UsageError(
-                f"the images are not those that {loss_folder} was search_arguments with: their digests are {digest} and "
+                f"the images are not those that {loss_folder} was searched with: their digests are {digest} and "
                 f"{result['data']}. Name the data that the search was begun with (--data), or begin again in another "
                 "folder (--out).",
                 code="other-images",

@@ -181,7 +181,10 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
                 f"{dataset.name} has no factor {name!r}; only glyphs has all that are measured.", code="missing-factor"
             )
     factors = dataset.factors
-    across = {name: neighbours_across_classes(rows, dataset.labels, factors[name])["precision"] for name in CATEGORICAL_FACTORS}
+    across = {
+        name: neighbours_across_classes(rows, dataset.labels, factors[name])["precision"]
+        for name in CATEGORICAL_FACTORS
+    }
     within = {name: order_within_classes(rows, dataset.labels, factors[name]) for name in NUMERIC_FACTORS}
     return {f"factor_{name}": value for name, value in {**across, **within}.items()}
 

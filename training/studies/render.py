@@ -155,7 +155,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "note": " ".join(notes(report)),
         "rank_below_dimension": {str(measure): ranks for measure, ranks in report.ranks.items()},
         "one_model": report.duplicates,
-        "moved": [{**asdict(shift), "measure": str(shift.measure)} for shift in report.selection_effects],
+        "moved": [{**asdict(effect), "measure": str(effect.measure)} for effect in report.selection_effects],
         "selections_made_unlike": report.provenance_note,
         "baseline": study.reference,
         "published_protocols": report.protocols,
@@ -166,8 +166,13 @@ def to_json(report: Report) -> dict[str, Any]:
         "rows": [{**asdict(row), "measure": str(row.measure)} for row in report.rows],
         "claims": list(map(_claim_facts, report.claims)),
         "trends": [
-            {**asdict(each), "trend": each.trend.text, "measure": str(each.trend.measure), "lower": each.trend.lower}
-            for each in report.trends
+            {
+                **asdict(trend),
+                "trend": trend.trend.text,
+                "measure": str(trend.trend.measure),
+                "lower": trend.trend.lower,
+            }
+            for trend in report.trends
         ],
         "correlations": [
             dict(zip(("selection", "of", "with", "pearson"), row, strict=True)) for row in report.correlations
@@ -378,9 +383,9 @@ def _trend_table(report: Report) -> Table:
 
 def _selection_table(report: Report) -> Table:
     rows = []
-    for shift in report.selection_effects:
-        mean, interval = f"{shift.difference.mean:+.4f}", _interval_text(shift.difference, "+")
-        rows.append([shift.arm, str(shift.measure), mean, interval, shift.verdict])
+    for effect in report.selection_effects:
+        mean, interval = f"{effect.difference.mean:+.4f}", _interval_text(effect.difference, "+")
+        rows.append([effect.arm, str(effect.measure), mean, interval, effect.verdict])
     return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
 
 
@@ -463,9 +468,9 @@ def _plots_by_measure(
     return blocks
 
 
-def _selection_line(moved: SelectionEffect) -> ForestLine:
-    difference = moved.difference
-    return ForestLine(moved.arm, difference.mean, difference.interval, _difference_text(difference), moved.verdict)
+def _selection_line(effect: SelectionEffect) -> ForestLine:
+    difference = effect.difference
+    return ForestLine(effect.arm, difference.mean, difference.interval, _difference_text(difference), effect.verdict)
 
 
 def _difference_text(difference: Summary) -> str:

@@ -244,7 +244,7 @@ def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTa
     if plan.settings:
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
-    for table in tables():
+    for table in published_tables():
         for score in table.scores:
             if (score.dataset, score.metric, score.split) != (plan.dataset, measure.metric, measure.split):
                 continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import with_explicit_defaults, resolve
+from training.overrides import resolve, with_explicit_defaults
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from zoo.errors import RecipeError, UsageError, nearest

@@ -361,7 +361,7 @@ def search(
 
     The best trial of each loss is then trained again and tested. --set changes the recipes of all runs.
     """
-    from training.studies.search import find_space
+    from training.studies.search_spaces import find_space
     from zoo import paths
     from zoo.data import check_dataset
 
@@ -412,14 +412,14 @@ def perform_search(search: SearchPlan, folder: Path, workplace: Workplace | None
     Returns:
         The exit status: 1 if a rerun failed.
     """
-    from training.studies import search as searching
     from training.studies.render_search import as_markdown, build_report, to_json, write_report
+    from training.studies.search import has_remaining_work, run_search
 
     failed = 0
     if workplace is not None:
-        if searching.has_remaining_work(search, folder):
+        if has_remaining_work(search, folder):
             workplace.check([search.first])
-        failed = searching.run_search(search, folder, workplace, output.say)
+        failed = run_search(search, folder, workplace, output.say)
     report = build_report(search, folder)
     write_report(search, report, folder)
     if output.as_json:

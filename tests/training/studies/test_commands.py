@@ -81,11 +81,12 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     small = [word for word in SETTINGS if word != "data.dataset=folder"]
     small.remove("--set")
     named = ("toys/two", "--dataset", "folder")
-    with pytest.raises(UsageError, match="which folder"):
+    with raises(UsageError, "no-data-folder"):
         run_here("benchmark run", *named)
     for asked in (named, ("toys/two", "--dataset", "glyphs", "--set", "data.dataset=folder")):
-        with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
+        with pytest.raises(DatasetError) as refusal:
             run_here("benchmark run", *asked, "--data", f"{data}/train")
+        assert f"{data}/train/test" in str(refusal.value)
     assert run_here("benchmark run", *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
     out = capsys.readouterr().out
     assert "# toys/two on folder" in out
@@ -155,8 +156,9 @@ def test_a_split_without_images_is_said_before_any_training(split: str, tmp_path
     (Path(data) / split).mkdir()
     begun = ("--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), *SETTINGS)
     for command, what in (("benchmark run", "toys/two"), ("benchmark search", "ntxent")):
-        with pytest.raises(DatasetError, match=f"{split} holds no images"):
+        with pytest.raises(DatasetError) as caught:
             run_here(command, what, *begun)
+        assert str(Path(data) / split) in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -168,8 +170,9 @@ def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
     assert run_here("benchmark run", *begun, "--out", str(folder)) == 0
     found, before = capsys.readouterr().out, files(folder)
     Path(data).rename(tmp_path / "elsewhere")
-    with pytest.raises(DatasetError, match="images"):
+    with pytest.raises(DatasetError) as caught:
         run_here("benchmark resume", str(folder), "--only", "contrastive")
+    assert data in str(caught.value)
     assert files(folder) == before  # not even the plan has another arm
     assert run_here("benchmark resume", str(folder), "--quiet") == 0
     assert capsys.readouterr().out == found
@@ -177,7 +180,7 @@ def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
     (tmp_path / "elsewhere" / "train").rename(tmp_path / "train")
     (tmp_path / "elsewhere" / "train").mkdir()
     assert run_here("benchmark run", *moved, "--out", str(tmp_path / "new"), "--from", str(folder)) == 0
-    with pytest.raises(DatasetError, match="train holds no images"):
+    with pytest.raises(DatasetError):
         run_here("benchmark run", *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--from", str(folder))
     assert not (tmp_path / "newer").exists()
 
@@ -185,8 +188,9 @@ def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
 def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder, few = str(tmp_path / "out"), ("--trials", "1", "--reruns", "1", "--folds", "2", "--patience", "1")
     begun = ("ntxent", "--dataset", "glyphs", "--data", data, "--out", folder, *few, *SETTINGS, "--quiet")
-    with pytest.raises(DatasetError, match="train has no folders train and test, and a study measures on classes"):
+    with pytest.raises(DatasetError) as caught:
         run_here("benchmark search", *begun, "--data", f"{data}/train")
+    assert f"{data}/train/test" in str(caught.value)
     assert run_here("benchmark search", *begun) == 0
     assert "# Search on glyphs" in capsys.readouterr().out
     assert run_here("benchmark resume", folder, "--json", "--quiet") == 0
@@ -196,8 +200,9 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
     assert "# Search on glyphs" in capsys.readouterr().out
     Path(data).rename(tmp_path / "elsewhere")
     assert run_here("benchmark resume", folder, "--quiet") == 0  # nothing is left to do
-    with pytest.raises(DatasetError, match="images"):
+    with pytest.raises(DatasetError) as caught:
         run_here("benchmark search", *begun, "--trials", "2")
+    assert data in str(caught.value)
     with raises(UsageError, "option-without-effect"):
         run_here("benchmark resume", folder, "--only", "margin")
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_compare import RECIPE, SCORE, Tags, model, table_of
 from training.studies import papers
 from training.studies.compare import compare, find_runs
 from training.studies.compare_page import FORMATS
-from training.studies.plan import RESULTS_FILE, RunSchedule, write_plan
+from training.studies.plan import RunSchedule, write_plan
+from training.studies.results import RESULTS_FILE
 from training.studies.runner import create_workplace, perform_runs
 from training.studies.study import Arm
 from zoo.cli.main import main
@@ -184,8 +186,9 @@ def test_a_folder_may_be_given_and_damage_hides_nothing_else(
         arguments = ["benchmark", "compare", "revisiting-2", "--dataset", "cub", "--studies", str(folder)]
         assert main([*arguments, "--format", "csv"]) == 0
         assert "mine/margin/seed-0 mine/margin/seed-1" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="there is no folder"):
+    with raises(UsageError, "no-such-folder") as caught:
         find_runs([tmp_path / "nowhere"])
+    assert str(tmp_path / "nowhere") in str(caught.value)
 
 
 def test_results_of_earlier_versions_are_read_with_their_plan(own_zoo: Path) -> None:

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.raising import raises
 from tests.training.studies import toys
 from tests.zoo.report.test_model import Reader
 from training.recipes import FEATURES
 from training.studies.papers import find_study
-from training.studies.plan import Plan, Run, value_of
+from training.studies.plan import Plan, Run
 from training.studies.render import as_csv, as_html, as_markdown, to_json, write_report
 from training.studies.report import build_report, published_score
+from training.studies.results import value_of
 from training.studies.statistics import (
     FAILS,
     HOLDS,
@@ -175,13 +177,13 @@ def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
         more = shift[run.arm.label][run.seed] if run.selection == "validation" else 0
         finish(run, SCORES[run.arm.label][run.seed] + more, [0.7, 0.3])
     report = build_report(both, tmp_path)
-    found = {(each.arm, str(each.measure)): each for each in report.moved}
+    found = {(each.arm, str(each.measure)): each for each in report.selection_effects}
     for arm, said in (("margin", "higher"), ("contrastive", "undecided")):
         each, expected = found[arm, "test recall_at_1"], stats.ttest_1samp(shift[arm], 0).confidence_interval(0.95)
         assert each.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
         assert each.verdict == said
     assert found["margin", "train spectral_decay"].verdict == "lower"
-    assert report.unlike == ""
+    assert report.provenance_note == ""
     text = as_markdown(report)
     assert "| margin | test recall_at_1 | +0.0110 | +0.0085 to +0.0135 | higher |" in text
     assert "Validation-selected beside the last epoch" in Reader(as_html(report)).text
@@ -195,7 +197,7 @@ def test_that_selections_were_made_otherwise_is_said(tmp_path: Path) -> None:
         if run.selection == "validation":
             toys.change(run, commit="def")
     assert (
-        build_report(both, tmp_path).unlike
+        build_report(both, tmp_path).provenance_note
         == "The two were made with other commits, which may be part of the difference."
     )
     assert "with other commits" in as_markdown(build_report(both, tmp_path))
@@ -275,8 +277,9 @@ def test_the_values_of_the_runs_are_in_the_report(plan: Plan, tmp_path: Path) ->
 
 def test_a_run_that_lacks_a_measure_is_named(plan: Plan, tmp_path: Path) -> None:
     result = plan.runs(tmp_path)[0].result()
-    with pytest.raises(TrainingError, match="margin with seed 0 has no test nmi"):
+    with raises(TrainingError, "missing-measure") as caught:
         value_of(result, Measure("nmi"))
+    assert "margin with seed 0 has no test nmi" in str(caught.value)
     assert value_of(result, R1) == 0.60
 
 

@@ -1,4 +1,4 @@
-"""Whether tuned losses are close: differences against SciPy, verdicts by hand, and where they are told."""
+"""Closeness of tuned losses: differences against SciPy, verdicts by hand, and the reports that contain them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import pytest
 from scipy import stats
 
 from tests.zoo.report.test_model import Reader
+from training.studies.cross_validation import KINDS, METRICS
 from training.studies.render import command_of_search
-from training.studies.render_search import as_markdown, to_json, write_report
-from training.studies.report import KINDS, combined_verdict, differences, group_by_score
-from training.studies.search import METRICS, SearchPlan, write_search
+from training.studies.render_search import (
+    as_markdown,
+    combined_verdict,
+    group_by_score,
+    loss_differences,
+    to_json,
+    write_report,
+)
+from training.studies.search import SearchPlan, write_search
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED
 
 SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "margin": (0.60, 0.61, 0.625)}
@@ -26,11 +33,17 @@ def reruns_of(scores: tuple[float, ...], seeds: tuple[int, ...] = (1, 2, 3)) -> 
     return [{"seed": seed, **dict.fromkeys(KINDS, one)} for seed, one in zip(seeds, each, strict=True)]
 
 
-RERUNS = {loss: reruns_of(scores) for loss, scores in SCORES.items()}
+def report_of(tests: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the report of a search whose losses have these reruns, as `build_report` does."""
+    empty = {"trials": {}, "best": None, "began": None, "ended": None, "validations": [], "scores": None}
+    return [{"loss": loss, **empty, "reruns": len(runs), "tests": runs} for loss, runs in tests.items()]
+
+
+REPORT = report_of({loss: reruns_of(scores) for loss, scores in SCORES.items()})
 
 
 def test_differences_are_those_of_the_paired_t_test() -> None:
-    found = differences(RERUNS)
+    found = loss_differences(REPORT)
     assert len(found) == 3 * len(KINDS) * len(METRICS)
     for each in found:
         ours, others = SCORES[each.loss], SCORES[each.other]
@@ -42,15 +55,16 @@ def test_differences_are_those_of_the_paired_t_test() -> None:
 
 def test_reruns_are_paired_by_seed_and_not_by_place() -> None:
     late = {"a": reruns_of((0.2, 0.3), (2, 3)), "b": reruns_of((0.1, 0.2, 0.3))}
-    first = differences(late)[0]
+    first = loss_differences(report_of(late))[0]
     assert first.difference is not None
     assert (first.difference.n, first.difference.mean) == (2, pytest.approx(0))
-    assert differences({"a": reruns_of((0.5,), (1,)), "b": reruns_of((0.5,), (2,))})[0].verdict == UNDECIDED
+    unpaired = report_of({"a": reruns_of((0.5,), (1,)), "b": reruns_of((0.5,), (2,))})
+    assert loss_differences(unpaired)[0].verdict == UNDECIDED
 
 
 def test_verdicts_by_hand() -> None:
     """Contrastive and NT-Xent .004 to .006 apart, margin .1 and more from both."""
-    group = group_by_score(differences(RERUNS))["precision_at_1", "concatenated"]
+    group = group_by_score(loss_differences(REPORT))["precision_at_1", "concatenated"]
     assert {(each.loss, each.other): each.verdict for each in group} == {
         ("contrastive", "ntxent"): HOLDS,
         ("contrastive", "margin"): FAILS,
@@ -58,27 +72,21 @@ def test_verdicts_by_hand() -> None:
     }
     assert (combined_verdict(group), combined_verdict(group[:1]), combined_verdict([])) == (FAILS, HOLDS, UNDECIDED)
     apart = {"a": reruns_of((0.5, 0.6, 0.7)), "b": reruns_of((0.6, 0.5, 0.6))}
-    assert combined_verdict(differences(apart)) == UNDECIDED
-
-
-def row(loss: str, tests: list[dict[str, Any]]) -> dict[str, Any]:
-    empty = {"trials": {}, "best": None, "began": None, "ended": None, "validations": [], "scores": None}
-    return {"loss": loss, **empty, "reruns": len(tests), "tests": tests}
+    assert combined_verdict(loss_differences(report_of(apart))) == UNDECIDED
 
 
 def test_reports_tell_every_difference(tmp_path: Path) -> None:
     search = write_search(SearchPlan(tuple(SCORES), "glyphs", reruns=3), tmp_path)
-    report = [row(loss, tests) for loss, tests in RERUNS.items()]
-    write_report(search, report, tmp_path)
+    write_report(search, REPORT, tmp_path)
     markdown = (tmp_path / "report.md").read_text()
-    assert markdown == as_markdown(search, report, tmp_path)
+    assert markdown == as_markdown(search, REPORT, tmp_path)
     assert "P@1 separated: does not; P@1 concatenated: does not;" in markdown
     expected = stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).confidence_interval()
     low, high = (100 * bound for bound in expected)
     cells = f"-10.17 | {low:+.2f} to {high:+.2f} | 3 | does not |"
     assert f"| contrastive - margin | P@1 concatenated | {cells}" in markdown
     written = json.loads((tmp_path / "report.json").read_text())
-    assert written == json.loads(json.dumps(to_json(search, report)))
+    assert written == json.loads(json.dumps(to_json(search, REPORT)))
     assert written["close"]["precision_at_1 concatenated"] == FAILS
     assert [each["verdict"] for each in written["differences"][:3]] == [HOLDS, FAILS, FAILS]
     assert f"```sh\n{command_of_search(search)}\n```" in markdown
@@ -92,4 +100,4 @@ def test_reports_tell_every_difference(tmp_path: Path) -> None:
 
 def test_of_a_single_loss_nothing_is_compared(tmp_path: Path) -> None:
     search = write_search(SearchPlan(("ntxent",), "glyphs"), tmp_path)
-    assert "close" not in as_markdown(search, [row("ntxent", reruns_of((0.5,), (1,)))], tmp_path)
+    assert "close" not in as_markdown(search, report_of({"ntxent": reruns_of((0.5,), (1,))}), tmp_path)

@@ -17,11 +17,11 @@ from tests.training.studies import toys
 from tests.training.studies.test_report import finish
 from tests.zoo.report.test_model import Reader
 from training.recipe import Recipe
+from training.studies.measure import _view_function
 from training.studies.papers import find_study
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import Report, build_report, low_ranks, rank_and_dim
-from training.studies.runner import _view_function
 from training.studies.statistics import HOLDS, UNDECIDED, pearson
 from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, resolve_recipes
 from zoo.evaluation.structure import spectral_decay
@@ -123,7 +123,7 @@ def test_correlations_with_decay_are_those_of_the_other_arms(report: Report) -> 
 
 
 def test_one_model_under_two_names_is_named(report: Report) -> None:
-    assert report.twins == [["low", "again"]]
+    assert report.duplicates == [["low", "again"]]
     assert "low, again: one model under 2 names." in as_markdown(report)
 
 

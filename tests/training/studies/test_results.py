@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.raising import raises
-from training.studies import plan
-from training.studies.plan import RESULTS_FILE, Results
+from training.studies import results as results_module
+from training.studies.results import RESULTS_FILE, Results
 from zoo.errors import TrainingError
 
 
@@ -53,14 +53,14 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_each_result_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, others = Results(tmp_path), Results(tmp_path)
     read = []
-    complete_lines = plan.complete_lines
+    complete_lines = results_module.complete_lines
 
     def counted(path: Path, start: int) -> list[bytes]:
         lines = complete_lines(path, start)
         read.extend(lines)
         return lines
 
-    monkeypatch.setattr(plan, "complete_lines", counted)
+    monkeypatch.setattr(results_module, "complete_lines", counted)
     for number in range(5):
         others.add(f"a/seed-{number}", {"score": number})
         assert [mine[f"a/seed-{n}"]["score"] for n in range(number + 1)] == list(range(number + 1))
@@ -72,7 +72,7 @@ def test_each_result_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 WRITER = """
 import sys
 from pathlib import Path
-from training.studies.plan import Results
+from training.studies.results import Results
 results = Results(Path(sys.argv[1]))
 for number in range(50):
     results.add(f"{sys.argv[2]}/seed-{number}", {"text": 1000 * sys.argv[2]})

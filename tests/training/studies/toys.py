@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from training.studies.plan import RESULTS_FILE, Plan, Results, Run, RunSchedule
+from training.studies.plan import Plan, Run, RunSchedule
+from training.studies.results import RESULTS_FILE, Results
 from training.studies.runner import create_workplace, perform_runs
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes

@@ -125,11 +125,13 @@ def test_the_robustness_figures_of_group_are_its_three_sweeps() -> None:
 
 
 def test_a_name_that_is_not_known_is_not_taken_for_another_papers() -> None:
-    with pytest.raises(UsageError, match=r"no study 'group/figure-2'\. Did you mean 'group/") as error:
+    with raises(UsageError, "unknown-study") as caught:
         check_name("group/figure-2")
-    assert "revisiting/" not in str(error.value)
-    with pytest.raises(UsageError, match="Did you mean 'claims/rho'"):
+    assert "'group/" in str(caught.value).partition("'group/figure-2'")[2]
+    assert "revisiting/" not in str(caught.value)
+    with raises(UsageError, "unknown-study") as caught:
         check_name("claim/rho")
+    assert "'claims/rho'" in str(caught.value)
 
 
 def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
@@ -144,10 +146,9 @@ def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
     ]
     assert [study.name for study in find_studies("sharing/table-3", "sop")] == ["sharing/tables-1-to-3"]
     assert [study.name for study in find_studies("sharing/table-3", "folder")] == ["sharing/losses"]
-    with pytest.raises(
-        UsageError, match=r"no study of sharing/table-1 can be run on nothing\. There are: sharing/tables"
-    ):
+    with raises(UsageError, "not-on-this-data-set") as caught:
         find_studies("sharing/table-1", "nothing")
+    assert "sharing/tables-1-to-3 (cub, cars, sop)" in str(caught.value)
 
 
 TWO = {
@@ -185,5 +186,6 @@ def test_names_lead_to_studies_and_to_one_alone() -> None:
     assert not refused & (set(STUDIES) | set(ALIASES))
     assert set(ALIASES) > names_module.PARTIAL
     assert {each for found in ALIASES.values() for each in found} <= set(STUDIES)
-    with pytest.raises(UsageError, match="Did you mean 'revisiting/figure-7'"):
+    with raises(UsageError, "unknown-study") as caught:
         check_name("revisiting/figur-7")
+    assert "'revisiting/figure-7'" in str(caught.value)
