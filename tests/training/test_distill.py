@@ -23,8 +23,7 @@ from training.api import write_model_folder
 from training.distill import distil, recipe_for
 from training.features import TrunkModel, Views
 from training.finetune import classes_seen
-from training.methods.s2sd import needs_same_dim
-from training.methods.transfers import TRANSFERS
+from training.methods.transfers import TRANSFERS, needs_same_dim
 from training.recipe import Augmentation
 from training.student import SAME_DIM, SOURCES, Student, StudentImages, read_student_images, without_labels
 from training.trainer import Trainer

@@ -1,8 +1,12 @@
-"""Losses by name. Each is a module called as `loss(embeddings [b, d], labels [b], tuples=None) -> scalar`.
+"""Losses by name.
 
-Made with the number of classes and, where the constructor has `dim`, the embeddings' dimension. Embeddings are unit
-rows unless the class says `normalised = False`. The annotation of `tuples` says which tuples a loss takes: it has to be
-there. Labels are int64; embeddings float32, or, where a loss has class vectors, of their dtype (`loss.to(dtype)`).
+A loss is a module called as `loss(embeddings [b, d], labels [b], tuples=None)`; it returns a scalar. `training.build`
+constructs it with the number of classes and, if the constructor has a parameter `dim`, the dimension of the embeddings.
+
+Embeddings are unit rows unless the class sets `normalised = False`. They are float32, or have the dtype of the loss's
+class vectors (`loss.to(dtype)`). Labels are int64. The annotation of `tuples` is required: it names the mined tuples
+that the loss accepts. Each file starts with the source and the equation; s are cosines and d Euclidean distances of
+unit embeddings, a an anchor, p a positive, n a negative, and [x]+ is max(0, x).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Angular loss with N-pair loss (Wang et al. 2017, Deep Metric Learning with Angular Loss)."""
+"""Angular loss with N-pair loss (Wang et al. 2017, Deep Metric Learning with Angular Loss, section 3).
+
+    L = L_npair(psi) + weight * mean_(a,p) log(1 + sum_n exp(f_apn)) + nu * mean |psi|^2
+    f_apn = 4 tan^2(alpha) (phi_a + phi_p).phi_n - 2 (1 + tan^2(alpha)) phi_a.phi_p
+
+psi are raw embeddings and phi = psi / |psi|.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,17 @@ from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair_lo
 
 
 class Angular(nn.Module):
-    """N-pair loss on psi + weight * angular loss on phi = psi / |psi|, + nu * mean |psi|^2.
+    """Angular loss on unit embeddings plus N-pair loss on raw embeddings, with a penalty on their length.
 
-    The angular loss is the mean over pairs of
-    log(1 + sum_n exp(4 tan^2(alpha) (phi_a + phi_p).phi_n - 2 (1 + tan^2(alpha)) phi_a.phi_p)), alpha in degrees.
-    Pairs, negatives, all_samples and squared_norm as in `NPair`. Constants of Roth et al. 2020, Revisiting, appendix
-    A: alpha 45 degrees, weight 2, nu 0.005.
+    The defaults are those of Roth et al. 2020, Revisiting, appendix A.
+
+    Args:
+        classes: number of training classes; not used.
+        alpha: angle in degrees.
+        weight: weight of the angular term.
+        nu: weight of the penalty on the length.
+        all_samples: choice of the pairs, as in `NPair`.
+        squared_norm: form of the penalty, as in `NPair`.
     """
 
     normalised = False
@@ -36,11 +47,15 @@ class Angular(nn.Module):
         self.weight, self.nu, self.all_samples, self.squared_norm = weight, nu, all_samples, squared_norm
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
-        both = n_pair_loss(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
-        return both + self.nu * mean_norm(embeddings, self.squared_norm)
+        loss = n_pair_loss(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
+        return loss + self.nu * mean_norm(embeddings, self.squared_norm)
 
     def _angular(self, phi: Tensor, pairs: NPairs) -> Tensor:
         anchors, positives = phi[pairs.anchors], phi[pairs.positives]

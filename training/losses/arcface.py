@@ -1,4 +1,9 @@
-"""ArcFace (Deng et al. 2019, Additive Angular Margin Loss for Deep Face Recognition, eq. 3)."""
+"""ArcFace (Deng et al. 2019, Additive Angular Margin Loss for Deep Face Recognition, eq. 3).
+
+    L = -mean log(exp(z_y) / (exp(z_y) + sum_{j != y} exp(scale cos theta_j))),  z_y = scale cos(theta_y + margin)
+
+theta_j is the angle between an embedding and the centre of class j; y is its own class.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,19 @@ from training.losses.proxies import class_vectors, margin_cross_entropy, target_
 
 
 class ArcFace(nn.Module):
-    """Cross entropy of scale * cos(theta_y + margin) against scale * cos(theta_j); theta: angles to class centres.
+    """Cross entropy of scaled cosines with class centres; the angle to the own class is enlarged by a margin.
 
-    Beyond theta_y = pi - margin, where the cosine would rise again, cos(theta_y) - margin * sin(margin) keeps falling
-    (the authors' code). Constants of Roth et al. 2020, Revisiting, appendix A: scale 16, margin 0.5 rad, centres
-    learnt at rate 5e-4. clamped: negative cosines count as 0, as in the code published with it. (There the margin's
-    change is added to the logits of all classes alike, so that it has no effect: not copied.)
+    Beyond theta_y = pi - margin the cosine would rise again. There cos(theta_y) - margin * sin(margin) keeps falling,
+    as in the authors' code. The defaults are those of Roth et al. 2020, Revisiting, appendix A; its centres learn at
+    5e-4. In the code published with it the change by the margin is added to the logits of all classes alike and has no
+    effect; this is not copied.
+
+    Args:
+        classes: number of training classes.
+        dim: dimension of the embeddings.
+        scale: factor of the cosines.
+        margin: angle in radians.
+        clamped: set negative cosines to 0, as in the code published with Revisiting.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
@@ -27,17 +39,22 @@ class ArcFace(nn.Module):
         self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, len(self.centres))
         centres = normalize(self.centres, dim=1)
-        logits, own = self.scale * embeddings @ centres.T, target_cosines(embeddings, centres, labels)
+        logits, targets = self.scale * embeddings @ centres.T, target_cosines(embeddings, centres, labels)
         if self.clamped:
-            logits, own = logits.clamp(min=0), own.clamp(min=0)
-        return margin_cross_entropy(logits, labels, self.scale * (add_angle(own, self.margin) - own))
+            logits, targets = logits.clamp(min=0), targets.clamp(min=0)
+        return margin_cross_entropy(logits, labels, self.scale * (add_angle(targets, self.margin) - targets))
 
 
 def add_angle(cosine: Tensor, margin: float) -> Tensor:
-    """cos(theta + margin) from cos(theta), going on falling beyond theta = pi - margin. Finite gradient everywhere."""
+    """Return cos(theta + margin) from cos(theta), with a finite gradient; it still falls beyond theta = pi - margin."""
     sine = (1 - cosine.square()).clamp(min=torch.finfo(cosine.dtype).eps).sqrt()
     turned = cosine * math.cos(margin) - sine * math.sin(margin)
     return torch.where(cosine >= -math.cos(margin), turned, cosine - margin * math.sin(margin))

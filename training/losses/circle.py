@@ -1,4 +1,8 @@
-"""Circle loss (Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization)."""
+"""Circle loss (Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization, section 3).
+
+L = mean_a log(1 + sum_n exp(gamma w_n (s_an - m)) sum_p exp(-gamma w_p (s_ap - 1 + m)))
+w_n = [s_an + m]+,  w_p = [1 + m - s_ap]+, both without gradient
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ from training.functional import check_batch, negative_mask, positive_mask, produ
 
 
 class Circle(nn.Module):
-    """log(1 + sum_n exp(gamma w_n (s_an - m)) sum_p exp(-gamma w_p (s_ap - 1 + m))), mean over anchors; s: cosines.
+    """Circle loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
-    The weights w_n = [s_an + m]+ and w_p = [1 + m - s_ap]+ pass no gradient. Anchors without a positive or without a
-    negative are left out. Constants of the paper for fine-grained retrieval: margin m 0.4, gamma 80.
+    Args:
+        classes: number of training classes; not used.
+        margin: m; 0.4 is the paper's value for fine-grained retrieval.
+        gamma: scale; 80 is the paper's value for fine-grained retrieval.
     """
 
     def __init__(self, classes: int, margin: float = 0.4, gamma: float = 80.0) -> None:
@@ -21,12 +27,16 @@ class Circle(nn.Module):
         self.margin, self.gamma = margin, gamma
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)
         cosines = products(embeddings)
-        still = cosines.detach()
-        pull = -self.gamma * relu(1 + self.margin - still) * (cosines - 1 + self.margin)
-        push = self.gamma * relu(still + self.margin) * (cosines - self.margin)
+        detached = cosines.detach()
+        pull = -self.gamma * relu(1 + self.margin - detached) * (cosines - 1 + self.margin)
+        push = self.gamma * relu(detached + self.margin) * (cosines - self.margin)
         terms = softplus(functional.masked_logsumexp(pull, positive) + functional.masked_logsumexp(push, negative))
         return functional.masked_mean(terms, positive.any(1) & negative.any(1))

@@ -1,4 +1,9 @@
-"""Contrastive loss (Hadsell et al. 2006, Dimensionality Reduction by Learning an Invariant Mapping)."""
+"""Contrastive loss (Hadsell et al. 2006, Dimensionality Reduction by Learning an Invariant Mapping, eq. 4).
+
+    L = mean_(a,p) [d_ap - positive_margin]+ + mean_(a,n) [negative_margin - d_an]+
+
+Terms are linear in the distance instead of squared, as in Roth et al. 2020 and Musgrave et al. 2020.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,13 @@ from training.functional import Pairs, Triplets, check_batch, distances, hinges,
 
 
 class Contrastive(nn.Module):
-    """Mean over positive pairs of [d_ap - positive_margin]+ plus mean over negative pairs of [negative_margin - d_an]+.
+    """Hinge losses of the distances of positive and of negative pairs.
 
-    d is the Euclidean distance of unit embeddings. Constants of Roth et al. 2020, Revisiting, appendix A: margins 0
-    and 1, pairs from distance-weighted triplets. active_only: both means over the terms above zero only (Musgrave et
-    al. 2020, Reality Check, which searches both margins).
+    Args:
+        classes: number of training classes; not used.
+        positive_margin: 0 in Roth et al. 2020, Revisiting, appendix A, with pairs from distance-weighted triplets.
+        negative_margin: 1 in the same place. Musgrave et al. 2020, Reality Check, searches both margins.
+        active_only: average over the terms above zero only (Reality Check).
     """
 
     def __init__(
@@ -22,7 +29,13 @@ class Contrastive(nn.Module):
         self.positive_margin, self.negative_margin, self.active_only = positive_margin, negative_margin, active_only
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Without tuples every pair of the batch counts.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin

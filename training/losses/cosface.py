@@ -1,4 +1,9 @@
-"""CosFace (Wang et al. 2018, Large Margin Cosine Loss for Deep Face Recognition, section 3.1)."""
+"""CosFace (Wang et al. 2018, Large Margin Cosine Loss for Deep Face Recognition, section 3.1).
+
+    L = -mean log(exp(z_y) / (exp(z_y) + sum_{j != y} exp(scale cos theta_j))),  z_y = scale (cos theta_y - margin)
+
+theta_j is the angle between an embedding and the centre of class j; y is its own class.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,13 @@ from training.losses.proxies import class_vectors, margin_cross_entropy
 
 
 class CosFace(nn.Module):
-    """Cross entropy of scale * (cos(theta_y) - margin) against scale * cos(theta_j); theta: angles to class centres.
+    """Cross entropy of scaled cosines with class centres; a margin is subtracted from the own class's cosine.
 
-    Constants of the paper: scale 64, margin 0.35 (Musgrave et al. 2020, Reality Check, searches both).
+    Args:
+        classes: number of training classes.
+        dim: dimension of the embeddings.
+        scale: factor of the cosines; 64 in the paper.
+        margin: 0.35 in the paper. Musgrave et al. 2020, Reality Check, searches scale and margin.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35) -> None:
@@ -21,7 +30,12 @@ class CosFace(nn.Module):
         self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, len(self.centres))
         logits = self.scale * embeddings @ normalize(self.centres, dim=1).T
         return margin_cross_entropy(logits, labels, -self.scale * self.margin)

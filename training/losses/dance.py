@@ -1,4 +1,10 @@
-"""DaNCE, distance-adapted noise contrastive estimation (Milbich, Roth et al. 2020, DiVA, eq. 6)."""
+"""DaNCE, distance-adapted noise contrastive estimation (Milbich, Roth et al. 2020, DiVA, eq. 6).
+
+    L = mean_(a,p) log(sum_n exp(w(d_an) s_an / T)) - s_ap / T
+    w(d) = min(cap, 1 / q(d)), scaled before so that the largest weight of an anchor is 1; without gradient
+
+q(d) is the density of distances between random points of the unit sphere.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,24 @@ from zoo.errors import RecipeError
 
 
 class DaNCE(nn.Module):
-    """Mean over positive pairs of log sum_n exp(w(d_an) s_an / T) - s_ap / T; s: cosines, d: distances, n: negatives.
+    """Noise contrastive estimation whose negatives are weighted by the inverse density of their distance.
 
-    w(d) = min(cap, 1 / q(d)), scaled before so that the largest weight of an anchor is 1; it passes no gradient. q(d)
-    is the density of distances between random points of the unit sphere; d counts as at least `nearest`. Negatives
-    farther than `farthest` have weight 0 as long as the anchor has nearer ones, and all the same weight otherwise.
-    The paper names the cap lambda without a value; unscaled, 1 / q(0.5) is about 10^40 in 128 dimensions.
-    Constants of the published code: temperature T 0.01, distances as for distance-weighted sampling.
+    Distances count as at least `nearest`. Negatives farther than `farthest` have weight 0 as long as the anchor has
+    nearer ones, and equal weights otherwise. The paper names the cap lambda without a value; without scaling, 1 /
+    q(0.5) is about 10^40 in 128 dimensions.
 
-    weighted=False: every weight is 1, plain noise contrastive estimation. published: the published code's form, where
-    the positive joins the sum, weights are scaled by the largest of all pairs and then divided by their sum over the
-    anchors that share the negative.
+    Args:
+        classes: number of training classes; not used.
+        temperature: T; 0.01 in the published code.
+        nearest: lower bound of the distances, as in distance-weighted sampling.
+        farthest: upper bound of the distances, as in distance-weighted sampling.
+        cap: largest weight after scaling.
+        weighted: False sets every weight to 1: plain noise contrastive estimation.
+        published: form of the published code. The positive joins the sum; weights are scaled by the largest of all
+            pairs, then divided by their sum over the anchors that share the negative.
+
+    Raises:
+        RecipeError: for a temperature, a cap or distances out of range.
     """
 
     def __init__(
@@ -40,14 +53,22 @@ class DaNCE(nn.Module):
     ) -> None:
         super().__init__()
         if not (temperature > 0 and cap > 0 and 0 < nearest <= farthest <= 2):
-            raise RecipeError("dance needs a temperature and a cap above 0, and 0 < nearest <= farthest <= 2.")
+            raise RecipeError(
+                f"the loss 'dance' got temperature {temperature}, cap {cap}, nearest {nearest}, farthest {farthest}; "
+                "it needs a temperature and a cap above 0, and 0 < nearest <= farthest <= 2.",
+                code="bad-number",
+            )
         self.temperature, self.nearest, self.farthest, self.cap = temperature, nearest, farthest, cap
         self.weighted, self.published = weighted, published
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]: samples of one label are views of one thing.
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
-        0, with zero gradient, where no anchor has both a positive and a negative.
+        Samples of one label are views of one thing. The loss is 0, with zero gradient, if no anchor has both a positive
+        and a negative.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
         """
         check_batch(embeddings, labels)
         cosines = products(embeddings)
@@ -55,17 +76,20 @@ class DaNCE(nn.Module):
         pushed = self._pushed(cosines, negative_mask(labels), embeddings.shape[1])
         return self._mean(pushed[anchors], cosines[anchors, positives])
 
-    def of_keys(self, queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:
-        """Scalar loss of unit queries [b, d] with a positive each, keys [b, d], against common negatives [m, d].
+    def contrast_keys(self, queries: Tensor, keys: Tensor, negatives: Tensor) -> Tensor:
+        """Return the loss, a scalar, of queries with one positive key each against common negatives.
 
-        Only queries get a gradient.
+        Args:
+            queries: unit rows [b, d]; the only input with a gradient.
+            keys: unit rows [b, d], the positive of each query.
+            negatives: unit rows [m, d].
         """
         cosines = queries @ negatives.detach().T
         pushed = self._pushed(cosines, torch.ones_like(cosines, dtype=torch.bool), queries.shape[1])
         return self._mean(pushed, (queries * keys.detach()).sum(1))
 
     def _pushed(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
-        """[b]: log of the sum over the negatives; -inf without any."""
+        """Return log of the sum over the negatives, [b]; -inf for a row without negatives."""
         weights = self.weights(cosines.detach(), negative, dim) if self.weighted else 1.0
         return functional.masked_logsumexp(cosines * weights / self.temperature, negative)
 
@@ -76,7 +100,13 @@ class DaNCE(nn.Module):
         return functional.masked_mean(terms, pushed != -torch.inf)
 
     def weights(self, cosines: Tensor, negative: Tensor, dim: int) -> Tensor:
-        """w of cosines [b, m] of unit embeddings in `dim` dimensions; 0 where `negative`, bool [b, m], is false."""
+        """Return the weights w [b, m] of the negatives.
+
+        Args:
+            cosines: cosines [b, m] of unit embeddings.
+            negative: bool [b, m]; the weight is 0 where it is false.
+            dim: dimension of the embeddings.
+        """
         if not cosines.numel():
             return cosines
         squared = (2 - 2 * cosines).nan_to_num(4.0)
@@ -90,7 +120,7 @@ class DaNCE(nn.Module):
 
 
 def _published_weights(logs: Tensor, near: Tensor, negative: Tensor) -> Tensor:
-    """The published code's weights: a pair's share of what the negative weighs to all anchors, from 10^-45 up."""
+    """Return the published code's weights: an anchor's share of a negative's weight, from 10^-45 up."""
     logs = logs - logs.masked_fill(~near, -torch.inf).max().clamp(min=torch.finfo(logs.dtype).min)
     floored = logs.masked_fill(~near, -torch.inf).clamp(min=-45 * math.log(10))
     return floored.masked_fill(~negative, -torch.inf).softmax(0).masked_fill(~negative, 0)

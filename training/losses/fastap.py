@@ -1,4 +1,10 @@
-"""FastAP (Cakir et al. 2019, Deep Metric Learning to Rank)."""
+"""FastAP (Cakir et al. 2019, Deep Metric Learning to Rank, section 3).
+
+    L = mean_q 1 - AP_q,  AP_q = 1 / N+ sum_l h+_l H+_l / H_l
+
+h+ is the soft histogram of the squared distances from query q to its N+ positives, H+ its cumulative sum, and H that of
+the distances to all other samples.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,11 @@ from training.functional import check_batch, pair_kinds, products, soft_histogra
 
 
 class FastAP(nn.Module):
-    """1 - average precision from soft histograms of squared distances, mean over samples that have a positive.
+    """One minus the average precision from soft histograms, averaged over the samples that have a positive.
 
-    The average precision of a query is sum_l h+_l H+_l / (H_l N+), with h+ the histogram of its N+ positives on
-    bins + 1 nodes of [0, 4], H+ its cumulative sum and H that of all other samples. 10 bins: the authors' code.
+    Args:
+        classes: number of training classes; not used.
+        bins: the histograms have bins + 1 nodes on [0, 4]; 10 in the authors' code.
     """
 
     def __init__(self, classes: int, bins: int = 10) -> None:
@@ -21,12 +28,16 @@ class FastAP(nn.Module):
         self.bins = bins
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         kinds = pair_kinds(labels)
         # Squared distances from 0 to 4 are cosines from 1 to -1.
         positive, negative, _ = soft_histograms(products(embeddings), kinds, self.bins + 1, 1, -1).unbind(1)
         nearer = (positive + negative).cumsum(1).clamp(min=torch.finfo(positive.dtype).eps)
-        relatives = (kinds == 0).sum(1)
-        precision = (positive * positive.cumsum(1) / nearer).sum(1) / relatives.clamp(min=1)
-        return functional.masked_mean(1 - precision, relatives > 0)
+        positives = (kinds == 0).sum(1)
+        precision = (positive * positive.cumsum(1) / nearer).sum(1) / positives.clamp(min=1)
+        return functional.masked_mean(1 - precision, positives > 0)

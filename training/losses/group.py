@@ -1,4 +1,11 @@
-"""Group loss (Elezi et al. 2020, The Group Loss for Deep Metric Learning)."""
+"""Group loss (Elezi et al. 2020, The Group Loss for Deep Metric Learning, section 3).
+
+    L = -mean log x_iy, over the samples i that are not anchors
+    x_i: softmax(logits_i / temperature), one-hot for anchors, refined `steps` times (eq. 4):
+    X <- X * (W X), each row divided by its sum
+
+W are the similarities of the samples (see `training.functional.similarities`); y is the class of sample i.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +20,29 @@ SIMILARITIES, CRITERIA = ("clamp", "shift"), ("cross-entropy", "kl")
 
 
 class GroupLoss(nn.Module):
-    """Cross entropy of class assignments after a batch's similar samples have refined them; defined on raw features.
+    """Cross entropy of class assignments that the similarities within a batch have refined; defined on raw features.
 
-    A classifier of its own gives priors softmax(logits / temperature). `anchors` samples a class, drawn at random, get
-    their label instead, one-hot, and W the samples' similarities; `refine` then runs `steps` times. The mean of
-    -log x_iy over the samples that are no anchors. A class always keeps one sample that is no anchor.
+    A linear classifier gives the prior assignments. Random samples of each class are anchors, whose assignment is their
+    label; a class always keeps one sample that is not an anchor.
 
-    temperature: that of the published code, 24 on CUB (CARS 79, SOP 54); anchors: 2 on CUB and SOP (CARS 3). similarity
-    and zero_diagonal: see `training.functional.similarities`. steps: the paper gives no number; 5 is the default of the
-    published refinement.
+    Args:
+        classes: number of training classes.
+        dim: dimension of the features.
+        anchors: anchors per class; 2 in the published code on CUB and SOP, 3 on CARS.
+        temperature: of the priors; 24 in the published code on CUB, 79 on CARS, 54 on SOP.
+        steps: refinement steps. The paper gives no number; 5 is the default of the published refinement.
+        similarity: "clamp" or "shift", see `training.functional.similarities`.
+        zero_diagonal: set the diagonal of W to 0; the default is `not published`.
+        criterion: "cross-entropy", or "kl" (after appendix F): KL(x_i || prior_i), where the refined rows x have no
+            gradient and are the target of the priors. Labels then enter through the anchors alone.
+        sparse_classes: use only the classes of the batch (appendix I), so that memory is b x (classes in the batch).
+            This equals the dense loss with the priors of all other classes set to 0 and each row divided by its sum.
+        published: train as the published code does: one step, the diagonal of W kept, the mean over all samples
+            (anchors add 0), plus the plain cross entropy of all logits. Explicit `steps` and `zero_diagonal` take
+            precedence.
 
-    published: what the published training does: one step, the diagonal of W kept, the mean over all samples (anchors
-    add nothing to it), plus the plain cross entropy of all logits. `steps` and `zero_diagonal`, where given, hold.
-
-    criterion "kl" (after appendix F) puts KL(x_i || prior_i) in the place of -log x_iy: the refined rows, without
-    gradient, are what the classifier's priors learn. Labels then enter through the anchors alone.
-
-    sparse_classes: only the classes of the batch enter (appendix I), so that memory is b x (classes in the batch). It
-    is the dense loss with the priors of all other classes set to 0 and each row divided by its sum.
+    Raises:
+        RecipeError: for a negative count, a temperature of 0 or less, or an unknown similarity or criterion.
     """
 
     normalised = False
@@ -53,55 +65,66 @@ class GroupLoss(nn.Module):
         self.zero_diagonal = not published if zero_diagonal is None else zero_diagonal
         if anchors < 0 or temperature <= 0 or self.steps < 0:
             raise RecipeError(
-                "the group loss takes anchors and steps of 0 or more and a temperature above 0, not "
-                f"{anchors}, {self.steps} and {temperature}."
+                f"the loss 'group' got anchors {anchors}, steps {self.steps} and temperature {temperature}; it needs "
+                "anchors and steps of 0 or more and a temperature above 0.",
+                code="bad-number",
             )
-        if similarity not in SIMILARITIES or criterion not in CRITERIA:
+        if similarity not in SIMILARITIES:
             raise RecipeError(
-                f"the group loss takes similarity {' or '.join(SIMILARITIES)} and criterion {' or '.join(CRITERIA)}, "
-                f"not {similarity!r} and {criterion!r}."
+                f"the loss 'group' has no similarity {similarity!r}; choose {' or '.join(SIMILARITIES)}.",
+                code="unknown-similarity",
+            )
+        if criterion not in CRITERIA:
+            raise RecipeError(
+                f"the loss 'group' has no criterion {criterion!r}; choose {' or '.join(CRITERIA)}.",
+                code="unknown-criterion",
             )
         self.anchors, self.temperature, self.similarity, self.criterion = anchors, temperature, similarity, criterion
         self.sparse_classes, self.published = sparse_classes, published
         self.classifier = nn.Linear(dim, classes)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of raw features [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, self.classifier.out_features)
-        logits, own = self._logits(embeddings, labels)
+        logits, targets = self._logits(embeddings, labels)
         priors = (logits / self.temperature).log_softmax(1)
         fixed = choose_anchors(labels, self.anchors)
-        known = one_hot(own, logits.shape[1]).to(priors.dtype).log()
+        known = one_hot(targets, logits.shape[1]).to(priors.dtype).log()
         rows = torch.where(fixed[:, None], known, priors)
         refined = refine_logs(rows, similarities(embeddings, self.similarity, self.zero_diagonal), self.steps)
         if self.criterion == "kl":
             terms = row_divergence(refined[~fixed].detach(), priors[~fixed])
         else:
-            terms = -refined.gather(1, own[:, None])[~fixed, 0]
+            terms = -refined.gather(1, targets[:, None])[~fixed, 0]
         if self.published:
             return terms.sum() / len(labels) + self.classification(embeddings, labels)
         return terms.mean()
 
     def classification(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Scalar cross entropy of the classifier's logits, without temperature or refinement: the pre-training."""
+        """Return the cross entropy, a scalar, without temperature and refinement: the loss of the pre-training."""
         return cross_entropy(self.classifier(embeddings), labels)
 
     def _logits(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits [b, c] of the classes that take part, and each sample's own column, int64 [b]."""
+        """Return the logits [b, c] of the classes that take part and the column of each sample's class, int64 [b]."""
         if not self.sparse_classes:
             return self.classifier(embeddings), labels
-        present, own = labels.unique(return_inverse=True)
-        return linear(embeddings, self.classifier.weight[present], self.classifier.bias[present]), own
+        present, targets = labels.unique(return_inverse=True)
+        return linear(embeddings, self.classifier.weight[present], self.classifier.bias[present]), targets
 
 
 def choose_anchors(labels: Tensor, number: int) -> Tensor:
-    """bool [b]: `number` samples of each class, drawn at random, or all but one of a class that has no more."""
+    """Return bool [b]: `number` random samples of each class, or all but one of a class that has no more."""
     same = positive_mask(labels)
     drawn = torch.rand(len(labels), device=labels.device)
-    place = (same & (drawn[None, :] < drawn[:, None])).sum(1)
-    return place < same.sum(1).clamp(max=number)
+    rank = (same & (drawn[None, :] < drawn[:, None])).sum(1)
+    return rank < same.sum(1).clamp(max=number)
 
 
 def row_divergence(targets: Tensor, others: Tensor) -> Tensor:
-    """[t]: KL(targets || others) of rows of logarithms of probabilities [t, c]."""
+    """Return KL(targets || others), [t], of rows of log probabilities [t, c]."""
     return kl_div(others, targets, reduction="none", log_target=True).sum(1)

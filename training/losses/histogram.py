@@ -1,4 +1,10 @@
-"""Histogram loss (Ustinova & Lempitsky 2016, Learning Deep Embeddings with Histogram Loss, section 3)."""
+"""Histogram loss (Ustinova & Lempitsky 2016, Learning Deep Embeddings with Histogram Loss, section 3).
+
+    L = sum_r h-_r sum_{q <= r} h+_q
+
+h+ and h- are the soft histograms of the cosines of positive and of negative pairs, each with sum 1. L estimates the
+probability that a negative pair is more similar than a positive one.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,12 @@ from training.functional import check_batch, pair_kinds, products, soft_histogra
 
 
 class Histogram(nn.Module):
-    """sum_r h-_r sum_{q <= r} h+_q: how probable it is that a negative pair is more similar than a positive one.
+    """Overlap of the soft histograms of positive and negative similarities.
 
-    h+ and h- are the soft histograms of the cosines of positive and of negative pairs on `nodes` nodes of [-1, 1],
-    each summing to 1. Constants of Roth et al. 2020, Revisiting, appendix A: 65 nodes, SOP 11. (Libraries that count
-    bins call 65 nodes 64 bins.)
+    Args:
+        classes: number of training classes; not used.
+        nodes: nodes of the histograms on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65, on SOP 11.
+            Libraries that count bins call 65 nodes 64 bins.
     """
 
     def __init__(self, classes: int, nodes: int = 65) -> None:
@@ -20,7 +27,13 @@ class Histogram(nn.Module):
         self.nodes = nodes
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. 0 without positive or without negative pairs."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        The loss is 0 without positive or without negative pairs.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         histograms = soft_histograms(products(embeddings), pair_kinds(labels), self.nodes, -1, 1)
         positive, negative, _ = histograms.sum(0)

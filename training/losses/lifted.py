@@ -1,4 +1,9 @@
-"""Generalised lifted structure loss (Hermans et al. 2017, In Defense of the Triplet Loss, section 2)."""
+"""Generalised lifted structure loss (Hermans et al. 2017, In Defense of the Triplet Loss, section 2).
+
+    L = mean_a [log sum_p exp(d_ap) + log sum_n exp(margin - d_an)]+ + nu * mean |psi|^2
+
+d is the Euclidean distance of raw embeddings psi.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,13 @@ from training.functional import check_batch, distances, mean_norm, negative_mask
 
 
 class Lifted(nn.Module):
-    """Mean over anchors of [log sum_p exp(d_ap) + log sum_n exp(margin - d_an)]+, plus nu * mean |psi|^2.
+    """Lifted structure loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
-    d is the Euclidean distance of embeddings psi that are NOT normalised. Anchors without a positive or without a
-    negative are left out. Constants of Roth et al. 2020, Revisiting, appendix A: margin 1, nu 0.005.
-    squared_norm=False: nu * mean |psi|, as in the code published with it.
+    Args:
+        classes: number of training classes; not used.
+        margin: 1 in Roth et al. 2020, Revisiting, appendix A.
+        nu: weight of the penalty on the length; 0.005 in the same place.
+        squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
     """
 
     normalised = False
@@ -24,11 +31,15 @@ class Lifted(nn.Module):
         self.margin, self.nu, self.squared_norm = margin, nu, squared_norm
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)
-        every = distances(embeddings)
-        pulled = functional.masked_logsumexp(every, positive)
-        pushed = functional.masked_logsumexp(self.margin - every, negative)
+        matrix = distances(embeddings)
+        pulled = functional.masked_logsumexp(matrix, positive)
+        pushed = functional.masked_logsumexp(self.margin - matrix, negative)
         lifted = functional.masked_mean(relu(pulled + pushed), positive.any(1) & negative.any(1))
         return lifted + self.nu * mean_norm(embeddings, self.squared_norm)

@@ -1,4 +1,9 @@
-"""Margin loss (Wu et al. 2017, Sampling Matters in Deep Embedding Learning, section 4.2, eq. 10)."""
+"""Margin loss (Wu et al. 2017, Sampling Matters in Deep Embedding Learning, section 4.2, eq. 10).
+
+    L = sum ([d_ap - beta_y + margin]+ + [beta_y - d_an + margin]+) / (number of terms above zero)
+
+beta_y is a learnt boundary for the class y of the anchor.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +23,16 @@ from training.functional import (
 
 
 class Margin(nn.Module):
-    """[d_ap - beta_ya + m]+ + [beta_ya - d_an + m]+, summed and divided by the number of terms above zero.
+    """Margin loss with learnt class boundaries beta.
 
-    `beta` is learnt from the initial value, one a class or (per_class=False) one for all. d is the Euclidean distance
-    of unit embeddings.
-    Constants of Roth et al. 2020, Revisiting, appendix A: margin 0.2, beta 1.2 or 0.6.
-    by_triplets: without tuples every triplet of the batch counts, so a positive pair once for each negative of its
-    anchor and the reverse, as in Musgrave et al. 2020, Reality; else every pair, once.
+    Args:
+        classes: number of training classes.
+        margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
+        beta: initial value of the boundaries; 1.2 or 0.6 in the same place.
+        per_class: learn one boundary per class; False: one for all classes.
+        by_triplets: without tuples, count every triplet of the batch, as in Musgrave et al. 2020, Reality Check: a
+            positive pair once per negative of its anchor, and a negative pair once per positive. False: count every
+            pair once.
     """
 
     def __init__(
@@ -36,24 +44,27 @@ class Margin(nn.Module):
         self.beta = nn.Parameter(torch.full((classes if per_class else 1,), float(beta)))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts.
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
-        Zero, with zero gradients, where no term is above zero.
+        Without tuples every pair of the batch counts. The loss is 0, with zero gradients, if no term is above zero.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, self.classes)
         betas = self.beta.expand(self.classes)
         if tuples is None:
-            # d - beta of the row's class
-            every = distances(embeddings) - betas[labels][:, None]
+            offsets = distances(embeddings) - betas[labels][:, None]
             positive, negative = positive_mask(labels), negative_mask(labels)
             if self.by_triplets:
                 positive, negative = (
                     positive * negative.sum(1, keepdim=True),
                     negative * positive.sum(1, keepdim=True),
                 )
-            near, far = hinges(every + self.margin, positive), hinges(self.margin - every, negative)
+            near, far = hinges(offsets + self.margin, positive), hinges(self.margin - offsets, negative)
         else:
             beta = betas[labels[require_triplets(tuples).anchors]]
-            of_positives, of_negatives = triplet_distances(embeddings, *tuples)
-            near, far = hinges(of_positives - beta + self.margin), hinges(beta - of_negatives + self.margin)
+            positives, negatives = triplet_distances(embeddings, *tuples)
+            near, far = hinges(positives - beta + self.margin), hinges(beta - negatives + self.margin)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

@@ -1,4 +1,7 @@
-"""Multi-similarity loss (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting)."""
+"""Multi-similarity loss (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting, section 4).
+
+L = mean_a 1/alpha log(1 + sum_p exp(-alpha (s_ap - base))) + 1/beta log(1 + sum_n exp(beta (s_an - base)))
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,17 @@ from training.functional import Pairs, Triplets, check_batch, negative_mask, pos
 
 
 class MultiSimilarity(nn.Module):
-    """1/alpha log(1 + sum_p exp(-alpha (s_ap - lambda))) + 1/beta log(1 + sum_n exp(beta (s_an - lambda))), s: cosines.
+    """Multi-similarity loss over mined pairs or all pairs; the paper mines pairs with `MultiSimilarityMiner`.
 
-    The mean over all samples as anchors; kept_only: over those that keep a positive and a negative pair, as in the
-    code published with Roth et al. 2020, Revisiting, whose constants (appendix A) these are. The paper's choice of
-    pairs is the miner multi-similarity; `base` is lambda.
+    The defaults are those of Roth et al. 2020, Revisiting, appendix A.
+
+    Args:
+        classes: number of training classes; not used.
+        alpha: scale of the positive pairs.
+        beta: scale of the negative pairs.
+        base: lambda, the similarity from which pairs count.
+        kept_only: average over the anchors that keep a positive and a negative pair, as in the code published with
+            Revisiting, instead of over all samples.
     """
 
     def __init__(
@@ -25,7 +34,13 @@ class MultiSimilarity(nn.Module):
         self.alpha, self.beta, self.base, self.kept_only = alpha, beta, base, kept_only
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Pairs | Triplets | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Without tuples every pair of the batch counts.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)
         cosines = products(embeddings)
@@ -36,7 +51,7 @@ class MultiSimilarity(nn.Module):
 
 
 def _masks(labels: Tensor, tuples: Pairs | Triplets | None) -> tuple[Tensor, Tensor]:
-    """bool [b, b] twice: which pairs count as positive and which as negative."""
+    """Return two masks, bool [b, b]: the pairs that count as positive and those that count as negative."""
     if tuples is None:
         return positive_mask(labels), negative_mask(labels)
     pairs = to_pairs(tuples)

@@ -1,4 +1,9 @@
-"""N-pair loss (Sohn 2016, Improved Deep Metric Learning with Multi-class N-pair Loss Objective)."""
+"""N-pair loss (Sohn 2016, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, section 3.2).
+
+    L = mean_(a,p) log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)) + nu * mean |psi|^2
+
+psi are raw embeddings.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,17 @@ from training.functional import check_batch, mean_norm, positive_mask
 
 
 class NPair(nn.Module):
-    """Mean over pairs of log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)), plus nu * mean |psi|^2.
+    """N-pair loss with a penalty on the length of the embeddings.
 
-    One pair a class, its first two samples in the batch; the negatives of a pair are the positives of the others.
-    psi are embeddings that are NOT normalised. nu 0.005: Roth et al. 2020, Revisiting, appendix A. As in the code
-    published with it: all_samples, every sample is an anchor, its positive random, and all samples of other classes
-    are its negatives; squared_norm=False, nu * mean |psi|.
+    One pair per class: its first two samples in the batch. The negatives of a pair are the positives of the other
+    pairs.
+
+    Args:
+        classes: number of training classes; not used.
+        nu: weight of the penalty; 0.005 in Roth et al. 2020, Revisiting, appendix A.
+        all_samples: every sample is an anchor with a random positive, and all samples of other classes are its
+            negatives, as in the code published with Revisiting.
+        squared_norm: False penalises mean |psi|, as in the same code.
     """
 
     normalised = False
@@ -28,14 +38,18 @@ class NPair(nn.Module):
         self.nu, self.all_samples, self.squared_norm = nu, all_samples, squared_norm
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of raw embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)
         return n_pair_loss(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
 
 
 class NPairs(NamedTuple):
-    """t anchor-positive pairs, m candidates for negatives, int64; bool [t, m]: which candidate is of another class."""
+    """Anchors and positives, int64 [t], candidates, int64 [m], and which of these are of another class, bool [t, m]."""
 
     anchors: Tensor
     positives: Tensor
@@ -44,7 +58,7 @@ class NPairs(NamedTuple):
 
 
 def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
-    """One pair a class against each other's positives, or every anchor with a random positive against the batch."""
+    """Return one pair per class against the other positives; all_samples: every anchor against the whole batch."""
     if all_samples:
         positive = positive_mask(labels)
         (anchors,) = positive.any(1).nonzero(as_tuple=True)
@@ -59,7 +73,7 @@ def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
 
 
 def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices of the first and of the second sample of every class that has two."""
+    """Return the indices of the first and of the second sample of every class that has two, int64 [t] each."""
     ordered, rows = labels.sort(stable=True)
     follows = ordered[1:] == ordered[:-1]
     starts = torch.cat([torch.ones_like(follows[:1]), ~follows[:-1]])
@@ -68,12 +82,12 @@ def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def n_pair_loss(embeddings: Tensor, pairs: NPairs) -> Tensor:
-    """Mean over the pairs of log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)); 0 without pairs."""
+    """Return the mean over the pairs of log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)); 0 without pairs."""
     anchors, positives = embeddings[pairs.anchors], embeddings[pairs.positives]
     logits = anchors @ embeddings[pairs.candidates].T - (anchors * positives).sum(1, keepdim=True)
     return log_one_plus(logits, pairs.negative)
 
 
 def log_one_plus(logits: Tensor, negative: Tensor) -> Tensor:
-    """Mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
+    """Return the mean over rows of log(1 + sum of exp(logits) over `negative`), both [t, m]; 0 without rows."""
     return softplus(functional.masked_logsumexp(logits, negative)).sum() / max(1, len(logits))

@@ -1,4 +1,9 @@
-"""Normalised softmax (Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning)."""
+"""Normalised softmax (Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning, section 3).
+
+    L = -mean log(exp(cos theta_y / T) / sum_j exp(cos theta_j / T))
+
+theta_j is the angle between an embedding and the vector of class j; y is its own class.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,13 @@ from training.losses.proxies import class_vectors
 
 
 class NormSoftmax(nn.Module):
-    """Cross entropy of cos(theta_j) / temperature; theta: angles to class vectors.
+    """Cross entropy of cosines with class vectors.
 
-    Constants of Roth et al. 2020, Revisiting, appendix A: temperature 0.05, class vectors learnt at rate 1e-5 (SOP
-    2e-3).
+    Args:
+        classes: number of training classes.
+        dim: dimension of the embeddings.
+        temperature: T; 0.05 in Roth et al. 2020, Revisiting, appendix A. Its class vectors learn at 1e-5, on SOP at
+            2e-3.
     """
 
     def __init__(self, classes: int, dim: int, temperature: float = 0.05) -> None:
@@ -22,6 +30,11 @@ class NormSoftmax(nn.Module):
         self.centres = nn.Parameter(class_vectors(classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, len(self.centres))
         return cross_entropy(embeddings / self.temperature @ normalize(self.centres, dim=1).T, labels)

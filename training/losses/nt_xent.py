@@ -1,4 +1,7 @@
-"""NT-Xent (Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations, eq. 1)."""
+"""NT-Xent (Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations, eq. 1).
+
+L = -mean_(a,p) log(exp(s_ap / T) / (exp(s_ap / T) + sum_n exp(s_an / T)))
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from training.functional import check_batch, negative_mask, positive_mask, produ
 
 
 class NTXent(nn.Module):
-    """Mean over positive pairs of -log(exp(s_ap / T) / (exp(s_ap / T) + sum_n exp(s_an / T))); s: cosines.
+    """Normalised temperature-scaled cross entropy of each positive pair against the anchor's negatives.
 
-    The paper has one positive an anchor; with several, each stands against the negatives alone. Temperature T 0.1:
-    the paper's best.
+    The paper has one positive per anchor. With several, each is compared with the negatives alone.
+
+    Args:
+        classes: number of training classes; not used.
+        temperature: T; 0.1 is the paper's best.
     """
 
     def __init__(self, classes: int, temperature: float = 0.1) -> None:
@@ -21,7 +27,11 @@ class NTXent(nn.Module):
         self.temperature = temperature
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         logits = products(embeddings) / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)

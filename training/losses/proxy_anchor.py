@@ -1,4 +1,10 @@
-"""Proxy-Anchor loss (Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning)."""
+"""Proxy-Anchor loss (Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, eq. 4).
+
+    L = mean_{p in batch} log(1 + sum_{x of p} exp(-alpha (s_xp - delta)))
+        + mean_p log(1 + sum_{x not of p} exp(alpha (s_xp + delta)))
+
+The first mean is over the proxies p of classes in the batch, the second over all proxies.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,13 @@ from training.losses.proxies import shift_target_logits, target_cosines
 
 
 class ProxyAnchor(nn.Module):
-    """Mean over proxies p of classes in the batch of log(1 + sum_{x of p} exp(-alpha (s_xp - delta)))
-    plus mean over all proxies of log(1 + sum_{x not of p} exp(alpha (s_xp + delta))); s: cosines.
+    """Proxy-Anchor loss with one learnt proxy per class.
 
-    Constants of the paper: alpha 32, delta 0.1; proxies from normal numbers of variance 2 / classes (its code).
+    Args:
+        classes: number of training classes.
+        dim: dimension of the embeddings.
+        alpha: scale; 32 in the paper.
+        delta: margin; 0.1 in the paper. Proxies start normal with variance 2 / classes, as in its code.
     """
 
     def __init__(self, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
@@ -23,11 +32,17 @@ class ProxyAnchor(nn.Module):
         self.proxies = nn.Parameter(torch.randn(classes, dim) * (2 / classes) ** 0.5)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, len(self.proxies))
         scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
         own = self.alpha * self.delta - target_cosines(scaled, proxies, labels)
-        # Own samples fall out; not by -inf, whose column of a class that has the whole batch has no gradient.
+        # A large negative number removes a proxy's own samples. With -inf the column of a class that has the whole
+        # batch would have no gradient.
         others = (
             shift_target_logits(scaled @ proxies.T, labels, torch.finfo(own.dtype).min / 2) + self.alpha * self.delta
         )
@@ -35,7 +50,7 @@ class ProxyAnchor(nn.Module):
 
 
 def logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:
-    """log of the sum of exp(values) over each class's samples, for the classes in the batch; values and labels [b]."""
+    """Return log of the sum of exp(values) over the samples of each class in the batch; values and labels are [b]."""
     present, rows = labels.unique(return_inverse=True)
     top = values.detach().new_full(present.shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")
     return top + torch.zeros_like(top).index_add(0, rows, (values - top[rows]).exp()).log()

@@ -1,4 +1,9 @@
-"""ProxyNCA (Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies)."""
+"""ProxyNCA (Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, section 3).
+
+    L = -mean log(exp(-|s phi - s p_y|^2) / sum_{z != y} exp(-|s phi - s p_z|^2))
+
+phi is a unit embedding, y its class, p_z the unit proxy of class z, and s the scale.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +17,36 @@ from zoo.errors import RecipeError
 
 
 class ProxyNCA(nn.Module):
-    """-log(exp(-|s phi - s p_y|^2) / sum_{z != y} exp(-|s phi - s p_z|^2)), mean over samples; p: unit proxies.
+    """Neighbourhood component analysis with one learnt proxy per class.
 
-    Constants of Roth et al. 2020, Revisiting, appendix A: scale s 3, proxies learnt at rate 5e-4 from normal numbers
-    over 8. positive_in_denominator: the sum includes z = y, as in pytorch-metric-learning, thus in Musgrave et al.
-    2020, Reality Check, whose scale is s^2.
+    Args:
+        classes: number of training classes, at least 2.
+        dim: dimension of the embeddings.
+        scale: s; 3 in Roth et al. 2020, Revisiting, appendix A. Its proxies learn at 5e-4 and start normal, divided by
+            8.
+        positive_in_denominator: let the sum include z = y, as in pytorch-metric-learning and thus in Musgrave et al.
+            2020, Reality Check, whose scale is s^2.
+
+    Raises:
+        RecipeError: for fewer than two classes.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 3.0, positive_in_denominator: bool = False) -> None:
         super().__init__()
         if classes < 2:
-            raise RecipeError("loss 'proxy-nca' compares classes: it needs at least two of them, not 1.")
+            raise RecipeError(
+                f"the loss 'proxy-nca' compares classes: it needs at least 2, not {classes}.", code="too-few-classes"
+            )
         self.scale, self.positive_in_denominator = scale, positive_in_denominator
         self.proxies = nn.Parameter(torch.randn(classes, dim) / 8)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, len(self.proxies))
         # -|s phi - s p|^2 = 2 s^2 phi.p - 2 s^2 for unit vectors; the constant cancels.
         scaled, proxies = 2 * self.scale**2 * embeddings, normalize(self.proxies, dim=1)

@@ -1,4 +1,9 @@
-"""Quadruplet loss (Chen et al. 2017, Beyond Triplet Loss)."""
+"""Quadruplet loss (Chen et al. 2017, Beyond Triplet Loss: A Deep Quadruplet Network, section 3).
+
+    L = mean [d_ap^2 - d_an^2 + margin]+ + mean [d_ap^2 - d_nn'^2 + second_margin]+
+
+n and n' are of different classes, and neither is of the anchor's class.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,16 @@ from training.functional import Quadruplets, Triplets, check_batch, hinges, pair
 
 
 class Quadruplet(nn.Module):
-    """Mean of [d_ap^2 - d_an^2 + margin]+ plus mean of [d_ap^2 - d_nn'^2 + second_margin]+.
+    """Triplet loss plus a second hinge that compares the positive pair with a pair of two other classes.
 
-    n and n' are of different classes, both different from the anchor's. d is the Euclidean distance of unit
-    embeddings; squared=False leaves it unsquared, as in the code published with Roth et al. 2020, Revisiting. (There
-    n' only avoids the index n and can be of any class.) Constants of its appendix A: margins 0.2, n by
-    distance-weighted mining.
+    In the code published with Roth et al. 2020, Revisiting, n' only avoids the index n and can be of any class; this is
+    not copied.
+
+    Args:
+        classes: number of training classes; not used.
+        margin: 0.2 in Revisiting, appendix A, with n by distance-weighted mining.
+        second_margin: 0.2 in the same place.
+        squared: False compares distances instead of their squares, as in the code published with Revisiting.
     """
 
     def __init__(self, classes: int, margin: float = 0.2, second_margin: float = 0.2, squared: bool = True) -> None:
@@ -22,18 +31,21 @@ class Quadruplet(nn.Module):
         self.margin, self.second_margin, self.squared = margin, second_margin, squared
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Quadruplets | Triplets | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b].
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
-        n' is drawn at random where triplets are given, and n also where nothing is given, for every ordered positive
-        pair. Tuples for which the batch has no n' count in the first mean only.
+        n' is drawn at random for triplets. Without tuples n is drawn too, for every ordered positive pair. A tuple for
+        which the batch has no n' counts in the first mean only.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
         """
         check_batch(embeddings, labels)
-        a, p, n, other = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)
+        a, p, n, second = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)
         positive = self._distances(embeddings, a, p)
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
-        known = other >= 0
-        second = positive[known] - self._distances(embeddings, n[known], other[known])
-        return first.mean(active_only=False) + hinges(second + self.second_margin).mean(active_only=False)
+        known = second >= 0
+        gap = positive[known] - self._distances(embeddings, n[known], second[known])
+        return first.mean(active_only=False) + hinges(gap + self.second_margin).mean(active_only=False)
 
     def _distances(self, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
         distances = pair_distances(embeddings, i, j)
@@ -41,7 +53,7 @@ class Quadruplet(nn.Module):
 
 
 def add_second_negatives(labels: Tensor, tuples: Triplets | None) -> Quadruplets:
-    """Triplets with a random n'; -1 where there is none. Without triplets, a random n for every positive pair."""
+    """Return triplets with a random n', or -1 if there is none; without triplets, draw n for every positive pair."""
     if tuples is None:
         a, p = positive_mask(labels).nonzero(as_tuple=True)
         n = draw_other_class(labels, labels[a], labels[a])
@@ -52,21 +64,21 @@ def add_second_negatives(labels: Tensor, tuples: Triplets | None) -> Quadruplets
 
 
 def draw_other_class(labels: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """int64 [t]: random samples that are neither of class first[i] nor of class second[i]; -1 where there are none."""
+    """Return random samples, int64 [t], neither of class first[i] nor of class second[i]; -1 if there is none."""
     by_class = labels.argsort()
     ordered = labels[by_class]
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     (low_start, low_size), (high_start, high_size) = _block(ordered, low), _block(ordered, high)
     high_size = high_size.masked_fill(low == high, 0)
     room = len(labels) - low_size - high_size
-    # A place among the samples left, moved past the two blocks that are left out.
-    place = torch.randint(2**62, room.shape, device=labels.device) % room.clamp(min=1)
-    place = place + torch.where(place >= low_start, low_size, 0)
-    place = place + torch.where(place >= high_start, high_size, 0)
-    return torch.where(room > 0, by_class[place.clamp(max=len(labels) - 1)], -1)
+    # A random position among the remaining samples, moved past the two blocks that are left out.
+    position = torch.randint(2**62, room.shape, device=labels.device) % room.clamp(min=1)
+    position = position + torch.where(position >= low_start, low_size, 0)
+    position = position + torch.where(position >= high_start, high_size, 0)
+    return torch.where(room > 0, by_class[position.clamp(max=len(labels) - 1)], -1)
 
 
 def _block(ordered: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Start and size of each label's block in ascending labels."""
+    """Return start and size of each label's block in ascending labels."""
     start = torch.searchsorted(ordered, labels)
     return start, torch.searchsorted(ordered, labels, right=True) - start

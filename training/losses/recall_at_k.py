@@ -1,4 +1,10 @@
-"""Recall@k surrogate (Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup)."""
+"""Recall@k surrogate (Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup, section 3).
+
+    L = mean_q mean_k 1 - min(k, sum_x sigmoid((k - rank_qx) / recall_temperature)) / min(k, positives of q)
+    rank_qx = 1 + sum_{z != q, x} sigmoid((s_qz - s_qx) / rank_temperature)
+
+x runs over the positives of the query q and z over the rest of the batch.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +20,22 @@ from training.functional import check_batch, positive_mask, products
 from zoo.errors import RecipeError
 
 CHUNK = 2**20
-"""Comparisons that are held at a time."""
+"""Largest number of comparisons that are held in memory."""
 
 
 class RecallAtK(nn.Module):
-    """1 - smooth recall at k, mean over the values of k and over queries that have a positive.
+    """One minus a smooth recall at k, averaged over the values of k and over the queries that have a positive.
 
-    A positive x of query q has the smooth rank 1 + sum_{z != q, x} sigmoid((s_qz - s_qx) / rank_temperature) in the
-    rest of the batch, s: cosines. The recall at k is sum_x sigmoid((k - rank) / recall_temperature), at most k, over
-    min(k, positives). Constants: k 1 to 16, temperatures 1 and 0.01; the authors' code has the recall temperature
-    equal to k (give one for each k). (There the query ranks before its own positives: not copied.)
+    In the authors' code the query ranks before its own positives; this is not copied.
+
+    Args:
+        classes: number of training classes; not used.
+        k: ranks; 1 to 16 in the paper.
+        recall_temperature: one number, 1 in the paper, or one per k; in the authors' code it equals k.
+        rank_temperature: 0.01 in the paper.
+
+    Raises:
+        RecipeError: if there are not as many recall temperatures as values of k.
     """
 
     k: Tensor
@@ -38,29 +50,39 @@ class RecallAtK(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(recall_temperature, Sequence) and len(recall_temperature) != len(k):
-            raise RecipeError(f"recall_temperature is one number or one for each of the {len(k)} values of k.")
+            raise RecipeError(
+                f"recall_temperature has {len(recall_temperature)} values for {len(k)} values of k; give one number, "
+                "or one for each k.",
+                code="wrong-length",
+            )
         self.rank_temperature = rank_temperature
         self.register_buffer("k", torch.tensor(k, dtype=torch.float32), persistent=False)
         self.register_buffer("recall_temperature", torch.tensor(recall_temperature), persistent=False)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Memory O(b^2), time O(positive pairs * b)."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Memory is O(b^2), time O(positive pairs * b).
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positive = positive_mask(labels)
         queries, positives = positive.nonzero(as_tuple=True)
         similarities = products(embeddings).fill_diagonal_(-torch.inf)
         ranks = SmoothRanks.apply(similarities, queries, positives, self.rank_temperature)
         within = torch.sigmoid((self.k - ranks[:, None]) / self.recall_temperature)
-        found = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
-        relatives = positive.sum(1)
-        recall = torch.minimum(found, self.k) / torch.minimum(relatives[:, None], self.k).clamp(min=1)
-        return functional.masked_mean(1 - recall.mean(1), relatives > 0)
+        recalled = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
+        positives_of_query = positive.sum(1)
+        recall = torch.minimum(recalled, self.k) / torch.minimum(positives_of_query[:, None], self.k).clamp(min=1)
+        return functional.masked_mean(1 - recall.mean(1), positives_of_query > 0)
 
 
 class SmoothRanks(torch.autograd.Function):
-    """Smooth ranks [t] of items j in the rows i of similarities [b, b], compared in chunks, again when differentiated.
+    """Smooth ranks [t] of items j in the rows i of similarities [b, b], compared in chunks, again for the gradient.
 
-    rank = 1 + sum_{z != j} sigmoid((s_iz - s_ij) / temperature); an entry of -inf ranks before none.
+    rank = 1 + sum_{z != j} sigmoid((s_iz - s_ij) / temperature). An entry of -inf ranks last.
     """
 
     @staticmethod
@@ -69,7 +91,7 @@ class SmoothRanks(torch.autograd.Function):
         ctx.temperature = temperature
         ranks = similarities.new_empty(len(i))
         for part in _chunks(len(i), len(similarities)):
-            # The comparison of j with itself, 1/2, is in the sum.
+            # The sum contains the comparison of j with itself, which is 1/2.
             ranks[part] = 0.5 + _wins(similarities, i[part], j[part], temperature).sum(1)
         return ranks
 
@@ -87,10 +109,11 @@ class SmoothRanks(torch.autograd.Function):
 
 
 def _wins(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
-    """[t, b]: how far each item of row i ranks before item j, 0..1."""
+    """Return how far each item of row i ranks before item j, [t, b], from 0 to 1."""
     return torch.sigmoid((similarities[i] - similarities[i, j][:, None]) / temperature)
 
 
 def _chunks(rows: int, width: int) -> list[slice]:
+    """Return slices of the rows such that at most CHUNK numbers are compared at a time."""
     step = max(1, CHUNK // max(1, width))
     return [slice(start, start + step) for start in range(0, rows, step)]

@@ -1,5 +1,10 @@
-"""Signal-to-noise ratio distance in triplet and contrastive form (Yuan et al. 2019, Signal-to-Noise Ratio: A Robust
-Distance Metric for Deep Metric Learning)."""
+"""Signal-to-noise ratio losses (Yuan et al. 2019, Signal-to-Noise Ratio: A Robust Distance Metric, section 3).
+
+d_ij = Var(phi_i - phi_j) / Var(phi_i), variances over the dimensions; d is not symmetric
+L_triplet     = mean_(a,p,n) [d_ap - d_an + margin]+ + nu * mean_i |sum_k phi_ik|
+L_contrastive = mean_(a,p) [d_ap - positive_margin]+ + mean_(a,n) [negative_margin - d_an]+
+    + nu * mean_i |sum_k phi_ik|
+"""
 
 from __future__ import annotations
 
@@ -24,11 +29,15 @@ from training.functional import (
 
 
 class SNRTriplet(nn.Module):
-    """Mean over triplets of [d_ap - d_an + margin]+ plus nu * mean_i |sum_k phi_ik|.
+    """Triplet loss of SNR distances, with a penalty on the mean of each embedding.
 
-    d_ax = Var(phi_a - phi_x) / Var(phi_a), variances over the dimensions. Constants of Roth et al. 2020, Revisiting,
-    appendix A: margin 0.2, nu 0.005; the code published with it has nu 0 with distance-weighted mining. active_only:
-    the mean over the terms above zero only, as in that code (there NaN where none is: not copied).
+    Args:
+        classes: number of training classes; not used.
+        margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
+        nu: weight of the penalty; 0.005 in the same place, 0 with distance-weighted mining in the code published with
+            it.
+        active_only: average over the terms above zero only, as in that code. (It gives NaN if there are none; not
+            copied.)
     """
 
     def __init__(self, classes: int, margin: float = 0.2, nu: float = 0.005, active_only: bool = False) -> None:
@@ -36,7 +45,13 @@ class SNRTriplet(nn.Module):
         self.margin, self.nu, self.active_only = margin, nu, active_only
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Without tuples every triplet of the batch counts.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         if tuples is None:
             terms = triplet_hinges(snr_distances(embeddings), labels, self.margin)
@@ -49,11 +64,14 @@ class SNRTriplet(nn.Module):
 
 
 class SNRContrastive(nn.Module):
-    """Mean over positive pairs of [d_ap - positive_margin]+ plus mean over negative pairs of [negative_margin - d_an]+
-    plus nu * mean_i |sum_k phi_ik|; d as in `SNRTriplet`, not symmetric.
+    """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
-    Musgrave et al. 2020, Reality Check, searches both margins and nu, with active_only: means over the terms above
-    zero only.
+    Args:
+        classes: number of training classes; not used.
+        positive_margin: Musgrave et al. 2020, Reality Check, searches both margins and nu.
+        negative_margin: see positive_margin.
+        nu: weight of the penalty.
+        active_only: average over the terms above zero only (Reality Check).
     """
 
     def __init__(
@@ -69,7 +87,13 @@ class SNRContrastive(nn.Module):
         self.nu, self.active_only = nu, active_only
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | Pairs | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every pair of the batch counts."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Without tuples every pair of the batch counts.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
@@ -81,17 +105,17 @@ class SNRContrastive(nn.Module):
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
-    """[b, b]: Var(e_i - e_j) / Var(e_i) of rows [b, d], from one matrix product. A row without variance: 0."""
+    """Return Var(e_i - e_j) / Var(e_i), [b, b], of rows [b, d] by one product; 0 for a row without variance."""
     result: Tensor = _SNRDistances.apply(embeddings)
     return result
 
 
 class _SNRDistances(torch.autograd.Function):
-    """d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2 of centred rows; its gradient takes one more product instead of two.
+    """SNR distances d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2 of centred rows c, with a gradient of one product.
 
-    With A_ij = 2 gradient_ij / |c_i|^2 the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
-    sum_j (A_kj + A_jk) c_j: the last two terms of the sum are what the quotient's denominator adds. It is a sum of
-    centred rows, so that centring leaves it as it is.
+    With A_ij = 2 gradient_ij / |c_i|^2 the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) minus sum_j (A_kj +
+    A_jk) c_j. Its terms A_kj - A_kj d_kj come from the denominator of the quotient. It is a sum of centred rows, so
+    that centring does not change it.
     """
 
     @staticmethod
@@ -108,18 +132,18 @@ class _SNRDistances(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         centred, inverse, result = ctx.saved_tensors
         scaled = gradient * (2 * inverse)
-        both = with_transpose(scaled)
-        weights = both.sum(1, keepdim=True) - scaled.mul_(result).sum(1, keepdim=True)
-        return torch.addmm(centred * weights, both, centred, alpha=-1)
+        symmetric = with_transpose(scaled)
+        weights = symmetric.sum(1, keepdim=True) - scaled.mul_(result).sum(1, keepdim=True)
+        return torch.addmm(centred * weights, symmetric, centred, alpha=-1)
 
 
 def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """[t]: Var(e_i - e_j) / Var(e_i) for index pairs, int64 [t]. A row i without variance: 0."""
+    """Return Var(e_i - e_j) / Var(e_i), [t], for index pairs, int64 [t]; 0 for a row i without variance."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
     noise = (centred.index_select(0, i) - centred.index_select(0, j)).square().sum(1)
     return noise * inverse_power(centred.square().sum(1)).index_select(0, i)
 
 
 def mean_penalty(embeddings: Tensor) -> Tensor:
-    """mean_i |sum_k e_ik|, a scalar: what keeps the mean over dimensions at zero, where the distance is blind to it."""
+    """Return mean_i |sum_k e_ik|, a scalar that keeps means over dimensions at zero: the distance ignores them."""
     return embeddings.sum(1).abs().mean()

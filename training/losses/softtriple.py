@@ -1,4 +1,11 @@
-"""SoftTriple loss (Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling)."""
+"""SoftTriple loss (Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, section 3).
+
+    L = -mean log(exp(scale (S_y - delta)) / (exp(scale (S_y - delta)) + sum_{j != y} exp(scale S_j))) + tau * spread
+    S_c = sum_k softmax_k(phi.w_ck / gamma) phi.w_ck
+    spread = sum_c sum_{s < t} sqrt(2 - 2 w_cs.w_ct) / (classes * centres * (centres - 1))
+
+w_ck are the unit centres of class c; y is the class of the unit embedding phi.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +18,19 @@ from training.losses.proxies import class_vectors, margin_cross_entropy
 
 
 class SoftTriple(nn.Module):
-    """Cross entropy of scale * (S_y - delta) against scale * S_j, plus tau times how far a class's centres spread.
+    """Cross entropy of relaxed similarities with several centres per class, and a penalty on the centres' distances.
 
-    S_c = sum_k softmax_k(phi.w_ck / gamma) phi.w_ck, over the `centres` unit vectors w_ck of class c. The spread is
-    the sum over a class's pairs s < t of sqrt(2 - 2 w_s.w_t), over classes * centres * (centres - 1). Constants of
-    Roth et al. 2020, Revisiting, appendix A. (The code published with it takes the softmax over classes, multiplies
-    by gamma and normalises the centres along the wrong axis: not copied.)
+    The defaults are those of Roth et al. 2020, Revisiting, appendix A. The code published with it takes the softmax
+    over classes, multiplies by gamma and normalises the centres along the wrong axis; this is not copied.
+
+    Args:
+        classes: number of training classes.
+        dim: dimension of the embeddings.
+        centres: centres per class.
+        delta: margin.
+        gamma: temperature of the softmax over a class's centres.
+        scale: factor of the similarities.
+        tau: weight of the penalty.
     """
 
     def __init__(
@@ -35,17 +49,26 @@ class SoftTriple(nn.Module):
         self.centres = nn.Parameter(class_vectors(centres, classes, dim))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: for a label outside 0 to classes - 1.
+        """
         check_batch(embeddings, labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
-        single = embeddings / self.gamma @ centres.transpose(1, 2)
-        logits = self.scale * self.gamma * (single.softmax(0) * single).sum(0)
+        cosines = embeddings / self.gamma @ centres.transpose(1, 2)
+        logits = self.scale * self.gamma * (cosines.softmax(0) * cosines).sum(0)
         loss = margin_cross_entropy(logits, labels, -self.scale * self.delta)
         return loss + self.tau * centre_spread(centres) if self.tau else loss
 
 
 def centre_spread(centres: Tensor) -> Tensor:
-    """Sum of the distances between the centres of a class, each pair once, over classes k (k - 1), [k, classes, d]."""
+    """Return the sum of the distances between the centres of a class, each pair once, over classes * k * (k - 1).
+
+    Args:
+        centres: unit rows [k, classes, d].
+    """
     k, classes, _ = centres.shape
     s, t = torch.triu_indices(k, k, 1, device=centres.device)
     # |w_s - w_t| = sqrt(2 - 2 w_s.w_t) for unit vectors, with gradient 0 where they coincide.

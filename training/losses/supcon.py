@@ -1,4 +1,7 @@
-"""Supervised contrastive loss (Khosla et al. 2020, Supervised Contrastive Learning, eq. 2)."""
+"""Supervised contrastive loss (Khosla et al. 2020, Supervised Contrastive Learning, eq. 2).
+
+L = -mean_a mean_p log(exp(s_ap / T) / sum_{x != a} exp(s_ax / T))
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from training.functional import check_batch, positive_mask, products
 
 
 class SupCon(nn.Module):
-    """Mean over anchors, mean over their positives, of -log(exp(s_ap / T) / sum_{x != a} exp(s_ax / T)); s: cosines.
+    """Supervised contrastive loss over all pairs of a batch; anchors without a positive are left out.
 
-    Anchors without a positive are left out. Temperature T 0.1: the paper.
+    Args:
+        classes: number of training classes; not used.
+        temperature: T; 0.1 in the paper.
     """
 
     def __init__(self, classes: int, temperature: float = 0.1) -> None:
@@ -20,7 +25,11 @@ class SupCon(nn.Module):
         self.temperature = temperature
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positive = positive_mask(labels)
         others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)

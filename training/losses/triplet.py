@@ -1,4 +1,7 @@
-"""Triplet loss (Schroff et al. 2015, FaceNet, section 3.1)."""
+"""Triplet loss (Schroff et al. 2015, FaceNet, section 3.1).
+
+L = mean_(a,p,n) [d_ap - d_an + margin]+
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,14 @@ from training.functional import (
 
 
 class Triplet(nn.Module):
-    """Mean over triplets of [d_ap - d_an + margin]+.
+    """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
-    d is the Euclidean distance of unit embeddings, as in Musgrave et al. 2020 and DiVA; squared: its square, as in
-    Schroff et al., Sharing Matters and the code published with Roth et al. 2020, Revisiting. active_only: the mean
-    over the terms above zero only (Reality Check). Margin 0.2: Revisiting, appendix A.
+    Args:
+        classes: number of training classes; not used.
+        margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
+        squared: compare squared distances, as in Schroff et al., Sharing Matters and the code published with
+            Revisiting.
+        active_only: average over the terms above zero only (Reality Check).
     """
 
     def __init__(self, classes: int, margin: float = 0.2, squared: bool = False, active_only: bool = False) -> None:
@@ -28,7 +34,13 @@ class Triplet(nn.Module):
         self.margin, self.squared, self.active_only = margin, squared, active_only
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
-        """Scalar loss of unit embeddings [b, d], labels int64 [b]. Without tuples every triplet of the batch counts."""
+        """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
+
+        Without tuples every triplet of the batch counts.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         if tuples is None:
             return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)

@@ -1,18 +1,8 @@
-"""Auxiliary tasks of DiVA.
+"""Auxiliary tasks of DiVA (Milbich, Roth et al. 2020, DiVA, section 3.2), by the name of the head that each trains.
 
-What an auxiliary task is to the methods that train several: a loss of its own head, and hooks.
-
-Pseudo-classes (Caron et al. 2018, Deep Clustering for Unsupervised Learning of Visual Features).
-
-Every image a class (Wu et al. 2018, Unsupervised Feature Learning via Non-Parametric Instance Discrimination).
-
-Each sample told apart from all others, by its augmentation (Milbich, Roth et al. 2020, DiVA).
-
-Which way is up (Gidaris et al. 2018, Unsupervised Representation Learning by Predicting Image Rotations).
-
-Two tasks that take the recipe's loss to other triplets (Milbich, Roth et al. 2020, DiVA).
-
-Auxiliary tasks by the name of the head that they train, beside heads that learn the classes.
+- shared: features that classes share; intra: differences within a class
+- dance, nce: each sample against all others by its augmentation, with and without weights
+- deepcluster, rotation, instance: self-supervised tasks that the paper compares with dance (tables 2 to 4)
 """
 
 from __future__ import annotations
@@ -36,29 +26,39 @@ from zoo.errors import RecipeError
 
 
 class Auxiliary(nn.Module, ABC):
-    """Owns what its task learns and keeps beside the head; all of it in parameters and buffers.
+    """Base of the auxiliary tasks: the loss of one head, and all other learnt state of the task.
 
-    Its constructor is given what it asks for by name: head, nn.Linear f -> dim, and trunk, both live and not to be
-    registered here; dim; create_loss(dim), an instance of the recipe's loss; classes and samples, how many;
-    batch_size; seed.
+    All state is in parameters and buffers. The constructor receives those of these values that it names: head,
+    nn.Linear f -> dim, and trunk, which are both live and must not be registered here; dim; create_loss(dim), an
+    instance of the recipe's loss; classes and samples, their numbers; batch_size; seed.
     """
 
     @abstractmethod
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
-        """Scalar loss of the head's embeddings [b, dim] of the batch, not normalised."""
+        """Return the loss, a scalar, of the head's embeddings [b, dim] of the batch, not normalised."""
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
-        """Called before each epoch's first step."""
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        """Prepare an epoch; called before its first step."""
 
     def end_step(self, batch: Minibatch) -> None:
-        """Called after each step."""
+        """Update state after a step."""
 
 
 class DeepCluster(Auxiliary):
-    """Cross entropy of a linear classifier on the head that tells the cluster of an image's features.
+    """Cross entropy of a linear classifier that predicts the cluster of an image's features.
 
-    The features of all training samples are clustered by k-means before every `every`-th epoch, and the classifier
-    starts afresh, for the clusters come in another order. 300 clusters: Milbich, Roth et al. 2020, DiVA.
+    Deep clustering (Caron et al. 2018, Deep Clustering for Unsupervised Learning of Visual Features). K-means clusters
+    the features of all training samples; the classifier then starts again, because the order of the clusters changes.
+
+    Args:
+        dim: dimension of the head.
+        samples: number of training samples.
+        seed: seed of k-means.
+        clusters: 300 in DiVA.
+        every: epochs from one clustering to the next.
+
+    Raises:
+        RecipeError: for numbers out of range.
     """
 
     pseudo_labels: Tensor
@@ -67,28 +67,42 @@ class DeepCluster(Auxiliary):
         super().__init__()
         if not 1 <= clusters <= samples or every < 1:
             raise RecipeError(
-                f"deepcluster takes 1 to {samples} clusters, as many as there are training samples, and every 1 or "
-                f"more; not clusters={clusters!r}, every={every!r}."
+                f"the task 'deepcluster' got clusters {clusters!r} and every {every!r}; it needs 1 to {samples} "
+                "clusters (the training samples), and every 1 or more.",
+                code="bad-number",
             )
         self.clusters, self.every, self.seed = clusters, every, seed
         self.classifier = nn.Linear(dim, clusters)
         self.register_buffer("pseudo_labels", torch.zeros(samples, dtype=torch.int64))
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
+        """Return the cross entropy of the clusters of the batch's samples."""
         return cross_entropy(self.classifier(raw), self.pseudo_labels[batch.samples])
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
         if epoch % self.every == 0:
-            self.pseudo_labels.copy_(k_means(observe(), self.clusters, self.seed + epoch))
+            self.pseudo_labels.copy_(k_means(extract_features(), self.clusters, self.seed + epoch))
             self.classifier.reset_parameters()
 
 
 class InstanceDiscrimination(Auxiliary):
-    """-log(exp(v_i . f_i / T) / sum_j exp(v_j . f_i / T)) over all training samples j, eq. 2.
+    """Cross entropy in which every training sample is a class.
 
-    f: the head's unit embedding; v: a bank of one unit vector a sample, random at first, that after each step moves to
-    f by momentum. The sum is whole instead of estimated: at tens of thousands of samples that is one small product.
-    Temperature T 0.07: the paper's; momentum 0.5: its published code's.
+        L = -mean_i log(exp(v_i . f_i / T) / sum_j exp(v_j . f_i / T)), over all training samples j
+
+    Wu et al. 2018, Unsupervised Feature Learning via Non-Parametric Instance Discrimination, eq. 2. f is the head's
+    unit embedding. v is a bank with one unit vector per sample, random at first, that moves towards f after each step.
+    The sum is complete instead of estimated: for some 10,000 samples it is one small product.
+
+    Args:
+        dim: dimension of the head.
+        samples: number of training samples.
+        seed: seed of the bank.
+        temperature: T; 0.07 in the paper.
+        momentum: share of v that remains after a step; 0.5 in the published code.
+
+    Raises:
+        RecipeError: for numbers out of range.
     """
 
     bank: Tensor
@@ -96,13 +110,18 @@ class InstanceDiscrimination(Auxiliary):
     def __init__(self, dim: int, samples: int, seed: int, temperature: float = 0.07, momentum: float = 0.5) -> None:
         super().__init__()
         if temperature <= 0 or not 0 <= momentum < 1:
-            raise RecipeError("instance takes a temperature above 0 and a momentum from 0 to below 1.")
+            raise RecipeError(
+                f"the task 'instance' got temperature {temperature} and momentum {momentum}; it needs a temperature "
+                "above 0 and a momentum from 0 to below 1.",
+                code="bad-number",
+            )
         self.temperature, self.momentum = temperature, momentum
         random = torch.randn(samples, dim, generator=torch.Generator().manual_seed(seed))
         self.register_buffer("bank", normalize(random, dim=1))
         self._embedded: Tensor | None = None
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
+        """Return the cross entropy of the batch's samples."""
         unit = normalize(raw, dim=1)
         self._embedded = unit.detach()
         return cross_entropy(unit @ self.bank.T / self.temperature, batch.samples)
@@ -117,20 +136,33 @@ class InstanceDiscrimination(Auxiliary):
 
 
 def _first_occurrences(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The different values of int64 [b], and where each occurs first."""
+    """Return the different values of int64 [b], and the position where each occurs first."""
     different, inverse = values.unique(return_inverse=True)
-    places = torch.arange(len(values), device=values.device)
-    first = torch.full_like(different, len(values)).scatter_reduce(0, inverse, places, "amin")
+    positions = torch.arange(len(values), device=values.device)
+    first = torch.full_like(different, len(values)).scatter_reduce(0, inverse, positions, "amin")
     return different, first
 
 
 class MomentumContrast(Auxiliary):
-    """DaNCE of the head's embeddings, their keys and a queue of earlier keys; plain NCE where not `weighted`.
+    """DaNCE of the head's embeddings with their keys against a queue of earlier keys (DiVA, section 3.2, eq. 6).
 
-    Keys are embeddings of another augmentation by slow copies of trunk and head. The queue [queue_batches *
-    batch_size, dim] holds the latest of them and starts with keys of random training samples. Constants of the
-    paper's supplement: momentum 0.9, temperature 0.01, 30 batches (Stanford Online Products: 70). temperature,
-    weighted and published as for the loss.
+    Keys are embeddings of another augmentation by slow copies of trunk and head. The queue, [queue_batches *
+    batch_size, dim], has the latest keys and starts with keys of random training samples.
+
+    Args:
+        trunk: the trunk.
+        head: the head.
+        classes: number of training classes.
+        batch_size: samples per batch.
+        seed: seed of the first keys.
+        queue_batches: batches in the queue; 30 in the paper's supplement, 70 on SOP.
+        momentum: of the slow copies; 0.9 in the supplement.
+        temperature: 0.01 in the supplement.
+        weighted: as in `DaNCE`; False: plain noise contrastive estimation.
+        published: as in `DaNCE`.
+
+    Raises:
+        RecipeError: for an empty queue.
     """
 
     queue: Tensor
@@ -151,7 +183,7 @@ class MomentumContrast(Auxiliary):
     ) -> None:
         super().__init__()
         if queue_batches < 1:
-            raise RecipeError(f"queue_batches must be 1 or more, not {queue_batches!r}.")
+            raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="bad-number")
         self.contrast = DaNCE(classes, temperature, weighted=weighted, published=published)
         self.trunk, self.head, self.seed = Momentum(trunk, momentum), Momentum(head, momentum), seed
         self.register_buffer("queue", torch.zeros(queue_batches * batch_size, head.out_features))
@@ -159,14 +191,15 @@ class MomentumContrast(Auxiliary):
         self._keys: Tensor | None = None
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
+        """Return DaNCE of the batch against the queue."""
         with torch.no_grad():
             self._keys = self._embed(batch.features_of(batch.another_view(), self.trunk.average))
-        return self.contrast.of_keys(normalize(raw, dim=1), self._keys, self.queue)
+        return self.contrast.contrast_keys(normalize(raw, dim=1), self._keys, self.queue)
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
-        self.trunk.copy_buffers()  # of which several processes agree once an epoch
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        self.trunk.copy_buffers()  # several processes agree on the trunk's buffers once per epoch
         if epoch == 0:
-            features = observe()
+            features = extract_features()
             rows = _permutations(len(features), len(self.queue), self.seed).to(features.device)
             self.queue.copy_(self._embed(features[rows]))
 
@@ -182,23 +215,24 @@ class MomentumContrast(Auxiliary):
         return normalize(self.head.average(features), dim=1)
 
     def _enqueue(self, keys: Tensor) -> None:
-        """The oldest keys give way to the new ones [b, dim]."""
+        """Replace the oldest keys by new ones [b, dim]."""
         keys = keys[-len(self.queue) :]
-        places = torch.arange(len(keys), device=keys.device)
-        self.queue[(self.pointer + places) % len(self.queue)] = keys
+        offsets = torch.arange(len(keys), device=keys.device)
+        self.queue[(self.pointer + offsets) % len(self.queue)] = keys
         self.pointer.add_(len(keys)).remainder_(len(self.queue))
 
 
 def _permutations(n: int, count: int, seed: int) -> Tensor:
-    """int64 [count]: 0 to n - 1 in random order, and again where that is not enough."""
+    """Return 0 to n - 1 in random order, repeated with other orders until there are `count`; int64 [count]."""
     generator = torch.Generator().manual_seed(seed)
     return torch.cat([torch.randperm(n, generator=generator) for _ in range(-(-count // n))])[:count]
 
 
 class RotationPrediction(Auxiliary):
-    """Cross entropy of a linear classifier on the head that tells by how many quarters an image was turned.
+    """Cross entropy of a linear classifier that predicts by how many quarters an image was turned.
 
-    Every image is seen in all four turns, so that a step takes four passes through the trunk. Images are square.
+    Gidaris et al. 2018, Unsupervised Representation Learning by Predicting Image Rotations. The network sees every
+    image in all four turns, so that a step takes four passes through the trunk. Images must be square.
     """
 
     def __init__(self, head: nn.Linear) -> None:
@@ -207,7 +241,8 @@ class RotationPrediction(Auxiliary):
         self.classifier = nn.Linear(head.out_features, 4)
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
-        # One pass a turn: the features of several processes come in the order of the turns then.
+        # One pass per turn, so that the features of several processes are in the order of the turns.
+        """Return the cross entropy of the four turns of each image."""
         turned = [self._head[0](batch.features_of(batch.images.rot90(turn, (2, 3)))) for turn in (1, 2, 3)]
         turns = torch.arange(4, device=raw.device).repeat_interleave(len(raw))
         return cross_entropy(self.classifier(torch.cat([raw, *turned])), turns)
@@ -217,9 +252,15 @@ CreateLoss = Callable[[int], nn.Module]
 
 
 class SharedFeatures(Auxiliary):
-    """What classes have in common: anchor, positive and negative of three different classes.
+    """The recipe's loss on triplets of three different classes (DiVA, section 3.2).
 
-    permuted_labels: the published code's triplets, mined by distance as if each batch's labels were permuted.
+    Args:
+        create_loss: function of a dimension that returns the recipe's loss.
+        dim: dimension of the head.
+        permuted_labels: use the published code's triplets, mined by distance as if each batch's labels were permuted.
+
+    Raises:
+        RecipeError: if the loss does not accept triplets.
     """
 
     def __init__(self, create_loss: CreateLoss, dim: int, permuted_labels: bool = False) -> None:
@@ -228,14 +269,21 @@ class SharedFeatures(Auxiliary):
         self.miner: Miner = _permuted_label_triplets if permuted_labels else InterClass()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
+        """Return the loss of the batch over triplets across classes."""
         return objective_loss(self.objective, self.miner, raw, batch.labels)
 
 
 class IntraClassFeatures(Auxiliary):
-    """What varies within a class: anchor, positive and negative are three different samples of one class.
+    """The recipe's loss on triplets of three different samples of one class (DiVA, section 3.2).
 
-    A sample that comes again in the batch, as of classes with too few of them, takes part once. Raises `RecipeError`
-    for a batch in which no class has three.
+    A sample that the batch repeats, as in small classes, takes part once.
+
+    Args:
+        create_loss: function of a dimension that returns the recipe's loss.
+        dim: dimension of the head.
+
+    Raises:
+        RecipeError: if the loss does not accept triplets.
     """
 
     def __init__(self, create_loss: CreateLoss, dim: int) -> None:
@@ -244,30 +292,38 @@ class IntraClassFeatures(Auxiliary):
         self.miner: Miner = IntraClass()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
+        """Return the loss of the batch over triplets within classes.
+
+        Raises:
+            RecipeError: if no class of the batch has three samples.
+        """
         labels = _mark_repeats(batch.labels, batch.samples)
         return objective_loss(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)
 
 
 def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
+    """Return an instance of the recipe's loss; raise `RecipeError` if it does not accept triplets."""
     loss = create_loss(dim)
     if not takes_tuples(loss, Triplets):
         raise RecipeError(
-            f"the task {task!r} trains the recipe's loss on triplets, and {type(loss).__name__} takes none; set "
-            "objective.loss to one that does, as margin or triplet, or leave that head out."
+            f"the task {task!r} trains the recipe's loss on triplets, and {type(loss).__name__} does not accept them; "
+            "set objective.loss to a loss that does, such as margin or triplet, or omit that head.",
+            code="loss-without-triplets",
         )
     return loss
 
 
 def _permuted_label_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
+    """Return distance-weighted triplets by permuted labels."""
     return DistanceWeighted()(embeddings, labels[torch.randperm(len(labels), device=labels.device)])
 
 
 def _mark_repeats(labels: Tensor, samples: Tensor) -> Tensor:
-    """labels int64 [b]; where a sample comes again, a label below 0 that nothing else has."""
+    """Return labels int64 [b] in which each repetition of a sample has a negative label of its own."""
     ordered, order = samples.sort(stable=True)
-    again = torch.zeros_like(labels, dtype=torch.bool)
-    again[order[1:]] = ordered[1:] == ordered[:-1]
-    return torch.where(again, -1 - torch.arange(len(labels), device=labels.device), labels)
+    repeated = torch.zeros_like(labels, dtype=torch.bool)
+    repeated[order[1:]] = ordered[1:] == ordered[:-1]
+    return torch.where(repeated, -1 - torch.arange(len(labels), device=labels.device), labels)
 
 
 AUXILIARY: dict[str, Callable[..., Auxiliary]] = {

@@ -1,13 +1,4 @@
-"""Method and Plain.
-
-One step's samples as a method sees them: labels of the whole batch, images, and the trunk to put them through.
-
-What a training method is to the loop: named loss terms of a batch, and hooks that do nothing unless overridden.
-
-The smallest method: one head or none, one loss, at most one miner.
-
-What methods ask of a recipe: heads of certain names, losses of certain tuples.
-"""
+"""Base class of the training methods, the method `plain`, and the minibatch that methods receive."""
 
 from __future__ import annotations
 
@@ -32,11 +23,18 @@ Forward = Callable[[Tensor, "nn.Module | None"], Tensor]
 
 
 class Minibatch:
-    """A batch of b samples, spread over the processes of the run; with one process all of it is here.
+    """Batch of b samples, spread over the processes of a run; in one process all of it is local.
 
-    labels: int64 [b]; samples: int64 [b], which of the training samples they are; both of the whole batch.
-    images: float [b / processes, c, h, w], this process's part, augmented and normalised.
-    part: which rows of the whole batch they are. task: which of the method's tasks the step trains. epoch: from 0.
+    Args:
+        labels: classes, int64 [b], of the whole batch.
+        samples: indices of the training samples, int64 [b], of the whole batch.
+        images: this process's images, float [b / processes, c, h, w], augmented and normalised.
+        forward: function that returns pooled features of images by the trunk (None) or another module.
+        another_view: function that returns the same samples by another random augmentation.
+        task: name of the method's task that the step trains.
+        epoch: number of the epoch, from 0.
+        part: rows of the whole batch that `images` are.
+        render: function that returns the views as another model's preprocessing makes them.
     """
 
     def __init__(
@@ -57,34 +55,51 @@ class Minibatch:
 
     @cached_property
     def features(self) -> Tensor:
-        """Pooled features float32 [b, f] of the images: those of all processes, in the order of `labels`."""
+        """Return the pooled features float32 [b, f] of the images of all processes, in the order of `labels`."""
         return self._forward(self.images, None)
 
     def features_of(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
-        """Pooled features float32 of other images, n of each process, [processes * n, f], by the trunk or another one.
+        """Return the pooled features float32 [processes * n, f] of n other images per process.
 
-        Gradients reach the trunk from every process; under `torch.no_grad` there are none.
+        Gradients reach the trunk from every process, unless under `torch.no_grad`.
+
+        Args:
+            images: float [n, c, h, w].
+            trunk: module to use instead of the trunk that is trained.
         """
         return self._forward(images, trunk)
 
     def another_view(self) -> Tensor:
-        """The same samples as `images`, by another random augmentation."""
+        """Return the same samples as `images` by another random augmentation."""
         return self._another_view()
 
     def render_for(self, preprocessing: Preprocessing) -> Tensor:
-        """The same views as `images`, float [b / processes, c, how.crop, how.crop], as another model takes them."""
+        """Return the same views as `images`, made by another model's preprocessing.
+
+        Args:
+            preprocessing: that of the other model.
+
+        Returns:
+            Float [b / processes, c, crop, crop].
+
+        Raises:
+            RecipeError: if training uses cached features instead of images.
+        """
         if self._render is None:
-            raise RecipeError("cached features hold no images that another model could see; train without --features.")
+            raise RecipeError(
+                "cached features hold no images that another model could see; train without --features.",
+                code="features-without-images",
+            )
         return self._render(preprocessing)
 
 
 ExtractFeatures = Callable[[], Tensor]
-"""Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is; without gradient."""
+"""Function that returns the pooled features float32 [n, f] of all training samples, not augmented, without gradient."""
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that learn at a rate and with a weight decay of their own."""
+    """Parameters with a learning rate and a weight decay of their own."""
 
     parameters: list[nn.Parameter]
     lr: float
@@ -92,37 +107,43 @@ class ParameterGroup:
 
 
 class Method(nn.Module, ABC):
-    """Owns the heads, which are published with the trunk, and whatever else is learnt or kept beside it.
+    """Base of the training methods: the heads, which are published with the trunk, and all other learnt state.
 
-    All state lies in parameters and buffers, so that a checkpoint holds it. A method is made by `create_method`, which
-    gives its constructor what it asks for by name, beside the recipe's `objective.method_args`:
-    heads (nn.ModuleDict of linear maps f -> dim); loss and miner, the recipe's; create_loss(dim), another instance of
-    the recipe's loss; trunk; features (f); dim (of all heads together); classes and samples, how many; labels,
-    int64 [samples]; batch_size; seed.
+    All state is in parameters and buffers, so that a checkpoint has it. `create_method` constructs a method with the
+    recipe's `objective.method_args` and with those of these values that its constructor names:
+
+    - heads: nn.ModuleDict of linear maps f -> dim
+    - loss, miner: those of the recipe
+    - create_loss: function of a dimension that returns another instance of the recipe's loss
+    - trunk: the trunk; features: its number of pooled features f
+    - dim: dimension of all heads together
+    - classes, samples: their numbers
+    - labels: classes of the training samples, int64 [samples]
+    - batch_size, seed: those of the recipe
     """
 
     heads: nn.ModuleDict
 
     @abstractmethod
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        """Named scalar terms whose sum is the loss."""
+        """Return named scalar terms; their sum is the loss."""
 
     def plan(self, epoch: int, steps: int) -> list[str]:
-        """The task that each step of the epoch trains, as its minibatch will say. A function of its arguments alone."""
+        """Return the task of each step of the epoch; a function of its arguments alone."""
         return ["main"] * steps
 
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
-        """The labels int64 [n] by which the batches of a task are drawn; `Minibatch.labels` are always the classes."""
+        """Return the labels int64 [n] by which a task's batches are drawn; `Minibatch.labels` are classes always."""
         return labels
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
-        """Called before each epoch's first step."""
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        """Prepare an epoch; called before its first step."""
 
     def end_step(self, batch: Minibatch) -> None:
-        """Called after each step, when the weights were updated (with accumulated gradients: at every batch)."""
+        """Update state after a step, when the weights were updated (with accumulated gradients: after every batch)."""
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Parameters that do not learn at the recipe's `optimizer.loss_lr`, as a method's own do by default."""
+        """Return parameters that do not learn at `optimizer.loss_lr`, the default for a method's own parameters."""
         return []
 
 
@@ -130,12 +151,23 @@ Miner = Callable[[Tensor, Tensor], Triplets | Pairs]
 
 
 class Plain(Method):
-    """loss(head(features)) over the tuples that the miner finds, or over the whole batch without one.
+    """One head, or none, trained by one loss over mined tuples or over the whole batch.
 
-    The loss gets unit embeddings unless it is defined on raw ones; the miner always gets unit embeddings. Without a
-    head the pooled features are the embedding. The plain regularisers of Milbich, Roth et al. 2020, Sharing Matters,
-    table 6: dropout, the share of features dropped before the head; input_noise and output_noise, the standard
-    deviation of Gaussian noise on the normalised images and on the embeddings.
+        L = loss(head(features), labels, miner(head(features), labels))
+
+    Without a head the pooled features are the embedding. The arguments are the plain regularisers of Milbich, Roth et
+    al. 2020, Sharing Matters, table 6.
+
+    Args:
+        heads: no head, or one.
+        loss: the recipe's loss.
+        miner: the recipe's miner; it always gets unit embeddings.
+        dropout: share of the features that are dropped before the head.
+        input_noise: standard deviation of Gaussian noise on the normalised images.
+        output_noise: standard deviation of Gaussian noise on the embeddings.
+
+    Raises:
+        RecipeError: for several heads, and for numbers out of range.
     """
 
     def __init__(
@@ -148,62 +180,110 @@ class Plain(Method):
         output_noise: float = 0.0,
     ) -> None:
         super().__init__()
-        if len(heads) > 1:
-            raise RecipeError(f"the method 'plain' trains one head, not {len(heads)}; set heads to one.")
+        require_at_most_one_head(heads, "plain")
         if not 0 <= dropout < 1 or min(input_noise, output_noise) < 0:
-            raise RecipeError("dropout is a share from 0 to below 1, and noise 0 or more.")
+            raise RecipeError(
+                f"the method 'plain' got dropout {dropout}, input_noise {input_noise} and output_noise {output_noise}; "
+                "dropout must be from 0 to below 1, and noise 0 or more.",
+                code="bad-number",
+            )
         self.heads, self.objective, self.miner = heads, loss, miner
         self.dropout, self.input_noise, self.output_noise = dropout, input_noise, output_noise
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the loss of the batch as `loss`."""
         features = batch.features_of(self._noisy_images(batch)) if self.input_noise else batch.features
         if self.dropout:
             features = dropout(features, self.dropout)
-        raw = next(iter(self.heads.values()))(features) if self.heads else features
+        raw = embed(self.heads, features)
         if self.output_noise:
             raw = raw + self.output_noise * torch.randn_like(raw)
         return {"loss": objective_loss(self.objective, self.miner, raw, batch.labels)}
 
     def _noisy_images(self, batch: Minibatch) -> Tensor:
-        """The noise is drawn for the whole batch, so that it is the same however the batch is spread."""
+        """Return the batch's images with noise."""
         images = batch.images
+        # Drawn for the whole batch, so that the noise does not depend on how the batch is spread over processes.
         noise = torch.randn(len(batch.labels), *images.shape[1:], device=images.device)
         return images + self.input_noise * noise[batch.part]
 
 
 def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Tensor) -> Tensor:
-    """The loss of raw embeddings [b, d] over what the miner finds, on unit embeddings unless defined on raw ones."""
+    """Return the loss of embeddings over the tuples that the miner finds.
+
+    Args:
+        loss: receives unit embeddings, or raw ones if it is defined on these.
+        miner: receives unit embeddings without gradient; None: the loss receives no tuples.
+        raw: embeddings [b, d], not normalised.
+        labels: int64 [b].
+
+    Returns:
+        A scalar.
+    """
     unit = normalize(raw, dim=1)
     tuples = miner(unit.detach(), labels) if miner else None
-    value: Tensor = loss(unit if getattr(loss, "normalised", True) else raw, labels, tuples)
+    value: Tensor = loss(unit if takes_unit_rows(loss) else raw, labels, tuples)
     return value
 
 
-def require_heads(heads: nn.ModuleDict, names: Iterable[str], whose: str) -> None:
-    """Raise `RecipeError` unless the heads have these names, in any order; whose: "the method 'mic'"."""
+def takes_unit_rows(loss: nn.Module) -> bool:
+    """Return whether the loss is defined on unit embeddings; its attribute `normalised` says so."""
+    return getattr(loss, "normalised", True)
+
+
+def embed(heads: nn.ModuleDict, features: Tensor) -> Tensor:
+    """Return the embeddings [b, d] of the only head, not normalised; without a head the features [b, f]."""
+    for head in heads.values():
+        embeddings: Tensor = head(features)
+        return embeddings
+    return features
+
+
+def require_at_most_one_head(heads: nn.ModuleDict, method: str) -> None:
+    """Raise `RecipeError` if the recipe has several heads."""
+    if len(heads) > 1:
+        raise RecipeError(
+            f"the method {method!r} trains one head or none, and the recipe has {len(heads)}; set heads to one.",
+            code="wrong-heads",
+        )
+
+
+def require_heads(heads: nn.ModuleDict, names: Iterable[str], owner: str) -> None:
+    """Raise `RecipeError` unless the heads have these names, in any order; owner: such as "the method 'mic'"."""
     expected = sorted(names)
     if sorted(heads) != expected:
-        raise RecipeError(f"{whose} trains heads named {_listed(expected)}, not {_listed(heads)}; set heads to these.")
+        raise RecipeError(
+            f"{owner} trains heads named {_listed(expected)}, and the recipe's are {_listed(heads)}; set heads to "
+            "these.",
+            code="wrong-heads",
+        )
 
 
 def takes_tuples(loss: nn.Module, tuples: type) -> bool:
-    """Whether the loss takes mined tuples of this kind; the annotation of its argument `tuples` says so."""
+    """Return whether the loss accepts mined tuples of this kind."""
     return tuples in accepted_tuples(type(loss))
 
 
 def accepted_tuples(loss: type[nn.Module]) -> list[type]:
-    """The kinds of tuples that losses of this class take. Raises `RecipeError` where the class does not say."""
+    """Return the kinds of tuples that losses of this class accept: the annotation of their argument `tuples`.
+
+    Raises:
+        RecipeError: if the class lacks that annotation.
+    """
     hints = get_type_hints(loss.forward)
     if "tuples" not in hints:
         raise RecipeError(
-            f"{loss.__name__}.forward does not say which mined tuples it takes: annotate its argument, as in "
-            "tuples: Triplets | None = None (training.functional), or tuples: None = None where it takes none."
+            f"{loss.__name__}.forward does not say which mined tuples it accepts. Annotate its argument: "
+            "tuples: Triplets | None = None (training.functional), or tuples: None = None if it accepts none.",
+            code="unannotated-loss",
         )
     return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
 
 
 def mined_tuples(miner: Any) -> type:
-    """The kind of tuples that a miner finds; the annotation of what it returns says so. Rho's is its own miner's."""
+    """Return the kind of tuples that a miner returns: the annotation of its `__call__`, and for rho that of the wrapped
+    miner.
+    """
     if isinstance(miner, Rho):
         return mined_tuples(miner.miner)
     kind: type = get_type_hints(type(miner).__call__)["return"]

@@ -1,4 +1,7 @@
-"""DiVA (Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning)."""
+"""DiVA (Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning, section 3).
+
+L = sum of discriminative tasks + alpha * sum of auxiliary tasks + rho * sum of decorrelations
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,33 @@ DISCRIMINATIVE = re.compile(r"discriminative(-\d+)?")
 
 
 class DiVA(Method):
-    """Several heads on one trunk, each with a task of its own, which the head's name says; decorrelated in pairs.
+    """Several heads on one trunk, each with the task that its name says, decorrelated in pairs.
 
-    "discriminative": the recipe's loss and miner. "shared", "intra", "dance": the paper's auxiliary tasks. "nce",
-    "deepcluster", "rotation", "instance": what it compares "dance" with (its tables 2 to 4). "discriminative-2",
-    "discriminative-3" and so on: an ensemble. Any of them beside "discriminative", or with rho 0 without it, as the
-    separately trained models of the comparison are.
+    Heads: "discriminative" has the recipe's loss and miner. "shared", "intra" and "dance" are the paper's auxiliary
+    tasks; "nce", "deepcluster", "rotation" and "instance" are those that it compares "dance" with (tables 2 to 4).
+    "discriminative-2", "discriminative-3" and so on make an ensemble. With rho 0 "discriminative" may be absent, as in
+    the separately trained models of the comparison. Decorrelated are "discriminative" with each auxiliary head, and
+    discriminative heads with one another.
 
-    The loss is sum of discriminative tasks + alpha * sum of auxiliary tasks + rho * sum of decorrelations, those of
-    "discriminative" with each auxiliary head and of discriminative heads with one another. rho 0: none.
-    Constants of the paper's supplement for ResNet-50: alpha 0.3, rho 1500 on CUB; 0.1, 100 on CARS; 0.2, 300 on SOP.
-    The regressors of the decorrelation learn at `adversary_lr` with `adversary_weight_decay`. sum_over_dim: the paper's
-    sum over a head's numbers in the place of the mean, which its rho fits (see `training.functional`).
+    Args:
+        heads: heads named after tasks.
+        create_loss: function of a dimension that returns the recipe's loss.
+        trunk: the trunk.
+        classes: number of training classes.
+        samples: number of training samples.
+        batch_size: samples per batch.
+        seed: seed of the auxiliary tasks.
+        miner: the recipe's miner.
+        alpha: weight of the auxiliary tasks; for ResNet-50 0.3 on CUB, 0.1 on CARS, 0.2 on SOP (the paper's
+            supplement).
+        rho: weight of the decorrelations, 0 for none; 1500 on CUB, 100 on CARS, 300 on SOP (supplement).
+        auxiliary: more arguments of auxiliary tasks by head, such as {"dance": {"queue_batches": 70}}.
+        adversary_lr: learning rate of the regressors of the decorrelations.
+        adversary_weight_decay: their weight decay.
+        sum_over_dim: use the paper's sum over a head's numbers, which its rho fits, instead of the mean.
 
-    auxiliary: further arguments of auxiliary tasks by head, as {"dance": {"queue_batches": 70}}; see
-    `training.methods.auxiliary`.
+    Raises:
+        RecipeError: for a head without a task, arguments of another head, and numbers out of range.
     """
 
     def __init__(
@@ -75,7 +90,7 @@ class DiVA(Method):
         )
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        """A term a head, by its name, weighted; and "decorrelation" where there are pairs."""
+        """Return the term of each task by its head's name, and `decorrelation`."""
         raw = {name: head(batch.features) for name, head in self.heads.items()}
         terms = {
             name: objective_loss(loss, self.miner, raw[name], batch.labels)
@@ -86,10 +101,10 @@ class DiVA(Method):
             terms["decorrelation"] = self._decorrelation({name: normalize(rows, dim=1) for name, rows in raw.items()})
         return terms
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
-        once = cache(observe)
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        extract_once = cache(extract_features)
         for _, task in self._tasks():
-            task.start_epoch(epoch, once)
+            task.start_epoch(epoch, extract_once)
 
     def end_step(self, batch: Minibatch) -> None:
         for _, task in self._tasks():
@@ -102,26 +117,32 @@ class DiVA(Method):
         return cast(list[tuple[str, Auxiliary]], list(self.auxiliary.items()))
 
     def _decorrelation(self, unit: Mapping[str, Tensor]) -> Tensor:
-        every = zip(self.pairs, self.decorrelations, strict=True)
-        total: Tensor = sum(decorrelation(unit[a], unit[b]) for (a, b), decorrelation in every)
+        pairs = zip(self.pairs, self.decorrelations, strict=True)
+        total: Tensor = sum(decorrelation(unit[a], unit[b]) for (a, b), decorrelation in pairs)
         return self.rho * total
 
 
 def _check(heads: nn.ModuleDict, arguments: Mapping[str, Any], alpha: float, rho: float) -> None:
-    """Raise `RecipeError` unless the heads are named after tasks, and arguments and weights fit."""
+    """Raise `RecipeError` unless the heads are named after tasks and the arguments and weights fit."""
     if "discriminative" not in heads and (rho or not heads):
         raise RecipeError(
-            f"the method 'diva' needs a head 'discriminative'; the heads are {', '.join(heads) or 'none'}. Without it "
-            "nothing can be decorrelated: set rho to 0 to train auxiliary tasks alone."
+            f"the method 'diva' needs a head 'discriminative'; the heads are {', '.join(heads) or 'none'}. Set rho to "
+            "0 to train auxiliary tasks alone: without that head nothing can be decorrelated.",
+            code="wrong-heads",
         )
     for name in heads:
         if name not in AUXILIARY and not DISCRIMINATIVE.fullmatch(name):
             raise RecipeError(
                 f"the method 'diva' has no task for a head {name!r}.{nearest(name, AUXILIARY)} Tasks: discriminative, "
-                f"discriminative-2, ..., {', '.join(AUXILIARY)}."
+                f"discriminative-2, ..., {', '.join(AUXILIARY)}.",
+                code="unknown-task",
             )
-    strange = [name for name in arguments if name not in heads or name not in AUXILIARY]
-    if strange:
-        raise RecipeError(f"auxiliary={strange[0]!r} names no auxiliary head; the heads are {', '.join(heads)}.")
+    for name in arguments:
+        if name not in heads or name not in AUXILIARY:
+            raise RecipeError(
+                f"the argument auxiliary names {name!r}, which is not an auxiliary head; the heads are "
+                f"{', '.join(heads)}.",
+                code="unknown-head",
+            )
     if min(alpha, rho) < 0:
-        raise RecipeError(f"alpha and rho must be 0 or more, not {alpha!r} and {rho!r}.")
+        raise RecipeError(f"alpha is {alpha!r} and rho is {rho!r}; both must be 0 or more.", code="bad-number")

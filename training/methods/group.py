@@ -1,33 +1,48 @@
-"""The group loss after a classification pre-training (Elezi et al. 2020, The Group Loss for Deep Metric Learning)."""
+"""Group loss after a classification pre-training (Elezi et al. 2020, The Group Loss for Deep Metric Learning).
+
+L = cross entropy in the first epochs, then the group loss of `training.losses.group`
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from training.losses.group import GroupLoss
-from training.methods.base import Method, Minibatch
+from training.methods.base import Method, Minibatch, embed, require_at_most_one_head
 from zoo.errors import RecipeError
 
 
 class GroupMethod(Method):
-    """Plain cross entropy of the group loss's classifier for `pretraining` epochs, then the group loss.
+    """Cross entropy of the group loss's classifier for `pretraining` epochs, then the group loss.
 
-    The paper has no head: the pooled features are the embedding. Where the recipe has one, the loss is defined on what
-    it gives, before normalisation. 10 epochs of pre-training are the paper's.
+    The paper has no head: the pooled features are the embedding. With a head the loss is defined on its output before
+    normalisation.
+
+    Args:
+        heads: no head, or one.
+        loss: the group loss.
+        pretraining: epochs of the pre-training; 10 in the paper.
+
+    Raises:
+        RecipeError: for several heads, another loss, or a negative number of epochs.
     """
 
     def __init__(self, heads: nn.ModuleDict, loss: nn.Module, pretraining: int = 10) -> None:
         super().__init__()
         if not isinstance(loss, GroupLoss):
-            raise RecipeError("the method 'group' trains with the group loss; set objective.loss to group.")
-        if len(heads) > 1:
-            raise RecipeError(f"the method 'group' trains no head, or one, not {len(heads)}; set heads to [].")
+            raise RecipeError(
+                f"the method 'group' trains with the group loss, not {type(loss).__name__}; set objective.loss to "
+                "group.",
+                code="wrong-loss",
+            )
+        require_at_most_one_head(heads, "group")
         if pretraining < 0:
-            raise RecipeError(f"pretraining is a number of epochs, 0 or more, not {pretraining}.")
+            raise RecipeError(f"pretraining is {pretraining} epochs; it must be 0 or more.", code="bad-number")
         self.heads, self.objective, self.pretraining = heads, loss, pretraining
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        raw = next(iter(self.heads.values()))(batch.features) if self.heads else batch.features
+        """Return `classification` in epochs of the pre-training, and `group` after them."""
+        raw = embed(self.heads, batch.features)
         if batch.epoch < self.pretraining:
             return {"classification": self.objective.classification(raw, batch.labels)}
         return {"group": self.objective(raw, batch.labels)}

@@ -1,9 +1,4 @@
-"""K-means groups; shared triplets.
-
-Groups of the training samples, found by k-means again and again: labels that need no annotation.
-
-Triplets from which an encoder learns what classes share (Milbich, Roth et al. 2020, Sharing Matters).
-"""
+"""Groups of training samples by k-means, and the triplets across classes of Sharing Matters."""
 
 from __future__ import annotations
 
@@ -18,11 +13,20 @@ from zoo.errors import RecipeError
 
 
 class Grouping(nn.Module):
-    """The group, 0 to `number` - 1, of each training sample; renewed before every epoch that `every` divides.
+    """Group of each training sample, renewed before every epoch that `every` divides; no group is empty.
 
-    Groups are clusters of the pooled features. standardised: of features standardised by class, so that what tells the
-    classes apart is gone and a group holds samples of many classes that look alike otherwise (Roth, Brattoli and Ommer
-    2019, MIC, section 3.1). No group is ever empty. labels: the samples' classes, int64 [n].
+    Groups are clusters of the pooled features (Roth, Brattoli and Ommer 2019, MIC, section 3.1).
+
+    Args:
+        labels: classes of the training samples, int64 [n].
+        number: number of groups.
+        every: epochs from one clustering to the next.
+        seed: seed of k-means.
+        standardised: standardise the features by class first. This removes the differences between classes, so that a
+            group has samples of many classes that are similar in other respects.
+
+    Raises:
+        RecipeError: for numbers out of range.
     """
 
     groups: Tensor
@@ -31,23 +35,26 @@ class Grouping(nn.Module):
     def __init__(self, labels: np.ndarray, number: int, every: int, seed: int, standardised: bool = True) -> None:
         super().__init__()
         if not 2 <= number <= len(labels):
-            raise RecipeError(f"groups must be from 2 to {len(labels)}, the training samples; {number} cannot be made.")
+            raise RecipeError(
+                f"groups is {number}; it must be from 2 to {len(labels)}, the training samples.", code="bad-number"
+            )
         if every < 1:
-            raise RecipeError(f"cluster_every must be 1 epoch or more, not {every}.")
+            raise RecipeError(f"cluster_every is {every} epochs; it must be 1 or more.", code="bad-number")
         self.number, self.every, self.seed, self.standardised = number, every, seed, standardised
         self.register_buffer("groups", torch.arange(len(labels)) % number)
         self.register_buffer("classes", torch.tensor(labels), persistent=False)
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        """Cluster the features again if `every` divides the epoch."""
         if epoch % self.every:
             return
-        features = observe()
+        features = extract_features()
         if self.standardised:
             features = standardise(features, self.classes)
         self.groups.copy_(k_means(features, self.number, self.seed + epoch))
 
     def targets(self) -> np.ndarray:
-        """The groups of all training samples, int64 [n]."""
+        """Return the groups of all training samples, int64 [n]."""
         return self.groups.cpu().numpy()
 
 
@@ -57,14 +64,24 @@ NEGATIVES = ("distance-weighted", "semihard", "random")
 
 
 class SharedTriplets(nn.Module):
-    """The set-ups of table 7 and the samplings of table 8.
+    """Triplets from which an encoder learns features that classes share (Sharing Matters, tables 7 and 8).
 
-    inter-class: anchor, positive and negative of three different classes; the positive is random.
-    nearest: the same, but the positive is the nearest sample of another class.
-    unconstrained: any three samples.
-    grouped, grouped-standardised: ordinary triplets within and across groups of samples, which are clusters of their
-    features, or of these standardised by class; batches are drawn by group then.
-    negatives: distance-weighted, semihard or random.
+    - inter-class: anchor, positive and negative of three different classes; the positive is random
+    - nearest: the same, but the positive is the nearest sample of another class
+    - unconstrained: any three samples
+    - grouped, grouped-standardised: ordinary triplets of groups of samples, which are clusters of their features, or of
+      these standardised by class; batches are drawn by group
+
+    Args:
+        setup: one of these names.
+        negatives: distance-weighted, semihard or random.
+        labels: classes of the training samples, int64 [n].
+        groups: number of groups.
+        cluster_every: epochs from one clustering to the next.
+        seed: seed of k-means.
+
+    Raises:
+        RecipeError: for an unknown name, and for too few classes or samples.
     """
 
     def __init__(
@@ -72,31 +89,38 @@ class SharedTriplets(nn.Module):
     ) -> None:
         super().__init__()
         if setup not in (*POSITIVES, *GROUPED):
-            raise RecipeError(f"triplets is one of {', '.join((*POSITIVES, *GROUPED))}, not {setup!r}.")
+            raise RecipeError(
+                f"triplets is {setup!r}; choose one of {', '.join((*POSITIVES, *GROUPED))}.", code="unknown-triplets"
+            )
         if negatives not in NEGATIVES:
-            raise RecipeError(f"negatives is one of {', '.join(NEGATIVES)}, not {negatives!r}.")
+            raise RecipeError(
+                f"negatives is {negatives!r}; choose one of {', '.join(NEGATIVES)}.", code="unknown-negatives"
+            )
         classes = len(np.unique(labels))
         if setup in ("inter-class", "nearest") and classes < 3:
-            raise RecipeError(f"triplets {setup!r} are of three classes; the training classes are {classes}.")
+            raise RecipeError(
+                f"triplets {setup!r} need three training classes, and there are {classes}.", code="too-few-classes"
+            )
         self.setup, self.grouping = setup, None
         if setup in GROUPED:
             self.grouping = Grouping(labels, groups, cluster_every, seed, setup == "grouped-standardised")
-            self.mine: Miner = create_miner(negatives, {})
+            self.base_miner: Miner = create_miner(negatives, {})
         else:
-            self.mine = create_miner("inter-class", {"positive": POSITIVES[setup], "negative": negatives})
+            self.base_miner = create_miner("inter-class", {"positive": POSITIVES[setup], "negative": negatives})
 
     def miner(self, batch: Minibatch) -> Miner:
-        """The miner of a batch; it goes by what the set-up takes for classes, whatever labels it is called with."""
+        """Return the miner of a batch; it uses the set-up's labels instead of those that it is called with."""
         labels = self._labels(batch)
-        return lambda unit, _: self.mine(unit, labels)
+        return lambda unit, _: self.base_miner(unit, labels)
 
     def targets(self, labels: np.ndarray) -> np.ndarray:
-        """The labels int64 [n] by which batches are drawn: the classes `labels`, or the groups."""
+        """Return the labels int64 [n] by which batches are drawn: the classes `labels`, or the groups."""
         return labels if self.grouping is None else self.grouping.targets()
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        """Renew the groups if the set-up has some."""
         if self.grouping is not None:
-            self.grouping.start_epoch(epoch, observe)
+            self.grouping.start_epoch(epoch, extract_features)
 
     def _labels(self, batch: Minibatch) -> Tensor:
         if self.grouping is not None:

@@ -1,4 +1,7 @@
-"""Cross-batch memory (Wang et al. 2020, Cross-Batch Memory for Embedding Learning)."""
+"""Cross-batch memory (Wang et al. 2020, Cross-Batch Memory for Embedding Learning, section 3).
+
+L = loss(batch) + weight * loss(anchors of the batch, all else from batch and memory)
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,43 @@ from torch.nn.functional import normalize
 
 from training.functional import Pairs, Quadruplets, Triplets
 from training.losses.multi_similarity import MultiSimilarity
-from training.methods.base import Method, Miner, Minibatch, objective_loss, takes_tuples
+from training.methods.base import (
+    Method,
+    Miner,
+    Minibatch,
+    embed,
+    objective_loss,
+    require_at_most_one_head,
+    takes_tuples,
+    takes_unit_rows,
+)
 from zoo.errors import RecipeError
 
 
 class CrossBatchMemory(Method):
-    """The recipe's loss of the batch, plus `weight` times that of its samples against batch and past embeddings.
+    """The recipe's loss of the batch, plus its loss against a queue of past embeddings without gradient.
 
-    A queue keeps the last `size` embeddings, without gradient, with their labels. Tuples have their anchor in the
-    batch, all else in batch or queue: what the miner finds among both, or all pairs without one. Queue and second term
-    begin in epoch `warmup`, counted from 0: at first embeddings change too fast to be worth keeping. The sample
-    configuration of the published code has weight 1, a start after 1000 steps and a size of 55,000.
+    Tuples of the second term have their anchor in the batch: those that the miner finds in batch and queue, or all
+    pairs without a miner. A regulariser that averages over all samples, such as nu of the SNR losses, includes past
+    ones there.
 
-    A regulariser that averages over all samples, as nu of the SNR losses, counts past ones too in the second term.
-
-    Memory: without a miner O(b (b + size) dim) for losses of pairs; miners compare all with all, O((b + size)^2), so
+    Memory without a miner is O(b (b + size) dim) for losses of pairs. Miners compare all with all, O((b + size)^2), so
     that a size of some thousand is their limit.
+
+    Args:
+        heads: no head, or one.
+        loss: the recipe's loss.
+        dim: dimension of the embeddings.
+        batch_size: samples per batch.
+        miner: the recipe's miner.
+        size: embeddings in the queue, at least the batch; 55,000 in the published code's sample configuration.
+        weight: weight of the second term; 1 in the same place.
+        warmup: epoch, from 0, in which queue and second term start, because embeddings change too fast at first; the
+            same place starts after 1000 steps.
+
+    Raises:
+        RecipeError: for several heads, numbers out of range, and a loss or miner that cannot be restricted to anchors
+            of the batch.
     """
 
     embeddings: Tensor
@@ -43,12 +67,12 @@ class CrossBatchMemory(Method):
         warmup: int = 1,
     ) -> None:
         super().__init__()
-        if len(heads) > 1:
-            raise RecipeError(f"the method 'cross-batch-memory' trains one head, not {len(heads)}; set heads to one.")
+        require_at_most_one_head(heads, "cross-batch-memory")
         if size < batch_size or weight < 0 or warmup < 0:
             raise RecipeError(
-                f"a cross-batch memory needs a size of at least the batch's ({batch_size}), and weight and warmup of 0 "
-                f"or more, not {size}, {weight} and {warmup}."
+                f"the method 'cross-batch-memory' got size {size}, weight {weight} and warmup {warmup}; it needs a "
+                f"size of at least the batch's ({batch_size}), and weight and warmup of 0 or more.",
+                code="bad-number",
             )
         _check_tuples(loss, miner)
         self.heads, self.objective, self.miner = heads, loss, miner
@@ -59,7 +83,8 @@ class CrossBatchMemory(Method):
         self.register_buffer("filled", torch.tensor(0))
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        raw = self._raw(batch.features)
+        """Return `loss`, and from epoch `warmup` on `memory`."""
+        raw = embed(self.heads, batch.features)
         terms = {"loss": objective_loss(self.objective, self.miner, raw, batch.labels)}
         if batch.epoch >= self.warmup:
             terms["memory"] = self.weight * self._against_memory(raw, batch.labels)
@@ -68,11 +93,11 @@ class CrossBatchMemory(Method):
     def end_step(self, batch: Minibatch) -> None:
         if batch.epoch >= self.warmup:
             with torch.no_grad():
-                self._keep(self._prepared(self._raw(batch.features)), batch.labels)
+                self._enqueue(self._loss_rows(embed(self.heads, batch.features)), batch.labels)
 
     def _against_memory(self, raw: Tensor, labels: Tensor) -> Tensor:
         filled = int(self.filled)
-        rows = torch.cat([self._prepared(raw), self.embeddings[:filled].to(raw.dtype)])
+        rows = torch.cat([self._loss_rows(raw), self.embeddings[:filled].to(raw.dtype)])
         classes = torch.cat([labels, self.labels[:filled]])
         if self.miner is None:
             tuples: Triplets | Pairs = all_pairs(classes, len(labels))
@@ -81,24 +106,21 @@ class CrossBatchMemory(Method):
         value: Tensor = self.objective(rows, classes, tuples)
         return value
 
-    def _keep(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Put the batch's rows in the place of the oldest."""
-        places = (self.position + torch.arange(len(labels), device=labels.device)) % self.size
-        self.embeddings[places] = embeddings.to(self.embeddings.dtype)
-        self.labels[places] = labels
+    def _enqueue(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Replace the oldest rows by the batch's."""
+        positions = (self.position + torch.arange(len(labels), device=labels.device)) % self.size
+        self.embeddings[positions] = embeddings.to(self.embeddings.dtype)
+        self.labels[positions] = labels
         self.position.copy_((self.position + len(labels)) % self.size)
         self.filled.copy_((self.filled + len(labels)).clamp(max=self.size))
 
-    def _raw(self, features: Tensor) -> Tensor:
-        return next(iter(self.heads.values()))(features) if self.heads else features
-
-    def _prepared(self, raw: Tensor) -> Tensor:
-        """What the loss is defined on: unit embeddings, or raw ones."""
-        return normalize(raw, dim=1) if getattr(self.objective, "normalised", True) else raw
+    def _loss_rows(self, raw: Tensor) -> Tensor:
+        """Return the rows on which the loss is defined: unit embeddings, or raw ones."""
+        return normalize(raw, dim=1) if takes_unit_rows(self.objective) else raw
 
 
 def all_pairs(labels: Tensor, anchors: int) -> Pairs:
-    """All pairs of labels int64 [n] whose first is one of the first `anchors` samples; no sample with itself."""
+    """Return all pairs of labels int64 [n] whose first sample is one of the first `anchors`, none with itself."""
     same = labels[:anchors, None] == labels
     itself = torch.arange(anchors, device=labels.device)
     positive = same.clone()
@@ -107,7 +129,7 @@ def all_pairs(labels: Tensor, anchors: int) -> Pairs:
 
 
 def restrict_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs:
-    """Those of the tuples whose anchor is one of the first `anchors` samples."""
+    """Return the tuples whose anchor is one of the first `anchors` samples."""
     if isinstance(tuples, Triplets):
         kept = tuples.anchors < anchors
         return Triplets(*(field[kept] for field in tuples))
@@ -118,13 +140,23 @@ def restrict_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs
 
 
 def _check_tuples(loss: nn.Module, miner: Miner | None) -> None:
-    """Raise `RecipeError` for a loss whose anchors cannot be held to the batch."""
+    """Raise `RecipeError` for a loss whose anchors cannot be restricted to the batch."""
     name = type(loss).__name__
     if miner is None and not takes_tuples(loss, Pairs):
-        needs = "takes no tuples: choose one that does, as contrastive or margin"
         if takes_tuples(loss, Triplets) or takes_tuples(loss, Quadruplets):
-            needs = "takes no pairs, and there are too many triplets to take all: set objective.miner"
-        raise RecipeError(f"a cross-batch memory compares the batch with the past by tuples, but {name} {needs}.")
+            raise RecipeError(
+                f"{name} does not accept pairs, and a cross-batch memory has too many triplets to use all of them; set "
+                "objective.miner.",
+                code="miner-needed",
+            )
+        raise RecipeError(
+            f"{name} does not accept tuples, by which a cross-batch memory compares the batch with the past; choose a "
+            "loss that does, such as contrastive or margin.",
+            code="loss-without-tuples",
+        )
     if isinstance(loss, MultiSimilarity) and not loss.kept_only:
-        # The mean over all rows would count those of the memory, which are no anchors.
-        raise RecipeError("with a cross-batch memory multi-similarity needs objective.loss_args.kept_only true.")
+        # The mean over all rows would count those of the memory, which are not anchors.
+        raise RecipeError(
+            "with a cross-batch memory multi-similarity needs objective.loss_args.kept_only true.",
+            code="kept-only-needed",
+        )

@@ -1,4 +1,8 @@
-"""MIC: mining interclass characteristics (Roth, Brattoli and Ommer 2019)."""
+"""MIC (Roth, Brattoli and Ommer 2019, MIC: Mining Interclass Characteristics for Improved Metric Learning, section 3).
+
+step on classes: L = loss(class head, classes) + decorrelation * D(class head, auxiliary head)
+step on groups:  L = auxiliary_loss(auxiliary head, groups) + decorrelation * D(class head, auxiliary head)
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,35 @@ from zoo.errors import RecipeError
 
 
 class MIC(Method):
-    """A head "class" on the classes, and beside it one that learns what varies within them, so that the first need not.
+    """A head "class" that learns the classes, and an auxiliary head that learns characteristics which classes share.
 
-    The auxiliary head, as wide as the other and not published, learns to tell groups of samples: clusters of the
-    features standardised by class, renewed in every `cluster_every`th epoch (3; the published code: 4, whatever it
-    says). Each step on the classes is followed by one on the groups with `auxiliary_probability`, as in the published
-    code; both kinds count as steps of the epoch. Each has its own batches, drawn by class or by group, and the recipe's
-    miner; both decorrelate the two embeddings, with the weight `decorrelation`.
+    The auxiliary head has the same width and is not published. It learns to separate groups of samples: clusters of the
+    features standardised by class. Each step on the classes is followed by one on the groups with a probability, as in
+    the published code; both count as steps of the epoch. Their batches are drawn by class or by group.
 
-    groups, decorrelation and auxiliary_probability are 30, 2500 and 0.8 on CUB; 150, 500, 0.8 on CARS; 50, 250, 0.5
-    on SOP. The groups have a loss of their own, for there may be more of them than classes: by default margin with
-    beta 1.2, as in the paper. auxiliary_lr and auxiliary_weight_decay are of the auxiliary head, as of the network.
+    Args:
+        heads: one head, "class".
+        loss: the recipe's loss.
+        features: number of pooled features.
+        dim: dimension of both heads.
+        labels: classes of the training samples, int64 [n].
+        seed: seed of groups and steps.
+        miner: the recipe's miner, also for the groups.
+        groups: number of groups; 30 on CUB, 150 on CARS, 50 on SOP.
+        cluster_every: epochs from one clustering to the next; 3 in the paper, always 4 in the published code.
+        auxiliary_probability: 0.8 on CUB and CARS, 0.5 on SOP.
+        auxiliary_loss: loss of the groups; margin with beta 1.2 in the paper. It is separate from the recipe's loss,
+            because there may be more groups than classes.
+        auxiliary_loss_args: its arguments.
+        auxiliary_lr: learning rate of the auxiliary head.
+        auxiliary_weight_decay: weight decay of the auxiliary head.
+        decorrelation: weight; 2500 on CUB, 500 on CARS, 250 on SOP.
+        width: width of the regressor of the decorrelation.
+        adversary_lr: its learning rate.
+        adversary_weight_decay: its weight decay.
+
+    Raises:
+        RecipeError: for other heads, numbers out of range, and a loss that does not accept the miner's tuples.
     """
 
     def __init__(
@@ -65,16 +87,27 @@ class MIC(Method):
         super().__init__()
         require_heads(heads, ["class"], "the method 'mic'")
         if not 0 <= auxiliary_probability <= 1:
-            raise RecipeError(f"auxiliary_probability lies in 0..1, not at {auxiliary_probability}.")
-        if min(decorrelation, auxiliary_lr, auxiliary_weight_decay, adversary_lr, adversary_weight_decay) < 0:
-            raise RecipeError("the weight decorrelation, learning rates and weight decays are 0 or more.")
+            raise RecipeError(
+                f"auxiliary_probability is {auxiliary_probability}; it must be from 0 to 1.", code="bad-number"
+            )
+        rates = auxiliary_lr, auxiliary_weight_decay, adversary_lr, adversary_weight_decay
+        if min(decorrelation, *rates) < 0:
+            raise RecipeError(
+                f"decorrelation is {decorrelation}, and rates and weight decays are {', '.join(map(str, rates))}; all "
+                "must be 0 or more.",
+                code="bad-number",
+            )
         self.heads, self.miner, self.seed = heads, miner, seed
         self.weight, self.probability = decorrelation, auxiliary_probability
         self.auxiliary = nn.Linear(features, dim)
         sizes = {"classes": groups, "dim": dim}
         own: nn.Module = construct(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
         if miner is not None and not takes_tuples(own, mined_tuples(miner)):
-            raise RecipeError(f"auxiliary_loss {auxiliary_loss!r} does not take what the recipe's miner finds.")
+            raise RecipeError(
+                f"auxiliary_loss {auxiliary_loss!r} does not accept the {mined_tuples(miner).__name__.lower()} of the "
+                "recipe's miner; choose another loss.",
+                code="other-tuples",
+            )
         self.losses = nn.ModuleDict({"class": loss, "auxiliary": own})
         self.grouping = Grouping(labels, groups, cluster_every, seed)
         self.decorrelation = Decorrelation(dim, dim, width)
@@ -82,6 +115,7 @@ class MIC(Method):
         self.adversary_rate = (adversary_lr, adversary_weight_decay)
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the term of the batch's task, and `decorrelation`."""
         raw = {"class": self.heads["class"](batch.features), "auxiliary": self.auxiliary(batch.features)}
         labels = batch.labels if batch.task == "class" else self.grouping.groups[batch.samples]
         classes, groups = (normalize(embeddings, dim=1) for embeddings in raw.values())
@@ -91,6 +125,7 @@ class MIC(Method):
         }
 
     def plan(self, epoch: int, steps: int) -> list[str]:
+        """Return "class" steps, each followed by an "auxiliary" step with the probability."""
         draw = np.random.default_rng((self.seed, epoch, steps))
         tasks: list[str] = []
         while len(tasks) < steps:
@@ -100,8 +135,8 @@ class MIC(Method):
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
         return self.grouping.targets() if task == "auxiliary" else labels
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
-        self.grouping.start_epoch(epoch, observe)
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
+        self.grouping.start_epoch(epoch, extract_features)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         return [

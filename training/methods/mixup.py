@@ -1,4 +1,9 @@
-"""Manifold mixup (Verma et al. 2019) for embedding losses, as in Roth et al. 2020, Revisiting, appendix F."""
+"""Manifold mixup (Verma et al. 2019) for embedding losses, as in Roth et al. 2020, Revisiting, appendix F.
+
+    h_i <- lambda h_i + (1 - lambda) h_j,  L = lambda L(labels y_i) + (1 - lambda) L(labels y_j)
+
+j is a random permutation, lambda ~ Beta(alpha, alpha), and h the output of a random stage of the trunk.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +15,27 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
 
-from training.methods.base import Method, Miner, Minibatch, objective_loss
+from training.methods.base import Method, Miner, Minibatch, embed, objective_loss, require_at_most_one_head
 from zoo.errors import RecipeError, nearest
 
 
 class Mixup(Method):
-    """Activations of a random stage of the trunk are mixed with those of another image, and so are the losses.
+    """Mixed activations of a random stage of the trunk, and the equally mixed loss of both labels.
 
-    h_i <- lambda h_i + (1 - lambda) h_j with a random permutation j, lambda ~ Beta(alpha, alpha) and one stage for the
-    batch. A mixed sample has two labels, and so two sets of tuples: lambda L(under labels y_i) + (1 - lambda)
-    L(under labels y_j), each mined on its own. For softmax losses that is the usual mixed cross entropy.
+    A mixed sample has two labels and thus two sets of tuples, each mined on its own. For softmax losses this is the
+    usual mixed cross entropy. Each process permutes its own n images, all processes in the same way, so that no
+    activation is sent; the permutation of the batch consists of blocks of n.
 
-    layers: names of the trunk's modules to choose from; by default the stages that timm names in `feature_info`. The
-    appendix gives no alpha: 2 is what Verma et al. use for manifolds.
+    Args:
+        heads: no head, or one.
+        loss: the recipe's loss.
+        trunk: the trunk.
+        miner: the recipe's miner.
+        alpha: of the Beta distribution. The appendix gives no value; Verma et al. use 2 for manifolds.
+        layers: names of the trunk's modules to choose from; the default is the stages in timm's `feature_info`.
 
-    Each process permutes its own n images, all in the same way, so that no activation travels: the batch's permutation
-    is blocks of n. In one process it is any.
+    Raises:
+        RecipeError: for several heads, an alpha of 0 or less, and unknown layers.
     """
 
     def __init__(
@@ -38,20 +48,20 @@ class Mixup(Method):
         layers: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if len(heads) > 1:
-            raise RecipeError(f"the method 'mixup' trains one head, not {len(heads)}; set heads to one.")
+        require_at_most_one_head(heads, "mixup")
         if alpha <= 0:
-            raise RecipeError(f"mixup's alpha is above 0, not {alpha}.")
+            raise RecipeError(f"the alpha of mixup is {alpha}; it must be above 0.", code="bad-number")
         self.heads, self.objective, self.miner, self.alpha = heads, loss, miner, alpha
-        # Lists, so that the trunk's parameters are not registered a second time.
+        # In lists, because the trunk's parameters must not be registered a second time.
         self._trunk, self._stages = [trunk], find_stages(trunk, layers)
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the terms `own` and `partner`."""
         share = Beta(self.alpha, self.alpha).sample().item()
         order = torch.randperm(len(batch.images)).to(batch.images.device)
         stage = self._stages[int(torch.randint(len(self._stages), ()))]
         features = batch.features_of(batch.images, MixedTrunk(self._trunk[0], stage, order, share))
-        raw = next(iter(self.heads.values()))(features) if self.heads else features
+        raw = embed(self.heads, features)
         partners = batch.labels.reshape(-1, len(order))[:, order].flatten()
         return {
             "own": share * objective_loss(self.objective, self.miner, raw, batch.labels),
@@ -60,21 +70,28 @@ class Mixup(Method):
 
 
 def find_stages(trunk: nn.Module, layers: Sequence[str] | None = None) -> list[nn.Module]:
-    """The trunk's modules of these names, or those of its timm `feature_info`. Raises `RecipeError` for others."""
+    """Return the trunk's modules of these names, or those in timm's `feature_info`.
+
+    Raises:
+        RecipeError: for a name that the trunk lacks, and if there are no names.
+    """
     modules = dict(trunk.named_modules())
     names = [stage["module"] for stage in getattr(trunk, "feature_info", [])] if layers is None else list(layers)
     for name in names:
         if name not in modules or not name:
-            raise RecipeError(f"the trunk has no layer {name!r}.{nearest(name, modules)}")
+            raise RecipeError(f"the trunk has no layer {name!r}.{nearest(name, modules)}", code="unknown-layer")
     if not names:
-        raise RecipeError("mixup does not know this trunk's stages; name some in objective.method_args.layers.")
+        raise RecipeError(
+            "the trunk does not name its stages; name layers for mixup in objective.method_args.layers.",
+            code="no-layers",
+        )
     return [modules[name] for name in names]
 
 
 class MixedTrunk(nn.Module):
-    """The trunk with the output of one of its stages mixed, for images [n, ...] and order int64 [n].
+    """The trunk with the output of one stage mixed, for images [n, ...] and order int64 [n].
 
-    A module of its own, so that a forward pass that is made again for its gradients is mixed again.
+    It is a module, so that a forward pass that is repeated for its gradients is mixed again.
     """
 
     def __init__(self, trunk: nn.Module, stage: nn.Module, order: Tensor, share: float) -> None:
@@ -82,8 +99,17 @@ class MixedTrunk(nn.Module):
         self.trunk, self.stage, self.order, self.share = trunk, stage, order, share
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the trunk's features of mixed images [n, c, h, w].
+
+        Raises:
+            RecipeError: for another number of images than `order` has.
+        """
         if len(images) != len(self.order):
-            raise RecipeError("mixup needs all images of a process in one forward pass; set batch.chunk to 0.")
+            raise RecipeError(
+                f"mixup needs all {len(self.order)} images of a process in one forward pass, not {len(images)}; set "
+                "batch.chunk to 0.",
+                code="chunked-batch",
+            )
         with mix_activations(self.stage, self.order, self.share):
             features: Tensor = self.trunk(images)
         return features
@@ -91,12 +117,23 @@ class MixedTrunk(nn.Module):
 
 @contextmanager
 def mix_activations(stage: nn.Module, order: Tensor, share: float) -> Iterator[None]:
-    """While it lasts, the stage's output h [n, ...] is share * h + (1 - share) * h[order]; order int64 [n]."""
+    """Replace the stage's output h [n, ...] by share * h + (1 - share) * h[order] while the context is active.
+
+    Args:
+        stage: a module of the trunk.
+        order: int64 [n].
+        share: from 0 to 1.
+
+    Raises:
+        RecipeError: from the forward pass, if the stage's output is not a tensor with one row per image.
+    """
 
     def mix(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor) or len(output) != len(order):
             raise RecipeError(
-                f"mixup needs layers that give one activation an image; {type(module).__name__} does not."
+                f"mixup needs layers with one activation per image; the output of {type(module).__name__} is "
+                "different.",
+                code="unusable-layer",
             )
         return share * output + (1 - share) * output[order]
 

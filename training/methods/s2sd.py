@@ -1,110 +1,45 @@
-"""S2SD self-distillation.
+"""S2SD (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning, section 3).
 
-A student that learns from a model that is there, without labels.
+    L = (loss(head) + mean_k loss(head_k)) / 2 + gamma * mean_k KL_k + features_gamma * KL_features
 
-S2SD (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning).
+KL_k is the divergence of the head's similarities from those of auxiliary head k, KL_features from those of the pooled
+features; neither gets a gradient from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from training.functional import similarity_divergence
-from training.methods.base import Method, Miner, Minibatch, objective_loss
-from training.methods.transfers import TRANSFERS
-from training.recipe import check_same_dim
-from training.registry import check_arguments, construct
+from training.methods.base import Method, Miner, Minibatch, embed, objective_loss
 from zoo.errors import RecipeError
-from zoo.models.card import Card, read_card
-from zoo.models.folder import check_files
-from zoo.models.load import find_model
-from zoo.models.network import Network, load_network
-
-
-class Distillation(Method):
-    """The embedding of each view learns from the teacher's of the same view, by one of `training.methods.transfers`.
-
-    The teacher embeds each augmented view when it is drawn: student and teacher see one picture, and never twice the
-    same one (Beyer et al. 2022, Knowledge Distillation: A Good Teacher Is Patient and Consistent, section 3.1). Each
-    sees it in its own size and normalisation. Labels play no part.
-
-    teacher: a model's name, or the path of a model folder. fingerprint: its card's, so that a run goes on with no other
-    model. transfer: embedding, rkd or similarity, with transfer_args.
-    """
-
-    def __init__(
-        self,
-        heads: nn.ModuleDict,
-        dim: int,
-        teacher: str,
-        fingerprint: str,
-        transfer: str = "embedding",
-        transfer_args: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        if len(heads) > 1:
-            raise RecipeError(f"the method 'distillation' trains one head, not {len(heads)}; set heads to one.")
-        self.heads = heads
-        self.transfer: nn.Module = construct(TRANSFERS, "transfer", transfer, transfer_args or {})
-        self.card, network = open_teacher(teacher, fingerprint)
-        check_dims(transfer, dim, self.card)
-        # In a tuple it is no submodule: checkpoints and the optimiser leave it alone.
-        self._teacher = (network,)
-
-    def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        raw = next(iter(self.heads.values()))(batch.features) if self.heads else batch.features
-        loss: Tensor = self.transfer(normalize(raw, dim=1), self.taught(batch))
-        return {"loss": loss}
-
-    @torch.no_grad()
-    def taught(self, batch: Minibatch) -> Tensor:
-        """The teacher's unit embeddings float32 [b, e] of the batch's views."""
-        teacher = self._teacher[0].to(batch.images.device)
-        # Rounding in bfloat16 leaves the length of 1 too.
-        return normalize(batch.features_of(batch.render_for(self.card.preprocessing), teacher), dim=1)
-
-
-def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
-    """The teacher's card and network, which learns nothing. Raises `RecipeError` where it is another model by now."""
-    folder = find_model(teacher)
-    card = read_card(folder)
-    if card.fingerprint != fingerprint:
-        raise RecipeError(
-            f"the teacher {teacher} has the fingerprint {card.fingerprint[:12]}, the recipe's is {fingerprint[:12]}: "
-            "its weights or preprocessing are others by now. Begin anew with the model that it is."
-        )
-    check_files(folder, card)
-    return card, load_network(card, folder).requires_grad_(False)
-
-
-def check_dims(transfer: str, dim: int, teacher: Card) -> None:
-    """Raise `RecipeError` for a transfer that there is not, or that compares embeddings of unlike dimensions."""
-    check_arguments(TRANSFERS, "transfer", transfer, {})
-    if needs_same_dim(transfer):
-        check_same_dim(transfer, dim, teacher, [name for name in TRANSFERS if not needs_same_dim(name)])
-
-
-def needs_same_dim(transfer: str) -> bool:
-    """Whether a transfer compares embeddings number by number."""
-    return getattr(TRANSFERS[transfer], "same_dim", False)
 
 
 class S2SD(Method):
-    """The published head learns from wider auxiliary heads, which are trained beside it and left behind.
+    """Self-distillation: the published head learns from wider auxiliary heads that are trained with it and then
+    dropped.
 
-    (L + mean_k L_k) / 2 + gamma * mean_k KL_k. L: the recipe's loss on the head; L_k: another instance of it on
-    auxiliary head k, two linear maps to `dims[k]` with a ReLU between; KL_k: the divergence of the head's similarities
-    from those of the auxiliary head, which get no gradient from it. Each embedding is mined on its own.
+    An auxiliary head is two linear maps with a ReLU between. Each embedding is mined on its own.
 
-    features_gamma: weight of the same divergence from the pooled features (the paper's MSDF), from epoch
-    `features_warmup` on; 0: none. warmup: the epoch from which the auxiliary heads are distilled. Constants of the
-    published code: gamma 50 both times, temperature 1, and a start of the features after 1000 steps; the auxiliary
-    heads are distilled from the start.
+    Args:
+        heads: one head.
+        loss: the recipe's loss.
+        create_loss: function of a dimension that returns another instance of it.
+        features: number of pooled features.
+        miner: the recipe's miner.
+        dims: dimensions of the auxiliary heads.
+        gamma: weight of the divergence from the auxiliary heads; 50 in the published code.
+        temperature: of the similarities; 1 in the published code.
+        warmup: first epoch of that divergence; 0 in the published code.
+        features_gamma: weight of the divergence from the features (the paper's MSDF), 0 for none; 50 in the published
+            code.
+        features_warmup: first epoch of that divergence; after 1000 steps in the published code.
+
+    Raises:
+        RecipeError: for another number of heads, and for numbers out of range.
     """
 
     def __init__(
@@ -123,12 +58,16 @@ class S2SD(Method):
     ) -> None:
         super().__init__()
         if len(heads) != 1:
-            raise RecipeError(f"the method 's2sd' trains one head, not {len(heads)}; set heads to one.")
+            raise RecipeError(
+                f"the method 's2sd' trains one head, and the recipe has {len(heads)}; set heads to one.",
+                code="wrong-heads",
+            )
         if not dims or min(dims) < 1 or min(gamma, features_gamma, warmup, features_warmup) < 0 or temperature <= 0:
             raise RecipeError(
-                "s2sd needs at least one dimension, all of 1 or more, weights and warm-ups of 0 or more and a "
-                f"temperature above 0; not dims {list(dims)}, gamma {gamma}, features_gamma {features_gamma}, warmup "
-                f"{warmup}, features_warmup {features_warmup}, temperature {temperature}."
+                f"the method 's2sd' got dims {list(dims)}, gamma {gamma}, features_gamma {features_gamma}, warmup "
+                f"{warmup}, features_warmup {features_warmup} and temperature {temperature}; it needs at least one "
+                "dimension, all of 1 or more, weights and warm-ups of 0 or more, and a temperature above 0.",
+                code="bad-number",
             )
         self.heads, self.objective, self.miner = heads, loss, miner
         self.auxiliary = nn.ModuleList(two_layers(features, dim) for dim in dims)
@@ -137,7 +76,8 @@ class S2SD(Method):
         self.features_gamma, self.features_warmup = features_gamma, features_warmup
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
-        raw = next(iter(self.heads.values()))(batch.features)
+        """Return `loss` and `auxiliary`, and after their warm-ups `distillation` and `features`."""
+        raw = embed(self.heads, batch.features)
         wide = [head(batch.features) for head in self.auxiliary]
         losses = [
             objective_loss(loss, self.miner, rows, batch.labels)
@@ -156,4 +96,5 @@ class S2SD(Method):
 
 
 def two_layers(features: int, dim: int) -> nn.Sequential:
+    """Return a map from features to `dim` numbers with one hidden layer of the same width."""
     return nn.Sequential(nn.Linear(features, dim), nn.ReLU(), nn.Linear(dim, dim))

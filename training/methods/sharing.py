@@ -1,4 +1,8 @@
-"""Sharing Matters (Milbich, Roth et al. 2020): what tells classes apart and what classes share, by an encoder each."""
+"""Sharing Matters (Milbich, Roth et al. 2020, Sharing Matters for Generalization in Deep Metric Learning, section 3).
+
+step on phi:  L = loss(phi, triplets of classes) + gamma * D(phi, phi*)
+step on phi*: L = shared loss(phi*, triplets across classes) + gamma * D(phi, phi*)
+"""
 
 from __future__ import annotations
 
@@ -39,16 +43,32 @@ ARMS = {
 class Sharing(Method):
     """An encoder phi on triplets of classes and an encoder phi* on triplets across classes, on the same features.
 
-    The two tasks alternate, each with its own batches. phi, the head "discriminative", learns by the recipe's loss and
-    miner. phi*, the head "shared", learns by a loss of the same kind on the triplets that `triplets` and `negatives`
-    name (see `SharedTriplets`); what the loss learns for each class it then takes from the class of the anchor. Where
-    the recipe's loss takes no triplets, as proxy-nca, phi* has the triplet loss of squared distances with semihard
-    negatives, or `shared_loss`.
+    The two tasks alternate, each with its own batches. phi is the head "discriminative" and has the recipe's loss and
+    miner. phi* is the head "shared"; values that its loss learns per class are those of the anchor's class.
 
-    arm: "decorrelated", the method (section 3.3, with the weight gamma: 500 to 2000 by cross validation in the paper,
-    500 best on CARS); "separate", the two heads without decorrelation; "joint", both tasks on one head "joint";
-    "discriminative" and "shared", one task alone. groups, cluster_every: of grouped triplets; as MIC on CUB.
-    The adversary's width, rate and weight decay are those of MIC.
+    Args:
+        heads: the heads of the arm.
+        create_loss: function of a dimension that returns the recipe's loss.
+        labels: classes of the training samples, int64 [n].
+        classes: number of training classes.
+        seed: seed of the groups.
+        miner: the recipe's miner.
+        arm: "decorrelated", the method (section 3.3); "separate", both heads without decorrelation; "joint", both tasks
+            on one head "joint"; "discriminative" or "shared", one task alone.
+        gamma: weight of the decorrelation; 500 to 2000 by cross validation in the paper, 500 on CARS.
+        triplets: set-up of the triplets of phi*, see `SharedTriplets`.
+        negatives: their negatives; the default is distance-weighted.
+        shared_loss: loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxy-nca,
+            the triplet loss of squared distances with semihard negatives.
+        shared_loss_args: its arguments.
+        groups: number of groups of grouped triplets, as in MIC on CUB.
+        cluster_every: epochs from one clustering to the next, as in MIC on CUB.
+        width: width of the regressor of the decorrelation, as in MIC.
+        adversary_lr: its learning rate.
+        adversary_weight_decay: its weight decay.
+
+    Raises:
+        RecipeError: for an unknown arm, other heads, numbers out of range, and a loss that does not accept triplets.
     """
 
     def __init__(
@@ -73,9 +93,13 @@ class Sharing(Method):
     ) -> None:
         super().__init__()
         if arm not in ARMS:
-            raise RecipeError(f"arm is one of {', '.join(ARMS)}, not {arm!r}.")
+            raise RecipeError(f"arm is {arm!r}; choose one of {', '.join(ARMS)}.", code="unknown-arm")
         if min(gamma, adversary_lr, adversary_weight_decay) < 0:
-            raise RecipeError("gamma, adversary_lr and adversary_weight_decay are 0 or more.")
+            raise RecipeError(
+                f"gamma is {gamma}, adversary_lr {adversary_lr} and adversary_weight_decay {adversary_weight_decay}; "
+                "all must be 0 or more.",
+                code="bad-number",
+            )
         require_heads(heads, ARMS[arm], f"the method 'sharing' with the arm {arm!r}")
         self.heads, self.miner, self.gamma = heads, miner, gamma
         self.tasks = (arm,) if arm in BOTH else BOTH
@@ -95,6 +119,7 @@ class Sharing(Method):
         self.adversary = (adversary_lr, adversary_weight_decay)
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the term of the batch's task, and `decorrelation` in the arm "decorrelated"."""
         task = batch.task
         raw = {name: head(batch.features) for name, head in self.heads.items()}
         miner = self.miner if task == "discriminative" else self.triplets.miner(batch)
@@ -105,15 +130,15 @@ class Sharing(Method):
         return terms
 
     def plan(self, epoch: int, steps: int) -> list[str]:
-        """The tasks in turn, over the borders of epochs."""
+        """Return the tasks in turn, continued from epoch to epoch."""
         return [self.tasks[step % len(self.tasks)] for step in range(epoch * steps, (epoch + 1) * steps)]
 
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
         return self.triplets.targets(labels) if task == "shared" else labels
 
-    def start_epoch(self, epoch: int, observe: ExtractFeatures) -> None:
+    def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
         if "shared" in self.tasks:
-            self.triplets.start_epoch(epoch, observe)
+            self.triplets.start_epoch(epoch, extract_features)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         return (
@@ -126,15 +151,18 @@ class Sharing(Method):
 def _shared_loss(
     create_loss: Callable[[int], nn.Module], name: str | None, args: Mapping[str, Any] | None, sizes: dict[str, int]
 ) -> tuple[nn.Module, str]:
-    """The loss of phi* and how its negatives are drawn where the recipe does not say."""
+    """Return the loss of phi* and its default negatives."""
     if name is None:
         if args is not None:
-            raise RecipeError("shared_loss_args are given without a shared_loss; name it.")
+            raise RecipeError("shared_loss_args need a shared_loss; name it.", code="option-without-effect")
         loss = create_loss(sizes["dim"])
         if takes_tuples(loss, Triplets):
             return loss, "distance-weighted"
         return construct(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
     loss = construct(LOSSES, "loss", name, args or {}, sizes)
     if not takes_tuples(loss, Triplets):
-        raise RecipeError(f"shared_loss {name!r} takes no triplets; choose one that does, such as margin or triplet.")
+        raise RecipeError(
+            f"shared_loss {name!r} does not accept triplets; choose a loss that does, such as margin or triplet.",
+            code="loss-without-triplets",
+        )
     return loss, "distance-weighted"

@@ -1,20 +1,7 @@
-"""Embedding, RKD, similarity.
+"""Transfers by name: losses by which a student learns from a teacher's embeddings.
 
-Regression to the teacher's embeddings (Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer).
-
-It is also the absolute teacher of Yu et al. 2019, Learning Metrics from Teachers: Compact Networks for Image Embedding,
-but for the square of the distance.
-
-Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation, CVPR).
-
-Divergence of the batch's similarities (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation).
-
-What a student learns from a teacher's embeddings, by name.
-
-Each is a module called as `transfer(student [b, d], teacher [b, e]) -> scalar` on unit rows of the same b views; no
-gradient reaches the teacher. One that compares the two row by row, and so needs d = e, says `same_dim = True`.
-
-What is said where a student's embeddings cannot be compared with its teacher's; needs no torch.
+A transfer is a module called as `transfer(student [b, d], teacher [b, e])` on unit rows of the same b views; it returns
+a scalar, without gradient for the teacher. One that compares row by row, and thus needs d = e, has `same_dim = True`.
 """
 
 from __future__ import annotations
@@ -25,56 +12,70 @@ from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
 from training.functional import distances, similarity_divergence
+from training.recipe import check_same_dim
+from training.registry import check_arguments
 from zoo.errors import RecipeError
+from zoo.models.card import Card
 
 
 class EmbeddingRegression(nn.Module):
-    """Mean over the views of |s_i - t_i|^2 / 2, which of unit rows is 1 - s_i . t_i.
+    """Regression to the teacher's embeddings (Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge
+    Transfer).
 
-    The student's embeddings come to lie where the teacher's do, so that it can search what the teacher embedded.
+        L = mean_i |s_i - t_i|^2 / 2 = mean_i 1 - s_i . t_i
+
+    It is also the absolute teacher of Yu et al. 2019, Learning Metrics from Teachers: Compact Networks for Image
+    Embedding, with the distance squared. The student can search embeddings of the teacher.
     """
 
     same_dim = True
 
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Scalar loss of unit rows, both [b, d]."""
+        """Return the loss, a scalar, of unit rows, both [b, d]."""
         return (student - teacher.detach()).square().sum(1).mean() / 2
 
 
 SMALLEST_DISTANCE = 1e-6
-"""Distances of unit rows below this are rounding: they give no direction, and no unit to measure others in."""
+"""Distances of unit rows below this are rounding; they give neither a direction nor a unit for other distances."""
 
 MAX_ENTRIES = 2**24
-"""How many numbers the differences or angles of a part of the batch may be, so that memory stays bounded."""
+"""Largest number of differences or angles that are computed at a time, which bounds memory."""
 
 
 class RelationalDistillation(nn.Module):
-    """distance * mean_ij h(d_ij / m) + angle * mean_ijk h(cos_ijk): the student's relations beside the teacher's.
+    """Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation, section 3.2).
 
-    d_ij = |x_i - x_j| and m its mean over the pairs i != j (eq. 6); cos_ijk is the cosine of the angle at x_j between
-    x_i and x_k, over triplets of three samples (eq. 8); h is the Huber loss of the difference of teacher and student,
-    with its bend at 1 (eq. 5). Student and teacher may be of any two dimensions. Weights as the paper's published
-    command for metric learning has them: distance 1, angle 2 (for classification the paper has 25 and 50).
+        L = distance * mean_ij h(d_ij / m) + angle * mean_ijk h(cos_ijk)
 
-    published: the published code's means, over all b^2 pairs and b^3 triplets, of which those with a sample twice are
-    0, and its m, of distances above 0. The paper's student is not of unit length, so that it may choose its own scale;
-    ours is, since it is searched by cosine.
+    d_ij = |x_i - x_j|, and m is its mean over the pairs i != j (eq. 6). cos_ijk is the cosine of the angle at x_j
+    between x_i and x_k, for three different samples (eq. 8). h is the Huber loss, with its bend at 1, of the difference
+    of teacher and student (eq. 5). Samples that coincide have no direction: it counts as 0, without gradient. The
+    paper's student is not normalised and may choose its scale; ours is searched by cosine and has unit length.
 
-    Of samples that coincide no direction is known: they count as 0 and pass no gradient.
+    Args:
+        distance: weight of the distances; 1 in the paper's published command for metric learning (classification: 25).
+        angle: weight of the angles; 2 in the same place (classification: 50).
+        published: use the published code's means, over all b^2 pairs and b^3 triplets, where those with a repeated
+            sample are 0, and its m, over distances above 0.
+
+    Raises:
+        RecipeError: for negative weights, and if both are 0.
     """
 
     def __init__(self, distance: float = 1.0, angle: float = 2.0, published: bool = False) -> None:
         super().__init__()
         if min(distance, angle) < 0 or distance + angle == 0:
             raise RecipeError(
-                "the transfer 'rkd' needs weights of 0 or more, one of them above 0, not distance "
-                f"{distance} and angle {angle}."
+                f"the transfer 'rkd' got the weights distance {distance} and angle {angle}; both must be 0 or more, "
+                "and one above 0.",
+                code="bad-number",
             )
         self.distance, self.angle, self.published = distance, angle, published
 
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Scalar loss of unit rows [b, d] and [b, e]. Below two samples there are no relations: 0, below three no
-        angles."""
+        """Return the loss, a scalar, of unit rows [b, d] and [b, e]; below two samples it is 0, below three without
+        angles.
+        """
         teacher = teacher.detach()
         loss = 0 * student.sum()
         if self.distance and len(student) > 1:
@@ -90,13 +91,13 @@ class RelationalDistillation(nn.Module):
 
     def _angles(self, student: Tensor, teacher: Tensor) -> Tensor:
         b = len(student)
-        each = max(1, MAX_ENTRIES // (b * max(b, student.shape[1], teacher.shape[1])))
-        parts = [slice(start, start + each) for start in range(0, b, each)]
-        # With several parts their activations are computed again, else memory would grow with b^3 after all.
-        again = len(parts) > 1 and student.requires_grad
+        size = max(1, MAX_ENTRIES // (b * max(b, student.shape[1], teacher.shape[1])))
+        parts = [slice(start, start + size) for start in range(0, b, size)]
+        # With several parts the activations are computed again for the gradient: memory would grow with b^3 otherwise.
+        recompute = len(parts) > 1 and student.requires_grad
         sums = [
             checkpoint(self._angles_at, student, teacher, part, use_reentrant=False)
-            if again
+            if recompute
             else self._angles_at(student, teacher, part)
             for part in parts
         ]
@@ -104,47 +105,56 @@ class RelationalDistillation(nn.Module):
         return torch.stack(sums).sum() / count
 
     def _angles_at(self, student: Tensor, teacher: Tensor, vertices: slice) -> Tensor:
-        """The sum over the angles at some of the samples."""
+        """Return the sum over the angles at some of the samples."""
         ours, theirs = (angle_cosines(rows, vertices) for rows in (student, teacher))
         total = smooth_l1_loss(ours, theirs, reduction="sum")
         if self.published:
             return total
-        pairs = ours.diagonal(dim1=1, dim2=2), theirs.diagonal(dim1=1, dim2=2)  # i = k: no triplet
+        pairs = ours.diagonal(dim1=1, dim2=2), theirs.diagonal(dim1=1, dim2=2)  # i = k is not a triplet
         return total - smooth_l1_loss(*pairs, reduction="sum")
 
 
 def relative_distances(matrix: Tensor, above_zero: bool = False) -> Tensor:
-    """Distances [b, b] in units of their mean over pairs of two samples; above_zero: over those that are not 0."""
+    """Return distances [b, b] divided by their mean over pairs of two samples, or (above_zero) over those above 0."""
     b = len(matrix)
     count = (matrix > 0).sum().clamp(min=1) if above_zero else b * (b - 1)
     return matrix / (matrix.sum() / count).clamp(min=SMALLEST_DISTANCE)
 
 
 def angle_cosines(rows: Tensor, vertices: slice) -> Tensor:
-    """[v, b, b]: at each of v vertices among rows [b, d], the cosine of the angle between any two rows."""
+    """Return the cosines [v, b, b] of the angles at v vertices between any two of the rows [b, d]."""
     differences = rows - rows[vertices, None]
     squared = differences.square().sum(2, keepdim=True)
-    # Infinite in the place of a length that is 0: its inverse is 0, and so is its gradient.
+    # An infinite length instead of 0: its inverse is 0, and so is its gradient.
     unit = differences * squared.masked_fill(squared <= SMALLEST_DISTANCE**2, torch.inf).rsqrt()
     return unit @ unit.transpose(1, 2)
 
 
 class SimilarityDistillation(nn.Module):
-    """Mean over i of T^2 KL(softmax_j(t_i . t_j / T) || softmax_j(s_i . s_j / T)); j runs over the batch, i too.
+    """Divergence of the batch's similarities (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation).
 
-    There it teaches a head from wider heads beside it, here a student from a model that is there. temperature: T, by
-    default that of its published code; a lower one looks at near neighbours more. Its weight there, 50, is left out: it
-    would weigh against losses that a student has not.
+        L = mean_i T^2 KL(softmax_j(t_i . t_j / T) || softmax_j(s_i . s_j / T)), i and j over the batch
+
+    The paper teaches a head from wider heads of the same network. Its weight of 50 balances other losses, which a
+    student does not have, and is omitted.
+
+    Args:
+        temperature: T; 1 in the published code. A lower one stresses near neighbours.
+
+    Raises:
+        RecipeError: for a temperature of 0 or less.
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
         if temperature <= 0:
-            raise RecipeError(f"the transfer 'similarity' needs a temperature above 0, not {temperature}.")
+            raise RecipeError(
+                f"the transfer 'similarity' got the temperature {temperature}; it must be above 0.", code="bad-number"
+            )
         self.temperature = temperature
 
     def forward(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Scalar loss of unit rows [b, d] and [b, e]."""
+        """Return the loss, a scalar, of unit rows [b, d] and [b, e]."""
         return similarity_divergence(student, teacher, self.temperature)
 
 
@@ -153,3 +163,15 @@ TRANSFERS: dict[str, type[nn.Module]] = {
     "rkd": RelationalDistillation,
     "similarity": SimilarityDistillation,
 }
+
+
+def needs_same_dim(transfer: str) -> bool:
+    """Return whether a transfer compares embeddings number by number; its attribute `same_dim` says so."""
+    return getattr(TRANSFERS[transfer], "same_dim", False)
+
+
+def check_dims(transfer: str, dim: int, teacher: Card) -> None:
+    """Raise `RecipeError` for an unknown transfer, and for one that cannot compare embeddings of these dimensions."""
+    check_arguments(TRANSFERS, "transfer", transfer, {})
+    if needs_same_dim(transfer):
+        check_same_dim(transfer, dim, teacher, [name for name in TRANSFERS if not needs_same_dim(name)])

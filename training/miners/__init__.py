@@ -1,7 +1,9 @@
-"""Miners by name. Each is called as `miner(embeddings [b, d], labels [b])` and gives index tuples into the batch.
+"""Miners by name.
 
-They give `Triplets`, multi-similarity `Pairs`; rho wraps any other miner. Embeddings that are not finite are not looked
-for: the loss of what is found is not finite then, either.
+A miner is called as `miner(embeddings [b, d], labels [b])` and returns index tuples into the batch: `Triplets`, or
+`Pairs` from multi-similarity; rho wraps any other miner. Embeddings are unit rows, labels are int64, and an anchor
+without a positive or without a negative gets no tuple. Miners do not check that embeddings are finite: the loss of the
+tuples is not finite either, and training reports it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ MINERS: dict[str, type] = {
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:
-    """The miner of that name. A wrapper's arguments `miner` and `miner_args` name the miner that it wraps."""
+    """Create the miner of that name.
+
+    Args:
+        name: key of `MINERS`.
+        args: arguments of its constructor. A wrapper's `miner` and `miner_args` name the miner that it wraps.
+
+    Raises:
+        RecipeError: for an unknown name, argument or value.
+    """
     args = dict(args)
     if isinstance(args.get("miner"), str):
         args["miner"] = create_miner(args["miner"], args.pop("miner_args", {}))

@@ -1,4 +1,7 @@
-"""Hard triplets (Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification, eq. 5)."""
+"""Batch-hard triplets (Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification, eq. 5).
+
+p = argmax_p d_ap,  n = argmin_n d_an
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,14 @@ from training.functional import Triplets, check_batch, negative_mask, positive_m
 
 
 class Hard:
-    """One triplet an anchor: its farthest positive and its nearest negative."""
+    """One triplet per anchor: its farthest positive and its nearest negative."""
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        """Return triplets of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())
         positives, negatives = positive_mask(labels), negative_mask(labels)

@@ -1,4 +1,7 @@
-"""Inter-class triplets (Milbich, Roth et al. 2020, Sharing Matters, section 3.2)."""
+"""Inter-class triplets (Milbich, Roth et al. 2020, Sharing Matters, section 3.2).
+
+Anchor, positive and negative are of three different classes.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,19 @@ POSITIVES, NEGATIVES = ("random", "nearest"), ("distance-weighted", "semihard", 
 
 
 class InterClass:
-    """One triplet an anchor, of three different classes, from which features that classes share are learnt.
+    """One triplet of three classes per anchor, from which features that classes share are learnt.
 
-    positive: any sample of another class, or the nearest one (the set-up "min d(a, p)" of table 7).
-    negative: drawn from the remaining classes by distance (Sharing), semihard within `margin`, or evenly (table 8).
-    With a class of its own for each sample the triplets are free of constraints (table 7 too).
+    With one class per sample the triplets have no constraints (Sharing Matters, table 7).
+
+    Args:
+        positive: "random", any sample of another class, or "nearest", the set-up "min d(a, p)" of table 7.
+        negative: draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8).
+        nearest: smallest distance of distance-weighted sampling.
+        farthest: largest distance of distance-weighted sampling.
+        margin: width of the semihard band.
+
+    Raises:
+        RecipeError: for another positive or negative.
     """
 
     def __init__(
@@ -29,16 +40,22 @@ class InterClass:
         farthest: float | None = 1.4,
         margin: float = 0.2,
     ) -> None:
-        if positive not in POSITIVES or negative not in NEGATIVES:
-            raise RecipeError(
-                f"inter-class takes positive {' or '.join(POSITIVES)} and negative {' or '.join(NEGATIVES)}, "
-                f"not {positive!r} and {negative!r}."
-            )
+        for kind, value, known in (("positive", positive, POSITIVES), ("negative", negative, NEGATIVES)):
+            if value not in known:
+                raise RecipeError(
+                    f"the miner 'inter-class' has no {kind} {value!r}; choose {' or '.join(known)}.",
+                    code=f"unknown-{kind}",
+                )
         self.positive, self.negative, self.margin = positive, negative, margin
         self.distance_weighted = DistanceWeighted(nearest, farthest)
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of unit embeddings [b, d], labels int64 [b]; none where the batch has fewer than three classes."""
+        """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for a batch of fewer than three
+        classes.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         anchors = torch.arange(len(labels), device=labels.device)
         if len(labels.unique()) < 3:

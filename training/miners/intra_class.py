@@ -1,4 +1,7 @@
-"""Intra-class triplets (Milbich, Roth et al. 2020, DiVA, section 3.2)."""
+"""Intra-class triplets (Milbich, Roth et al. 2020, DiVA, section 3.2).
+
+Anchor, positive and negative are three different samples of one class.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,35 @@ from zoo.errors import RecipeError
 
 
 class IntraClass:
-    """One triplet an anchor, of three different samples of its class, from which differences within it are learnt.
+    """One triplet within its class per anchor, from which differences within classes are learnt.
 
-    The positive is any; the negative is drawn by distance, or evenly where `by_distance` is False.
+    The positive is random.
+
+    Args:
+        by_distance: draw the negative by distance; False: evenly.
+        nearest: smallest distance of distance-weighted sampling.
+        farthest: largest distance of distance-weighted sampling.
     """
 
     def __init__(self, by_distance: bool = True, nearest: float = 0.5, farthest: float | None = 1.4) -> None:
         self.by_distance, self.distance_weighted = by_distance, DistanceWeighted(nearest, farthest)
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors of classes with fewer than three.
+        """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for anchors of a class with fewer than
+        three.
 
-        Raises `RecipeError` where no class of the batch has three samples.
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+            RecipeError: if no class of the batch has three samples.
         """
         check_batch(embeddings, labels)
         same = positive_mask(labels)
         anchors = (same.sum(1) >= 2).nonzero()[:, 0]
         if len(anchors) == 0:
             raise RecipeError(
-                f"intra-class triplets need three samples of a class; no class has more than {1 + int(same.any())} in "
-                "this batch. Set batch.per_class to 3 or more, for classes of as many images."
+                f"no class has more than {1 + int(same.any())} samples in this batch; intra-class triplets need three. "
+                "Set batch.per_class to 3 or more, with classes of at least that many images.",
+                code="class-too-small",
             )
         positives = draw_columns(same, anchors)
         same[anchors, positives] = False

@@ -1,4 +1,7 @@
-"""Multi-similarity mining (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting, section 4.1)."""
+"""Multi-similarity mining (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting, section 4.1).
+
+keep n if s_an > min_p s_ap - epsilon,  keep p if s_ap < max_n s_an + epsilon
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,21 @@ from training.functional import Pairs, check_batch, negative_mask, positive_mask
 
 
 class MultiSimilarityMiner:
-    """The pairs that are hard by `epsilon`: s_an > min_p s_ap - epsilon, and s_ap < max_n s_an + epsilon."""
+    """Pairs that are hard by `epsilon`.
+
+    Args:
+        epsilon: tolerance of the cosines; 0.1 in the paper.
+    """
 
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Pairs:
-        """Pairs of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        """Return pairs of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         embeddings = embeddings.detach().float()
         similarities = embeddings @ embeddings.T

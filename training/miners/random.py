@@ -8,10 +8,14 @@ from training.functional import Triplets, check_batch, draw_columns, negative_ma
 
 
 class Random:
-    """One triplet an anchor: any positive, any negative."""
+    """One triplet per anchor: any positive, any negative."""
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of labels int64 [b]; none for anchors without a positive or a negative."""
+        """Return triplets for labels int64 [b]; embeddings [b, d] are not used.
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
         anchors = rows_with_all(positives, negatives)

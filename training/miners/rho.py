@@ -1,4 +1,7 @@
-"""rho-regularisation (Roth et al. 2020, Revisiting, section 5.1)."""
+"""rho-regularisation (Roth et al. 2020, Revisiting, section 5.1).
+
+(a, p, n) -> (a, p, p) with probability rho
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,23 @@ from zoo.errors import RecipeError
 
 
 class Rho:
-    """The tuples of another miner, in which with `probability` the negative is exchanged for the positive.
+    """Tuples of another miner whose negative is exchanged for the positive with some probability.
 
-    Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. The published code
-    builds (a, a, p) instead, which also leaves the pull out: `published=True`. In the triplet and SNR losses, and in
-    the contrastive loss below its negative margin, (a, p, p) is a constant without gradient: there only the published
-    form pushes.
+    Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. In the triplet and SNR
+    losses, and in the contrastive loss below its negative margin, it is a constant without gradient: there only the
+    published form has an effect.
 
-    A miner of pairs couples no negative with a positive. There the negative of a pair is exchanged for any other sample
-    of the anchor's class, and with `published` each positive pair is left out with the same probability.
+    Pairs have no positive for their negative. There the negative of a pair is exchanged for another sample of the
+    anchor's class.
+
+    Args:
+        probability: rho, from 0 to 1.
+        miner: wrapped miner; the default is distance-weighted.
+        published: build (a, a, p), as the published code does, which also leaves the pull out; of pairs, drop each
+            positive pair with the same probability.
+
+    Raises:
+        RecipeError: for a probability outside 0 to 1.
     """
 
     def __init__(
@@ -31,30 +42,34 @@ class Rho:
         published: bool = False,
     ) -> None:
         if not 0 <= probability <= 1:
-            raise RecipeError(f"rho's probability lies in 0..1, not at {probability}.")
+            raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="bad-number")
         self.probability, self.miner, self.published = probability, miner or DistanceWeighted(), published
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets | Pairs:
-        """Tuples of unit embeddings [b, d], labels int64 [b], of the kind that the wrapped miner gives."""
-        found = self.miner(embeddings, labels)
-        return self._of_pairs(found, labels) if isinstance(found, Pairs) else self._of_triplets(found)
+        """Return tuples of unit embeddings [b, d] with labels int64 [b], of the kind that the wrapped miner returns.
 
-    def _of_triplets(self, triplets: Triplets) -> Triplets:
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
+        tuples = self.miner(embeddings, labels)
+        return self._exchange_pairs(tuples, labels) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)
+
+    def _exchange_triplets(self, triplets: Triplets) -> Triplets:
         anchors, positives, negatives = triplets
-        exchanged = self._exchanged(anchors)
-        first = torch.where(exchanged, anchors, positives) if self.published else positives
-        return Triplets(anchors, first, torch.where(exchanged, positives, negatives))
+        exchanged = self._choose(anchors)
+        kept = torch.where(exchanged, anchors, positives) if self.published else positives
+        return Triplets(anchors, kept, torch.where(exchanged, positives, negatives))
 
-    def _of_pairs(self, pairs: Pairs, labels: Tensor) -> Pairs:
+    def _exchange_pairs(self, pairs: Pairs, labels: Tensor) -> Pairs:
         same = positive_mask(labels)
-        exchanged = self._exchanged(pairs.anchors_n) & same.any(1)[pairs.anchors_n]
+        exchanged = self._choose(pairs.anchors_n) & same.any(1)[pairs.anchors_n]
         negatives = pairs.negatives.clone()
         negatives[exchanged] = draw_columns(same, pairs.anchors_n[exchanged])
         anchors, positives = pairs.anchors_p, pairs.positives
         if self.published:
-            kept = ~self._exchanged(anchors)
+            kept = ~self._choose(anchors)
             anchors, positives = anchors[kept], positives[kept]
         return Pairs(anchors, positives, pairs.anchors_n, negatives)
 
-    def _exchanged(self, tuples: Tensor) -> Tensor:
+    def _choose(self, tuples: Tensor) -> Tensor:
         return torch.rand(tuples.shape, device=tuples.device) < self.probability

@@ -1,4 +1,7 @@
-"""Semihard negatives (Schroff et al. 2015, FaceNet, section 3.2), as in Roth et al. 2020, Revisiting, section 3."""
+"""Semihard negatives (Schroff et al. 2015, FaceNet, section 3.2), as in Roth et al. 2020, Revisiting, section 3.
+
+d_ap < d_an < d_ap + margin
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,21 @@ from training.functional import (
 
 
 class Semihard:
-    """One triplet an anchor: any positive, and a negative with d_ap < d_an < d_ap + margin, or any if there is none."""
+    """One triplet per anchor: any positive and a semihard negative, or any negative if there is no semihard one.
+
+    Args:
+        margin: width of the band of distances; 0.2 as in the triplet loss.
+    """
 
     def __init__(self, margin: float = 0.2) -> None:
         self.margin = margin
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        """Return triplets of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
         anchors = rows_with_all(positives, negatives)
@@ -36,5 +47,5 @@ class Semihard:
 
 
 def semihard_mask(distances: Tensor, positive: Tensor, margin: float) -> Tensor:
-    """bool [t, b]: where distances [t, b] lie above that of the row's positive, [t, 1], by less than the margin."""
+    """Return bool [t, b]: where distances [t, b] exceed that of the row's positive, [t, 1], by less than the margin."""
     return (distances > positive) & (distances < positive + margin)

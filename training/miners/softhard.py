@@ -1,4 +1,7 @@
-"""Softhard triplets, "(H)" of Roth et al. 2020, Revisiting, table 2 (Roth & Brattoli 2019)."""
+"""Softhard triplets, "(H)" of Roth et al. 2020, Revisiting, table 2 (Roth & Brattoli 2019).
+
+d_ap > min_n d_an,  d_an < max_p d_ap
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,17 @@ from training.functional import (
 
 
 class Softhard:
-    """One triplet an anchor: a positive beyond the nearest negative, a negative nearer than the farthest positive.
+    """One triplet per anchor: a positive beyond the nearest negative and a negative nearer than the farthest positive.
 
-    Either is drawn evenly among those, and among all where there is none.
+    Both are drawn evenly among these, or among all if there are none.
     """
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Triplets of unit embeddings [b, d], labels int64 [b]; none for anchors without a positive or a negative."""
+        """Return triplets of unit embeddings [b, d] with labels int64 [b].
+
+        Raises:
+            UsageError: for embeddings or labels of another shape or dtype.
+        """
         check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())
         positives, negatives = positive_mask(labels), negative_mask(labels)

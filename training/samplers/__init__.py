@@ -1,8 +1,9 @@
 """Batch samplers by name.
 
-Made with `labels` int64 [n], `size`, `per_class`, `seed` and `dim`, as far as they take them, and the recipe's
-`batch.args`. A sampler that chooses by embeddings has an array `memory`, float32 [n, dim], into which the loop writes
-those of all samples at first and those of a batch after each step; it is part of the checkpoint.
+`training.build` constructs a sampler with those of `labels` int64 [n], `size`, `per_class`, `seed` and `dim` that it
+has parameters for, and with the recipe's `batch.args`. A sampler that chooses by embeddings has an array `memory`,
+float32 [n, dim]. The training loop writes into it the embeddings of all samples at first, and those of a batch after
+each step; it is part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from training.samplers.spc_r import SPCR
 
 
 class Sampler(Protocol):
-    """Draws batches. What it draws depends on its arguments, the epoch and the memory, where it has one, alone."""
+    """Source of batches. They depend only on the arguments, the epoch and the memory, if there is one."""
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """`batches` index arrays, int64 [size], of epoch `number`."""
+        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
 
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {

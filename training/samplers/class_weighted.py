@@ -1,4 +1,7 @@
-"""Classes drawn by their size."""
+"""Classes drawn by their size.
+
+P(c) ~ n_c^power,  n_c: number of samples of class c
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,17 @@ from training.samplers.classes import ClassIndex
 
 
 class ClassWeighted:
-    """Batches as SPC's, whose classes are drawn with weight n^power, n their number of samples.
+    """Batches of `size` samples, `per_class` of each class; classes are drawn without replacement with weight n^power.
 
-    power 1: about equally often for each sample; 0: for each class, as SPC; below 0: small classes more often.
+    Args:
+        labels: int64 [n].
+        size: samples per batch.
+        per_class: samples of each class.
+        seed: seed of the draws.
+        power: 1 draws each sample about equally often, 0 each class (as SPC), below 0 prefers small classes.
+
+    Raises:
+        RecipeError: for a batch that the classes cannot fill.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, power: float = 1.0) -> None:
@@ -23,7 +34,7 @@ class ClassWeighted:
         self.weights = weights / weights.sum()
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """`batches` index arrays, int64 [size], of epoch `number`."""
+        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             chosen = draw.choice(len(self.classes), self.classes_per_batch, replace=False, p=self.weights)

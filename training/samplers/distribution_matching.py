@@ -1,10 +1,9 @@
-"""DDM and FRD.
+"""DDM and FRD: the best of a few random batches (Roth et al. 2020, Revisiting, section 4.2).
 
-The batch that represents the data best among a few random ones (Roth et al. 2020, Revisiting, section 4.2).
+DDM compares distributions of pairwise distances, FRD Gaussians by their Frechet distance:
 
-DDM: matching the distribution of distances (Roth et al. 2020, Revisiting, section 4.2).
-
-FRD: matching by Frechet distance (Roth et al. 2020, Revisiting, section 4.2).
+    DDM: Wasserstein distance of the histograms of |e_i - e_j| in the pool and in a candidate batch
+    FRD: |m - m_b|^2 + tr(S + S_b - 2 (S S_b)^1/2), means m and covariances S of the embeddings
 """
 
 from __future__ import annotations
@@ -23,10 +22,23 @@ Mismatch = Callable[[Tensor, Tensor], Tensor]
 
 
 class DistributionMatching:
-    """Of `candidates` batches drawn as SPC draws them, the one whose embeddings lie most like those of a random pool.
+    """Batches chosen among `candidates` SPC batches: the one whose embeddings are most similar to a random pool's.
 
-    mismatch: (embeddings of the pool [p, d], of the candidates [c, b, d]) -> [c], the lower the more alike.
-    `memory`, float32 [n, dim], has the current embeddings of all samples; the loop writes them there.
+    `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
+
+    Args:
+        mismatch: function of the pool's embeddings [p, d] and those of the candidates [c, b, d] that returns [c], lower
+            for more similar ones.
+        labels: int64 [n].
+        size: samples per batch.
+        per_class: samples of each class.
+        seed: seed of the draws.
+        dim: dimension of the embeddings.
+        pool: samples in the pool, at least 2.
+        candidates: batches to choose from, at least 1.
+
+    Raises:
+        RecipeError: for a batch that the classes cannot fill, and for a pool or candidates out of range.
     """
 
     def __init__(
@@ -44,13 +56,15 @@ class DistributionMatching:
         self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         if pool < 2 or candidates < 1:
             raise RecipeError(
-                f"matching needs a pool of 2 or more and 1 or more candidates, not {pool} and {candidates}."
+                f"the sampler got pool {pool} and candidates {candidates}; it needs a pool of at least 2 samples and "
+                "at least 1 candidate.",
+                code="bad-number",
             )
         self.per_class, self.seed, self.pool, self.candidates = per_class, seed, min(pool, len(labels)), candidates
         self.memory = np.zeros((len(labels), dim), np.float32)
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """`batches` index arrays, int64 [size], of epoch `number`."""
+        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
@@ -59,7 +73,7 @@ class DistributionMatching:
             yield candidates[int(mismatch.argmin())]
 
     def _candidates(self, draw: np.random.Generator) -> np.ndarray:
-        """int64 [candidates, size]"""
+        """Return the candidate batches, int64 [candidates, size]."""
         classes = [
             draw.choice(len(self.classes), self.classes_per_batch, replace=False) for _ in range(self.candidates)
         ]
@@ -70,15 +84,20 @@ BINS = 200
 
 
 def wasserstein(pool: Tensor, batches: Tensor) -> Tensor:
-    """Wasserstein distances [c] between histograms of pairwise distances: of pool [p, d] and of each batch [c, b, d].
+    """Return the Wasserstein distances between histograms of pairwise distances.
 
-    Rows have unit length; the histograms have 200 bins over 0..2.
+    Args:
+        pool: unit rows [p, d].
+        batches: unit rows [c, b, d].
+
+    Returns:
+        The distances [c] between the pool and each batch; the histograms have 200 bins on [0, 2].
     """
     return (_cumulative(batches) - _cumulative(pool[None])).abs().sum(1) * (2 / BINS)
 
 
 def _cumulative(batches: Tensor) -> Tensor:
-    """[c, 200]: the share of the distances within each batch [c, b, d] that lie in each bin or below."""
+    """Return the cumulative histogram, [c, 200], of the distances within each batch [c, b, d], as shares."""
     c, b, _ = batches.shape
     distances = (2 - 2 * batches @ batches.mT).clamp(0, 4).sqrt()
     bins = (distances * (BINS / 2)).long().clamp(max=BINS - 1) + BINS * torch.arange(c)[:, None, None]
@@ -91,16 +110,22 @@ DDM = partial(DistributionMatching, wasserstein)
 
 
 def frechet(pool: Tensor, batches: Tensor) -> Tensor:
-    """Squared Frechet distances [c] between Gaussians: fitted to pool [p, d], and to each batch [c, b, d].
+    """Return the squared Frechet distances between Gaussians fitted to the rows (Dowson & Landau 1982).
 
-    |m - m_b|^2 + tr(S + S_b - 2 (S S_b)^1/2) (Dowson & Landau 1982), m means, S covariances.
+    Args:
+        pool: rows [p, d].
+        batches: rows [c, b, d].
+
+    Returns:
+        The distances [c] between the pool and each batch.
     """
     mean, centred = _centred(pool)
     means, centreds = _centred(batches)
     values, vectors = torch.linalg.eigh(centred.T @ centred)
-    root = vectors * values.clamp(min=0).sqrt()  # S = root root', so that S S_b has the eigenvalues of root' S_b root
+    # S = root root', so that S S_b has the eigenvalues of root' S_b root.
+    root = vectors * values.clamp(min=0).sqrt()
     rooted = centreds @ root
-    # Both products have the same eigenvalues other than zero: the smaller one is taken.
+    # Both products have the same eigenvalues other than zero; the smaller one is cheaper.
     small = rooted @ rooted.mT if rooted.shape[1] < rooted.shape[2] else rooted.mT @ rooted
     cross = torch.linalg.eigvalsh(small).clamp(min=0).sqrt().sum(1)
     spread = centred.square().sum() + centreds.square().sum((1, 2))
@@ -108,7 +133,9 @@ def frechet(pool: Tensor, batches: Tensor) -> Tensor:
 
 
 def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [..., d] of rows [..., n, d], and rows whose scatter matrix [..., d, d] is the covariance of these."""
+    """Return the means [..., d] of rows [..., n, d], and rows whose scatter matrix [..., d, d] is the covariance of
+    these.
+    """
     mean = rows.mean(-2)
     return mean, (rows - mean[..., None, :]) / max(1, rows.shape[-2] - 1) ** 0.5
 

@@ -1,4 +1,7 @@
-"""Greedy coresets (Sener & Savarese 2018, A Core-Set Approach; Roth et al. 2020, Revisiting, section 4.2)."""
+"""Greedy coresets (Sener & Savarese 2018, A Core-Set Approach; Roth et al. 2020, Revisiting, section 4.2).
+
+x_{i+1} = argmax_x min_{j <= i} |x - x_j|
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,33 @@ from zoo.errors import RecipeError
 
 
 class GreedyCoreset:
-    """Batches that cover a random pool: each sample chosen is the one farthest from those chosen before it.
+    """Batches that cover a random pool: each next sample is the one farthest from all chosen before.
 
-    size / per_class samples of as many classes are chosen from `pool` samples, and per_class - 1 random classmates of
-    each join them. `memory`, float32 [n, dim], has the current embeddings of all samples; the loop writes them there.
+    size / per_class samples of different classes are chosen from the pool; per_class - 1 random classmates join each of
+    them. `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
+
+    Args:
+        labels: int64 [n].
+        size: samples per batch.
+        per_class: samples of each class.
+        seed: seed of the draws.
+        dim: dimension of the embeddings.
+        pool: samples in the pool, at least 1.
+
+    Raises:
+        RecipeError: for a batch that the classes cannot fill, and for an empty pool.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, dim: int, pool: int = 512) -> None:
         self.classes = ClassIndex(labels)
         self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         if pool < 1:
-            raise RecipeError(f"the pool has at least 1 sample, not {pool}.")
+            raise RecipeError(f"the sampler got pool {pool}; it needs at least 1 sample.", code="bad-number")
         self.per_class, self.seed, self.pool = per_class, seed, min(pool, len(labels))
         self.memory = np.zeros((len(labels), dim), np.float32)
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """`batches` index arrays, int64 [size], of epoch `number`."""
+        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             pool = self._pool(draw)
@@ -35,7 +49,7 @@ class GreedyCoreset:
             yield np.column_stack([chosen, self.classes.classmates(chosen, self.per_class - 1, draw)]).ravel()
 
     def _pool(self, draw: np.random.Generator) -> np.ndarray:
-        """Random samples; where they are of too few classes, one of each further class joins them."""
+        """Return random samples, and if their classes are too few, one sample of each other class."""
         pool = draw.choice(len(self.classes.class_of), self.pool, replace=False)
         present = np.bincount(self.classes.class_of[pool], minlength=len(self.classes)) > 0
         if present.sum() >= self.classes_per_batch:
@@ -44,9 +58,15 @@ class GreedyCoreset:
 
 
 def farthest_first(embeddings: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]: row 0, then again and again the row that is farthest from its nearest chosen row, of a new class.
+    """Return row 0 and then, repeatedly, the row of a new class that is farthest from its nearest chosen row.
 
-    embeddings [p, d], classes int [p] with at least `count` different ones.
+    Args:
+        embeddings: float32 [p, d].
+        classes: int [p] with at least `count` different ones.
+        count: rows to choose.
+
+    Returns:
+        The rows, int64 [count].
     """
     rows = torch.from_numpy(embeddings)
     distances = torch.cdist(rows, rows).numpy()

@@ -1,4 +1,4 @@
-"""SPC-R: random batches with one sure positive pair (Roth et al. 2020, Revisiting, section 4.2)."""
+"""SPC-R: random batches with one certain positive pair (Roth et al. 2020, Revisiting, section 4.2)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ from zoo.errors import RecipeError
 
 
 class SPCR:
-    """Batches of `size` different samples drawn evenly from all, the last of which shares its label with another."""
+    """Batches of `size` different samples drawn evenly from all; the last one shares its label with another.
+
+    Args:
+        labels: int64 [n].
+        size: samples per batch, from 2 to n.
+        seed: seed of the draws.
+
+    Raises:
+        RecipeError: for a size out of range, and if no class has two samples.
+    """
 
     def __init__(self, labels: np.ndarray, size: int, seed: int) -> None:
         self.classes, self.size, self.seed = ClassIndex(labels), size, seed
         self.paired = np.flatnonzero(self.classes.sizes[self.classes.class_of] > 1)
-        if not 2 <= size <= len(labels) or len(self.paired) == 0:
+        if not 2 <= size <= len(labels):
             raise RecipeError(
-                f"spc-r draws between 2 and all {len(labels)} training samples, not {size}, and needs a class with two "
-                f"({len(self.classes)} classes have {len(self.paired)} such samples)."
+                f"batch.size is {size}; the sampler 'spc-r' draws from 2 to {len(labels)}, all training samples.",
+                code="bad-number",
+            )
+        if len(self.paired) == 0:
+            raise RecipeError(
+                f"none of the {len(self.classes)} training classes has two samples, and the sampler 'spc-r' needs a "
+                "positive pair in each batch.",
+                code="class-too-small",
             )
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:
-        """`batches` index arrays, int64 [size], of epoch `number`."""
+        """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             first = draw.choice(self.paired, 1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.raising import raises
 from tests.training.losses.batches import BATCHES, DIM, LABELS, ROWS, batch, create, normalised, rows
 from tests.training.methods.batches import method, minibatch, trunk
 from training.losses import LOSSES
@@ -109,19 +110,18 @@ def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("loss", "miner", "message"),
+    ("loss", "miner", "names"),
     [
-        ("arcface", "distance-weighted", "loss 'arcface' takes no tuples: set objective.miner=none"),
-        ("margin", "multi-similarity", "gives pairs, but loss 'margin' takes triplets: choose another miner"),
-        ("quadruplet", "multi-similarity", "takes quadruplets or triplets"),
+        ("arcface", "distance-weighted", ["triplets", "'arcface'", "objective.miner=none"]),
+        ("margin", "multi-similarity", ["pairs", "'margin'", "triplets"]),
+        ("quadruplet", "multi-similarity", ["pairs", "'quadruplet'", "quadruplets or triplets"]),
     ],
 )
-def test_a_loss_refuses_a_miner_of_other_tuples(loss: str, miner: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        method(Objective(loss, miner), [0, 1], {"embedding": DIM})
-    wrapped = Objective(loss, "rho", miner_args={"probability": 0.4, "miner": miner})
-    with pytest.raises(RecipeError, match=f"takes {message.partition('takes ')[2]}"):
-        method(wrapped, [0, 1], {"embedding": DIM})
+def test_a_loss_rejects_a_miner_of_other_tuples(loss: str, miner: str, names: list[str]) -> None:
+    for arguments in ({"miner": miner}, {"miner": "rho", "miner_args": {"probability": 0.4, "miner": miner}}):
+        with pytest.raises(RecipeError) as caught:
+            method(Objective(loss, **arguments), [0, 1], {"embedding": DIM})
+        assert all(name in str(caught.value) for name in names)
     method(Objective("multi-similarity", miner), [0, 1], {"embedding": DIM})
 
 
@@ -130,32 +130,35 @@ LEARNS_BY_CLASS = ["arcface", "cosface", "group", "margin", "norm-softmax", "pro
 
 @pytest.mark.parametrize("name", LEARNS_BY_CLASS)
 @pytest.mark.parametrize("label", [-1, 3])
-def test_labels_out_of_range_are_refused(name: str, label: int) -> None:
+def test_labels_out_of_range_are_rejected(name: str, label: int) -> None:
     embeddings, _ = batch(0, [0, 1, 2, 0], normalised(name))
-    with pytest.raises(RecipeError, match="labels must be from 0 to 2 for 3 classes"):
+    with pytest.raises(RecipeError) as caught:
         create(name, 3)(embeddings, torch.tensor([0, 1, 2, label]))
+    assert str(label) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_is_no_batch_is_refused(name: str) -> None:
-    """Several losses take labels that lack a row for another batch, and others raise what torch says of shapes."""
+def test_other_shapes_and_dtypes_are_rejected(name: str) -> None:
+    """Without the check several losses would take labels that lack a row, and others would raise torch's errors."""
     loss, (embeddings, labels) = create(name, 4), batch(0, [0, 0, 1, 1, 2], normalised(name))
     for wrong in (labels[:-1], labels[:, None]):
-        with pytest.raises(UsageError, match=r"embeddings are \[b, d\] and labels \[b\]"):
+        with pytest.raises(UsageError) as caught:
             loss(embeddings, wrong)
+        assert str(list(wrong.shape)) in str(caught.value)
     for dtype in (torch.int32, torch.float32):
-        with pytest.raises(UsageError, match=f"labels are int64, not {str(dtype)[6:]}"):
+        with pytest.raises(UsageError) as caught:
             loss(embeddings, labels.to(dtype))
+        assert str(dtype).removeprefix("torch.") in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["margin", "triplet", "snr-triplet"])
-def test_pairs_are_no_triplets(name: str) -> None:
+def test_a_loss_of_triplets_rejects_pairs(name: str) -> None:
     embeddings, labels = batch(0, [0, 0, 1, 1, 2], normalised(name))
-    with pytest.raises(UsageError, match="this loss takes triplets, not pairs"):
+    with pytest.raises(UsageError):
         create(name, 4)(embeddings, labels, create_miner("multi-similarity", {})(embeddings, labels))
 
 
-def test_a_loss_of_ones_own_says_which_tuples_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_loss_must_annotate_its_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(nn.Module):
         def __init__(self, classes: int) -> None:
             super().__init__()
@@ -164,5 +167,5 @@ def test_a_loss_of_ones_own_says_which_tuples_it_takes(monkeypatch: pytest.Monke
             return embeddings.sum()
 
     monkeypatch.setitem(LOSSES, "own", Own)
-    with pytest.raises(RecipeError, match=r"Own\.forward does not say which mined tuples it takes: annotate"):
+    with raises(RecipeError, "unannotated-loss"):
         method(Objective("own", "random"), [0, 1], {"embedding": DIM})

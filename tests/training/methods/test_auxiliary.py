@@ -89,9 +89,11 @@ def test_saved_state_continues_identically(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AUXILIARY)
-def test_unknown_arguments_are_refused(name: str) -> None:
-    with pytest.raises(RecipeError, match=f"auxiliary task '{name}' does not take these arguments"):
+def test_unknown_arguments_are_rejected(name: str) -> None:
+    with pytest.raises(RecipeError) as caught:
         Toy(name, typo=1)
+    assert repr(name) in str(caught.value)
+    assert "'typo'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,6 @@ def test_unknown_arguments_are_refused(name: str) -> None:
         ("instance", {"momentum": -1}),
     ],
 )
-def test_impossible_values_are_refused(name: str, args: dict[str, float]) -> None:
+def test_impossible_values_are_rejected(name: str, args: dict[str, float]) -> None:
     with pytest.raises(RecipeError):
         Toy(name, **args)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.raising import raises
 from tests.training.methods.batches import FEATURES, minibatch
 from tests.training.methods.heads import DIM, Toy
 from training.functional import Triplets
@@ -48,13 +49,13 @@ def test_permuted_labels_give_triplets_across_any_classes() -> None:
     assert len(triplets(toy).anchors) == 12
 
 
-def test_two_samples_a_class_are_too_few_for_intra() -> None:
+def test_intra_needs_three_samples_of_a_class() -> None:
     toy = Toy("intra")
-    with pytest.raises(RecipeError, match=r"Set batch\.per_class to 3 or more"):
+    with raises(RecipeError, "class-too-small"):
         toy.loss(minibatch(toy.trunk, [0, 0, 1, 1]))
 
 
-def test_a_sample_that_comes_again_is_no_other_sample_for_intra() -> None:
+def test_intra_uses_a_repeated_sample_once() -> None:
     # Samplers repeat the images of classes with too few: the first has two, the second three.
     toy, seen = Toy("intra"), []
     mine = toy.task.miner
@@ -69,7 +70,7 @@ def test_a_sample_that_comes_again_is_no_other_sample_for_intra() -> None:
 
 
 @pytest.mark.parametrize("task", [SharedFeatures, IntraClassFeatures])
-def test_a_loss_without_triplets_is_refused(task: type[SharedFeatures] | type[IntraClassFeatures]) -> None:
-    with pytest.raises(RecipeError, match="trains the recipe's loss on triplets, and ArcFace takes none"):
+def test_a_loss_without_triplets_is_rejected(task: type[SharedFeatures] | type[IntraClassFeatures]) -> None:
+    with raises(RecipeError, "loss-without-triplets"):
         task(lambda dim: ArcFace(4, dim), FEATURES)
     task(lambda dim: Triplet(4), FEATURES)

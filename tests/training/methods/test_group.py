@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests.raising import raises
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
 from training.losses.group import GroupLoss
 from training.methods.group import GroupMethod
@@ -51,18 +52,22 @@ def test_degenerate_batches(labels: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "dims", "match"),
+    ("objective", "dims", "code"),
     [
-        (Objective("margin", method="group"), {}, "set objective.loss to group"),
-        (Objective(None, method="group"), {}, "needs a loss"),
-        (OBJECTIVE, {"a": 2, "b": 2}, "no head, or one, not 2"),
-        (Objective("group", method="group", method_args={"pretraining": -1}), {}, "0 or more, not -1"),
-        (Objective("group", "semihard", method="group"), {}, "does not take a miner"),
+        (Objective("margin", method="group"), {}, "wrong-loss"),
+        (OBJECTIVE, {"a": 2, "b": 2}, "wrong-heads"),
+        (Objective("group", method="group", method_args={"pretraining": -1}), {}, "bad-number"),
     ],
 )
-def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
+def test_another_loss_heads_and_numbers_are_rejected(objective: Objective, dims: dict[str, int], code: str) -> None:
+    with raises(RecipeError, code):
         method(objective, LABELS, dims)
+
+
+@pytest.mark.parametrize("objective", [Objective(None, method="group"), Objective("group", "semihard", method="group")])
+def test_a_missing_loss_and_a_miner_are_rejected(objective: Objective) -> None:
+    with pytest.raises(RecipeError):
+        method(objective, LABELS, {})
 
 
 def test_the_plain_method_trains_the_loss_too() -> None:

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
+from tests.raising import raises
 from training.methods.grouping import Grouping
 from zoo.errors import RecipeError
 
@@ -55,9 +56,7 @@ def test_a_checkpoint_holds_the_groups_alone() -> None:
     assert other.targets().tolist() == grouping.targets().tolist()
 
 
-@pytest.mark.parametrize(
-    ("number", "every", "says"), [(1, 3, "from 2 to 48"), (49, 3, "from 2 to 48"), (2, 0, "1 epoch or more")]
-)
-def test_impossible_numbers_are_refused(number: int, every: int, says: str) -> None:
-    with pytest.raises(RecipeError, match=says):
+@pytest.mark.parametrize(("number", "every"), [(1, 3), (49, 3), (2, 0)])
+def test_numbers_out_of_range_are_rejected(number: int, every: int) -> None:
+    with raises(RecipeError, "bad-number"):
         Grouping(CLASSES, number, every, seed=0)

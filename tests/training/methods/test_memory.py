@@ -11,6 +11,7 @@ from pytorch_metric_learning import losses as pml_losses
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from tests.raising import raises
 from tests.training.methods.batches import method, minibatch, trunk
 from training.functional import Pairs, Triplets
 from training.methods.memory import CrossBatchMemory, all_pairs, restrict_anchors
@@ -164,16 +165,18 @@ def test_a_restored_memory_goes_on_as_it_would_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "dims", "match"),
+    ("objective", "dims", "code"),
     [
-        (remembering("arcface"), {"a": 2}, "ArcFace takes no tuples: choose one that does"),
-        (remembering("margin"), {"a": 2}, "too many triplets to take all: set objective.miner"),
-        (remembering("multi-similarity"), {"a": 2}, "kept_only true"),
-        (remembering(size=7), {"a": 2}, r"size of at least the batch's \(8\)"),
-        (remembering(weight=-1), {"a": 2}, "weight and warmup of 0"),
-        (remembering(), {"a": 2, "b": 2}, "one head, not 2"),
+        (remembering("arcface"), {"a": 2}, "loss-without-tuples"),
+        (remembering("margin"), {"a": 2}, "miner-needed"),
+        (remembering("multi-similarity"), {"a": 2}, "kept-only-needed"),
+        (remembering(size=7), {"a": 2}, "bad-number"),
+        (remembering(weight=-1), {"a": 2}, "bad-number"),
+        (remembering(), {"a": 2, "b": 2}, "wrong-heads"),
     ],
 )
-def test_what_does_not_fit_is_refused(objective: Objective, dims: dict[str, int], match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
+def test_losses_numbers_and_heads_that_do_not_fit_are_rejected(
+    objective: Objective, dims: dict[str, int], code: str
+) -> None:
+    with raises(RecipeError, code):
         method(objective, LABELS, dims)

@@ -11,9 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tests.raising import raises
 from training.methods import transfers
-from training.methods.s2sd import needs_same_dim
-from training.methods.transfers import TRANSFERS, EmbeddingRegression, RelationalDistillation, SimilarityDistillation
+from training.methods.transfers import (
+    TRANSFERS,
+    EmbeddingRegression,
+    RelationalDistillation,
+    SimilarityDistillation,
+    needs_same_dim,
+)
 from zoo.errors import RecipeError
 
 
@@ -180,13 +186,13 @@ def test_degenerate_batches_have_finite_values_and_gradients(name: str, dtype: t
 
 
 @pytest.mark.parametrize(
-    ("kind", "args", "says"),
+    ("kind", "args"),
     [
-        (RelationalDistillation, {"distance": -1}, "weights of 0 or more"),
-        (RelationalDistillation, {"distance": 0, "angle": 0}, "one of them above 0"),
-        (SimilarityDistillation, {"temperature": 0}, "a temperature above 0"),
+        (RelationalDistillation, {"distance": -1}),
+        (RelationalDistillation, {"distance": 0, "angle": 0}),
+        (SimilarityDistillation, {"temperature": 0}),
     ],
 )
-def test_values_that_make_no_sense_are_refused(kind: type, args: dict[str, Any], says: str) -> None:
-    with pytest.raises(RecipeError, match=says):
+def test_numbers_out_of_range_are_rejected(kind: type, args: dict[str, Any]) -> None:
+    with raises(RecipeError, "bad-number"):
         kind(**args)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from tests.training.miners.batches import complete, rows
 from training.functional import draw_columns
 from training.miners import MINERS, create_miner
@@ -78,8 +79,9 @@ def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: 
     miner = IntraClass(by_distance)
     if not able:
         most = max(labels.count(label) for label in labels)
-        with pytest.raises(RecipeError, match=f"no class has more than {most} in this batch"):
+        with raises(RecipeError, "class-too-small") as caught:
             miner(rows(len(labels), kind=kind), torch.tensor(labels))
+        assert f" {most} " in str(caught.value)
         return
     triplets = miner(rows(len(labels), kind=kind), torch.tensor(labels))
     assert triplets.anchors.tolist() == able
@@ -113,18 +115,30 @@ def test_wrappers_are_made_from_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("name", "args", "value"),
     [
-        (lambda: create_miner("semi-hard", {}), "Did you mean 'semihard'"),
-        (lambda: create_miner("rho", {"probability": 0.1, "miner": "hrad"}), "Did you mean 'hard'"),
-        (lambda: create_miner("rho", {}), "needs the arguments probability"),
-        (lambda: create_miner("hard", {"margin": 1}), "does not take these arguments"),
-        (lambda: Rho(1.5), r"lies in 0\.\.1, not at 1\.5"),
-        (lambda: InterClass(positive="hard"), "positive random or nearest .* not 'hard'"),
+        ("semi-hard", {}, "'semihard'"),
+        ("rho", {"probability": 0.1, "miner": "hrad"}, "'hard'"),
+        ("rho", {}, "probability"),
+        ("hard", {"margin": 1}, "'margin'"),
     ],
 )
-def test_impossible_miners_are_refused(make: Callable[[], Any], match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
+def test_unknown_miners_and_arguments_are_rejected(name: str, args: dict[str, Any], value: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        create_miner(name, args)
+    assert value in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: Rho(1.5), "bad-number"),
+        (lambda: InterClass(positive="hard"), "unknown-positive"),
+        (lambda: InterClass(negative="nearest"), "unknown-negative"),
+    ],
+)
+def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -> None:
+    with raises(RecipeError, code):
         make()
 
 
@@ -136,6 +150,7 @@ def test_every_miner_of_the_table_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("miner", [name for name in MINERS if name != "rho"])
-def test_labels_that_lack_a_row_are_refused(miner: str) -> None:
-    with pytest.raises(UsageError, match=r"one a row, not \[5, 2\] and \[4\]"):
+def test_labels_that_lack_a_row_are_rejected(miner: str) -> None:
+    with pytest.raises(UsageError) as caught:
         create_miner(miner, {})(torch.eye(5)[:, :2], torch.tensor([0, 0, 1, 1]))
+    assert "[5, 2] and [4]" in str(caught.value)
