@@ -2,6 +2,9 @@
 
 Each page is one test: its blocks run in order in a folder with the files that pages name. Models are small, training is
 two steps, and the data set glyphs has few characters. `<!-- not run: REASON -->` above a block leaves it out.
+
+To save time, a service starts with the first request to it, and a training, an export or features that an earlier page
+made by the same words are taken from there. tests/test_documents.py parses every command of every page.
 """
 
 from __future__ import annotations
@@ -89,14 +92,41 @@ def test_a_page_starts_with_a_command(page: Path) -> None:
     assert page.name == "README.md" or "```sh" in first
 
 
+class Products:
+    """Files and model folders that slow commands wrote, by the words of the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kept: dict[str, Path] = {}
+
+    def keep(self, words: list[str], product: Path) -> None:
+        """Copy the product of a command."""
+        self.kept[shlex.join(words)] = copy(product, self.folder / str(len(self.kept)))
+
+    def restore(self, words: list[str], product: Path) -> bool:
+        """Write the product as the same command did on an earlier page; return False if there was none."""
+        kept = self.kept.get(shlex.join(words))
+        if kept is not None:
+            copy(kept, product)
+        return kept is not None
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a file or a folder."""
+    return Path(shutil.copytree(source, target, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, target))
+
+
 @dataclass
 class Sandbox:
     """The folder in which a page's blocks run, its environment, and the services that its requests need."""
 
     folder: Path
+    home: Path
     galleries: Path
+    products: Products
     variables: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    shown: dict[str, tuple[list[str], dict[str, str]]] = field(default_factory=dict)
     services: dict[str, tuple[str, subprocess.Popen[str]]] = field(default_factory=dict)
 
     def run(self, block: Block) -> None:
@@ -140,11 +170,19 @@ class Sandbox:
         if words[0] in ("train", "finetune", "distill") and "--show" not in words:
             words = [*words, *QUICK]
         words = [self.service("collections" if "--collection" in words else "own") if w == URL else w for w in words]
-        try:
-            status = main(words)
-        except SystemExit as end:  # --help
-            status = end.code or 0
-        assert status == 0, f"zoo {shlex.join(words)}"
+        product = self._product(words)
+        if product is None or not self.products.restore(words, product):
+            assert main(words) == 0, f"zoo {shlex.join(words)}"
+            if product is not None:
+                self.products.keep(words, product)
+
+    def _product(self, words: list[str]) -> Path | None:
+        """Return the file or model folder that a slow command writes; None for other commands."""
+        if "--show" in words or words[0] not in ("train", "distill", "features", "export"):
+            return None
+        if words[0] == "features":
+            return self.folder / words[words.index("-o") + 1]
+        return self.home / "models" / words[words.index("--as") + 1 if "--as" in words else 1]
 
     def _make(self, name: str) -> None:
         """Remove a folder of the sandbox that the page makes itself."""
@@ -172,18 +210,20 @@ class Sandbox:
         exec(compile(source, "a block", "exec"), names)
 
     def service(self, kind: str) -> str:
-        """Return the URL of the page's last service of this kind; start one if the page shows none."""
+        """Return the URL of the page's last service of this kind, or of one that the page does not show; start it."""
         if kind not in self.services:
-            gallery = "texts" if kind == "text" else "pictures"
-            self._start(kind, [str(shutil.copytree(self.galleries / gallery, self.folder / f"served-{kind}"))], {})
+            if kind not in self.shown:
+                gallery = self.galleries / ("texts" if kind == "text" else "pictures")
+                self.shown[kind] = [str(shutil.copytree(gallery, self.folder / f"served-{kind}"))], {}
+            self._start(kind, *self.shown[kind])
         return self.services[kind][0]
 
     def _serve(self, words: list[str], environment: dict[str, str]) -> None:
-        """Run `zoo serve` as the page shows it, until the page shows another service or ends."""
+        """Remember a `zoo serve` that the page shows, for its requests until it shows another service of this kind."""
         kind = "collections" if any("=" in word for word in words) else "own"
         if kind in self.services:
             self._end(kind)
-        self._start(kind, words, environment)
+        self.shown[kind] = words, environment
 
     def _start(self, kind: str, words: list[str], environment: dict[str, str]) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -290,17 +330,29 @@ def galleries(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path
     return made
 
 
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
+    return Products(tmp_path_factory.mktemp("documents-products"))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if any(not b.reason for b in blocks(page))], ids=name_of)
 def test_the_blocks_of_a_page_run(
-    page: Path, sample: Path, galleries: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    sample: Path,
+    galleries: Path,
+    home: Path,
+    products: Products,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = Path(shutil.copytree(sample, tmp_path / "page"))
     for name in ("gallery", "galleries/birds", "galleries/cars"):
         shutil.copytree(galleries / "pictures", folder / name)
-    monkeypatch.setenv("ZOO_HOME", str(shutil.copytree(home, tmp_path / "home")))
+    own_home = copy(home, tmp_path / "home")
+    monkeypatch.setenv("ZOO_HOME", str(own_home))
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder)
-    sandbox = Sandbox(folder, galleries)
+    sandbox = Sandbox(folder, own_home, galleries, products)
     try:
         for block in blocks(page):
             if not block.reason:
