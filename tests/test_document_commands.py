@@ -74,9 +74,9 @@ def name_of(page: Path) -> str:
 def test_every_block_has_a_language_and_a_known_reason(capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
     for page in PAGES:
-        found = blocks(page)
-        assert page.read_text("utf-8").count("```") == 2 * len(found), f"{name_of(page)}: a block is not closed"
-        for block in found:
+        page_blocks = blocks(page)
+        assert page.read_text("utf-8").count("```") == 2 * len(page_blocks), f"{name_of(page)}: a block is not closed"
+        for block in page_blocks:
             where = f"{name_of(page)}:{block.line}"
             assert block.language in {"sh", "python", "js"}, where
             assert not block.reason or block.reason in REASONS, f"{where}: {block.reason}"
@@ -122,7 +122,7 @@ class Sandbox:
 
     folder: Path
     home: Path
-    galleries: Path
+    gallery: Path
     products: Products
     variables: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
@@ -192,7 +192,7 @@ class Sandbox:
 
     def _curl(self, words: list[str]) -> None:
         text = " ".join(words)
-        kind = "collections" if "/collections" in text else "text" if "text=" in text else "own"
+        kind = "collections" if "/collections" in text else "own"
         words = [word.replace(URL, self.service(kind)) for word in words]
         curl = [shutil.which("curl") or "curl", "--disable", "--noproxy", "*", "-sS", "-w", "%{stderr}%{http_code}"]
         done = subprocess.run([*curl, *words], cwd=self.folder, capture_output=True, text=True, timeout=30, check=False)
@@ -213,8 +213,7 @@ class Sandbox:
         """Return the URL of the page's last service of this kind, or of one that the page does not show; start it."""
         if kind not in self.services:
             if kind not in self.shown:
-                gallery = self.galleries / ("texts" if kind == "text" else "pictures")
-                self.shown[kind] = [str(shutil.copytree(gallery, self.folder / f"served-{kind}"))], {}
+                self.shown[kind] = [str(copy(self.gallery, self.folder / f"served-{kind}"))], {}
             self._start(kind, *self.shown[kind])
         return self.services[kind][0]
 
@@ -236,9 +235,9 @@ class Sandbox:
         )
         assert process.stdout
         self.services[kind] = "", process
-        found = re.search(r"http://[\d.:]+", process.stdout.readline())
-        assert found, f"zoo serve {shlex.join(words)} ended"
-        self.services[kind] = found[0], process
+        url = re.search(r"http://[\d.:]+", process.stdout.readline())
+        assert url, f"zoo serve {shlex.join(words)} ended"
+        self.services[kind] = url[0], process
 
     def close(self) -> None:
         """End all services of the page."""
@@ -259,9 +258,9 @@ def small_glyphs() -> Iterator[None]:
     all_of = glyphs.characters
 
     def characters(split: str) -> tuple[glyphs.Character, ...]:
-        found = all_of(split)
-        few = [one for one in found if one.name == "greek-small-xi"]
-        few += [one for one in found if one.name != "greek-small-xi"][: 40 if split == "train" else 7]
+        xi = [character for character in all_of(split) if character.name == "greek-small-xi"]
+        others = [character for character in all_of(split) if character.name != "greek-small-xi"]
+        few = [*xi, *others[: 40 if split == "train" else 7]]
         return tuple(sorted(few, key=lambda character: character.text))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -281,53 +280,50 @@ def draw(folder: Path, split: str, instances: int) -> None:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path:
     """Return a folder with the files that pages name: pictures in folders of their classes, tables, keys."""
-    made = tmp_path_factory.mktemp("documents")
-    draw(made / "pictures", "test", 8)
-    draw(made / "birds", "train", 4)
-    files = sorted((made / "pictures").rglob("*.png"))
-    shutil.copytree(made / "pictures", made / "Pictures")
+    folder = tmp_path_factory.mktemp("documents")
+    draw(folder / "pictures", "test", 8)
+    draw(folder / "birds", "train", 4)
+    files = sorted((folder / "pictures").rglob("*.png"))
+    shutil.copytree(folder / "pictures", folder / "Pictures")
     for name, file in zip(
         ("query.png", "a.png", "b.png", "robin.jpg", "query.jpg", "new.png"), files[::7], strict=False
     ):
-        Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).convert("RGB").save(made / name)
-    birds = [(file, "test") for file in files] + [(file, "train") for file in (made / "birds").rglob("*.png")]
-    rows = [f"{file.relative_to(made)},{file.parent.name},{split}" for file, split in birds]
-    (made / "birds.csv").write_text("\n".join(["image,label,split", *rows]))
+        Image.open(file).transpose(Image.Transpose.FLIP_LEFT_RIGHT).convert("RGB").save(folder / name)
+    birds = [(file, "test") for file in files] + [(file, "train") for file in (folder / "birds").rglob("*.png")]
+    rows = [f"{file.relative_to(folder)},{file.parent.name},{split}" for file, split in birds]
+    (folder / "birds.csv").write_text("\n".join(["image,label,split", *rows]))
     table = [f"{file.parent.name}/{file.name},{file.parent.name},{1900 + i},a" for i, file in enumerate(files)]
-    (made / "table.csv").write_text("\n".join(["path,label,year,artist", *table]))
-    np.save(made / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
-    (made / "labels.csv").write_text("\n".join(["label,query", *(f"{i % 6},{int(i < 12)}" for i in range(60))]))
-    (made / "keys.env").write_text(f"ZOO_SERVE_WRITE_KEYS={KEY}\n")
-    return made
+    (folder / "table.csv").write_text("\n".join(["path,label,year,artist", *table]))
+    np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
+    (folder / "labels.csv").write_text("\n".join(["label,query", *(f"{i % 6},{int(i < 12)}" for i in range(60))]))
+    (folder / "keys.env").write_text(f"ZOO_SERVE_WRITE_KEYS={KEY}\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
     """Return a local zoo with the models that pages name: photos, better and mine."""
-    made = tmp_path_factory.mktemp("documents-home")
+    folder = tmp_path_factory.mktemp("documents-home")
     for name, source in {"photos": "margin-conv4-glyphs", "better": "r-margin-conv4-glyphs"}.items():
-        shutil.copytree(zoo.info(source).folder, made / "models" / name)
+        shutil.copytree(zoo.info(source).folder, folder / "models" / name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOO_HOME", str(made))
+        patch.setenv("ZOO_HOME", str(folder))
         words = ["--from", "margin-conv4-glyphs", "--head-only", "--as", "mine", *QUICK]
         assert main(["finetune", str(sample / "pictures"), *words]) == 0
-    return made
+    return folder
 
 
 @pytest.fixture(scope="module")
-def galleries(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path) -> Path:
-    """Return a folder with two galleries of the pictures: `pictures`, and `texts`, which is searched by texts."""
-    made = tmp_path_factory.mktemp("documents-galleries")
+def gallery(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path) -> Path:
+    """Return a gallery of the pictures whose model has a text tower, so that texts search it too."""
+    folder = tmp_path_factory.mktemp("documents-gallery")
     tower = home / "models" / "towers"
     shutil.copytree(zoo.info("margin-conv4-glyphs").folder, tower)
-    attach_text_tower(tower, *text_toys.write_tower(made / "tower", read_card(tower).dim, padded=True))
+    attach_text_tower(tower, *text_toys.write_tower(folder / "tower", read_card(tower).dim, padded=True))
     from serving.gallery.builder import index_folder
 
-    index_folder(
-        load("margin-conv4-glyphs", runtime="onnx"), "margin-conv4-glyphs", sample / "pictures", made / "pictures"
-    )
-    index_folder(load(tower, runtime="onnx"), str(tower), sample / "pictures", made / "texts")
-    return made
+    index_folder(load(tower, runtime="onnx"), str(tower), sample / "pictures", folder / "gallery")
+    return folder / "gallery"
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +335,7 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
 def test_the_blocks_of_a_page_run(
     page: Path,
     sample: Path,
-    galleries: Path,
+    gallery: Path,
     home: Path,
     products: Products,
     tmp_path: Path,
@@ -347,12 +343,12 @@ def test_the_blocks_of_a_page_run(
 ) -> None:
     folder = Path(shutil.copytree(sample, tmp_path / "page"))
     for name in ("gallery", "galleries/birds", "galleries/cars"):
-        shutil.copytree(galleries / "pictures", folder / name)
+        copy(gallery, folder / name)
     own_home = copy(home, tmp_path / "home")
     monkeypatch.setenv("ZOO_HOME", str(own_home))
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder)
-    sandbox = Sandbox(folder, own_home, galleries, products)
+    sandbox = Sandbox(folder, own_home, gallery, products)
     try:
         for block in blocks(page):
             if not block.reason:

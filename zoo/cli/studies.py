@@ -128,15 +128,17 @@ def run(
     from training.studies.plan import RunSchedule, adapt_to_dataset
     from training.studies.runner import prepare_workplaces
 
-    folders = [study_folder(each, dataset, out, alone=len(studies) == 1) for each in studies]
-    plans = [plan_of(each, dataset, seeds, select, settings or (), data, only or ()) for each in studies]
-    schedules = [RunSchedule(adapt_to_dataset(plan), folder) for plan, folder in zip(plans, folders, strict=True)]
+    schedules = []
+    for part in studies:
+        plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or ())
+        folder = study_folder(part, dataset, out, alone=len(studies) == 1)
+        schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
     workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, workplaces, only or [], others or [], Output(as_json, quiet))
 
 
-def plan_of(
+def plan_from_options(
     study: Study,
     dataset: str,
     seeds: int | None = None,
@@ -145,10 +147,10 @@ def plan_of(
     data: str | None = None,
     only: Sequence[str] = (),
 ) -> Plan:
-    """Return the plan that the options of `zoo benchmark run` describe.
+    """Return the plan of a study from the options of `zoo benchmark run`.
 
     Args:
-        study: The study; its own seeds and selections are used where the options are None.
+        study: The study; its own seeds and selections are the defaults.
         dataset: Name of the data set.
         seeds: Number of seeds of each arm.
         select: "last", "validation" or "both".
@@ -159,9 +161,9 @@ def plan_of(
     from training.studies.plan import Plan
     from training.studies.study import SELECTIONS
 
-    selections = study.selections if select is None else (select,)
-    if select == "both":
-        selections = SELECTIONS
+    selections = study.selections
+    if select is not None:
+        selections = SELECTIONS if select == "both" else (select,)
     count = study.seeds if seeds is None else seeds
     return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only))
 
@@ -172,8 +174,8 @@ def study_folder(study: Study, dataset: str, out: Path | None = None, alone: boo
     Args:
         study: The study.
         dataset: Name of the data set.
-        out: The folder that the user named; None for one in the local zoo.
-        alone: Whether it is the only study that was asked for; several get one folder each in `out`.
+        out: Folder of --out; None for a folder in the local zoo.
+        alone: Whether the command runs this study alone; several studies get one folder each in `out`.
     """
     from training.studies.study import slug
     from zoo import paths
@@ -261,10 +263,11 @@ def resume(
     if (folders[0] / SEARCH_FILE).exists():
         if only:
             raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")
-        found = read_search(folders[0])
-        return perform_search(found, folders[0], None if only_report else search_workplace(found, data, device), output)
+        search = read_search(folders[0])
+        workplace = None if only_report else search_workplace(search, data, device)
+        return perform_search(search, folders[0], workplace, output)
     more = [] if only_report else only or []
-    schedules = [RunSchedule(adapt_to_dataset(wanted_plan(folder, more)), folder) for folder in folders]
+    schedules = [RunSchedule(adapt_to_dataset(plan_in_folder(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
     workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
@@ -272,8 +275,8 @@ def resume(
     return _perform(begun, workplaces, only or [], others or [], output)
 
 
-def wanted_plan(folder: Path, only: Sequence[str]) -> Plan:
-    """Return the plan in a folder, with the arms `only`, which may be new to it; with all of its own if empty."""
+def plan_in_folder(folder: Path, only: Sequence[str]) -> Plan:
+    """Return the plan in a study's folder, for the arms `only` (they may be new) or, if empty, for the plan's own."""
     from training.studies.plan import read_plan
 
     plan = read_plan(folder)
@@ -281,7 +284,7 @@ def wanted_plan(folder: Path, only: Sequence[str]) -> Plan:
 
 
 def _begun_folders(study: str, dataset: str | None) -> list[Path]:
-    """Return the folder that is named, or those of the studies by that name that were begun on the data set."""
+    """Return a study's folder or, with a data set, the folders of the studies of this name that were begun on it."""
     from training.studies.papers import check_name, find_studies
     from training.studies.plan import PLAN_FILE
     from training.studies.study import STUDY_NAME
@@ -293,7 +296,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
                 f"there is no folder {study}; of a study by its name give --dataset too.", code="no-dataset"
             )
         return [Path(study)]
-    folders = [study_folder(each, dataset) for each in find_studies(study, dataset)]
+    folders = [study_folder(part, dataset) for part in find_studies(study, dataset)]
     begun = [folder for folder in folders if (folder / PLAN_FILE).exists()]
     if not begun:
         raise UsageError(
@@ -371,7 +374,7 @@ def search(
     from training.studies.plan import check_images
     from training.studies.search import SEARCH_FILE, SearchPlan, write_search  # torch, after the arguments are checked
 
-    wanted = SearchPlan(
+    plan = SearchPlan(
         tuple(losses),
         dataset,
         trials=trials,
@@ -383,11 +386,11 @@ def search(
         data=data,
     )
     folder = out or paths.home() / "studies" / f"search-{dataset}"
-    workplace = search_workplace(wanted, data, device)
+    workplace = search_workplace(plan, data, device)
     if not (folder / SEARCH_FILE).exists():  # missing images leave no folder behind
-        check_images(wanted.first, wanted.data)
-        workplace.check([wanted.first])
-    return perform_search(write_search(wanted, folder), folder, workplace, Output(as_json, quiet))
+        check_images(plan.first, plan.data)
+        workplace.check([plan.first])
+    return perform_search(write_search(plan, folder), folder, workplace, Output(as_json, quiet))
 
 
 def search_workplace(search: SearchPlan, data: str | None, device: str | None) -> Workplace:

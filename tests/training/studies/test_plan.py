@@ -25,7 +25,7 @@ from training.studies.report import build_report
 from training.studies.results import RESULTS_FILE
 from training.studies.search import SearchPlan
 from training.studies.study import Study
-from zoo.cli.studies import plan_of, wanted_plan
+from zoo.cli.studies import plan_from_options, plan_in_folder
 from zoo.errors import TrainingError, UsageError
 
 
@@ -53,8 +53,8 @@ def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
     whole = toys.plan(tmp_path / "images", 1)
     write_plan(only(whole, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
-    assert wanted_plan(tmp_path, []).only == ("contrastive",)
-    assert RunSchedule(wanted_plan(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
+    assert plan_in_folder(tmp_path, []).only == ("contrastive",)
+    assert RunSchedule(plan_in_folder(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
     assert write_plan(whole, tmp_path).only == ()
     assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
     with raises(UsageError, "unknown-arm") as caught:
@@ -144,7 +144,7 @@ def plan_by(study: Study, words: list[str]) -> Plan:
     """Return the plan that `zoo benchmark run` makes of these arguments."""
     params = parsed("benchmark run", *words)
     given = {name: params[name] for name in ("dataset", "seeds", "select", "data")}
-    return plan_of(study, **given, settings=params["settings"] or (), only=params["only"] or ())
+    return plan_from_options(study, **given, settings=params["settings"] or (), only=params["only"] or ())
 
 
 @pytest.mark.parametrize(
