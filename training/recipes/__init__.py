@@ -1,8 +1,6 @@
-"""RECIPES, summary, renew recipes.json.
+"""Recipes by model name, `<method>-<backbone>-<data set>`, and what `zoo list` and `zoo info` show of them.
 
-A recipe in a few lines for people: what `zoo info` says of a model that nobody has trained here yet.
-
-Recipes by model name: `<method>-<backbone>-<data set>`. Functions make them; none is made before it is asked for.
+Functions make the recipes; none is made before it is used.
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ from training.recipes import diva, group, reality, revisiting, sharing, small
 
 
 def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
-    """Facts by name: text, and `parameters` and `sources`. Of an ensemble: its first member's, and the members' names.
+    """Return facts about a recipe for `zoo info`: texts by name, `parameters` and `sources`.
 
-    parameters: of the network that embeds, without what only the loss learns.
+    `parameters` counts the network that embeds, without state of the loss. For an ensemble the facts are those of its
+    first member, with the names of all members and the sum of their parameters.
     """
     if isinstance(recipe, EnsembleRecipe):
         members = list(recipe.members)
@@ -38,12 +37,13 @@ def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
 
 
 def _objective(recipe: Recipe) -> dict[str, str]:
-    """What is trained by, each with its arguments; the method only where it is more than a loss."""
-    what = recipe.objective
+    """Return method, loss and miner with their arguments; the method only if it is more than a loss."""
+    objective = recipe.objective
+    only_loss = objective.method == "plain" and not objective.method_args
     parts = {
-        "objective": ("" if what.method == "plain" and not what.method_args else what.method, what.method_args),
-        "loss": (what.loss, what.loss_args),
-        "miner": (what.miner, what.miner_args),
+        "objective": ("" if only_loss else objective.method, objective.method_args),
+        "loss": (objective.loss, objective.loss_args),
+        "miner": (objective.miner, objective.miner_args),
     }
     return {kind: f"{name}{_arguments(args)}" for kind, (name, args) in parts.items() if name}
 
@@ -61,11 +61,11 @@ def _architecture(recipe: Recipe) -> str:
 
 
 def _schedule(recipe: Recipe) -> str:
-    how, optimizer = recipe.schedule, recipe.optimizer
-    steps = f" of {how.steps} steps" if how.steps else ""
-    at = f" at {', '.join(map(str, how.milestones))} by {how.gamma}" if how.milestones else ""
+    schedule, optimizer = recipe.schedule, recipe.optimizer
+    steps = f" of {schedule.steps} steps" if schedule.steps else ""
+    drops = f" at {', '.join(map(str, schedule.milestones))} by {schedule.gamma}" if schedule.milestones else ""
     rate = f"{optimizer.name} at {optimizer.lr}, weight decay {optimizer.weight_decay}"
-    return f"{how.epochs} epochs{steps}, {rate}, {how.name} rate{at}, {recipe.precision}"
+    return f"{schedule.epochs} epochs{steps}, {rate}, {schedule.name} rate{drops}, {recipe.precision}"
 
 
 def _parameters(recipe: Recipe) -> int:
@@ -76,7 +76,7 @@ def _parameters(recipe: Recipe) -> int:
 
 @cache
 def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) -> tuple[int, int]:
-    """The trunk's parameters and its pooled features, without memory for its weights."""
+    """Return the number of the trunk's parameters and of its pooled features, without memory for its weights."""
     from ast import literal_eval
 
     import torch
@@ -93,7 +93,7 @@ RECIPES: dict[str, Callable[[], Recipe | EnsembleRecipe]] = {
 }
 
 FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920}
-"""Pooled features of the backbones, which are the embedding of a recipe without heads."""
+"""Number of pooled features of the backbones: the embedding of a recipe without heads."""
 
 
 @cache
@@ -103,7 +103,7 @@ def standard_recipe(name: str) -> Recipe | EnsembleRecipe:
 
 
 def catalogue() -> dict[str, dict[str, object]]:
-    """What `zoo list` shows of each recipe: the content of `zoo/models/recipes.json`."""
+    """Return the content of `zoo/models/recipes.json`: what `zoo list` shows of each recipe."""
     recipes = {name: make() for name, make in sorted(RECIPES.items())}
     names = {
         name: {"dim": embedding_dim(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
@@ -113,7 +113,7 @@ def catalogue() -> dict[str, dict[str, object]]:
 
 
 def embedding_dim(recipe: Recipe | EnsembleRecipe) -> int:
-    """The dimension of the embedding."""
+    """Return the dimension of the embedding."""
     if isinstance(recipe, EnsembleRecipe):
         return sum(embedding_dim(member) for member in recipe.members)
     return recipe.dim or FEATURES.get(recipe.backbone.name) or int(recipe.backbone.args["widths"][-1])

@@ -1,9 +1,4 @@
-"""Shared objectives and constants.
-
-The plain objectives of Revisiting's table 2 and later standards, by the short names that model names begin with.
-
-What the papers' recipes share: backbones, preprocessing and augmentation, and the constants of a data set.
-"""
+"""Parts that the recipes share: plain objectives, data sets, sources, backbones, preprocessing and augmentation."""
 
 from __future__ import annotations
 
@@ -19,7 +14,13 @@ DISTANCE = "distance-weighted"
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """An objective; loss_lr: the rate of what its loss learns; proxies: it learns a vector or more for each class."""
+    """An objective with the settings that go with it.
+
+    Args:
+        objective: the objective.
+        loss_lr: learning rate of the loss's parameters.
+        proxies: the loss learns at least one vector per class.
+    """
 
     objective: Objective
     loss_lr: float = 5e-4
@@ -52,8 +53,11 @@ TABLE_2 = {
     "triplet-h": _settings("triplet", "softhard"),
     "triplet-d": _settings("triplet", DISTANCE),
 }
-"""Revisiting, table 2, above the line. Triplet (H) is its softhard mining. Multi-similarity's mean is over the anchors
-that keep pairs, as in the code that made the table; the paper does not say."""
+"""Objectives of Revisiting, table 2, above the line.
+
+Triplet (H) is its softhard mining. The mean of multi-similarity is over the anchors that keep pairs, as in the code
+that made the table; the paper does not specify it.
+"""
 
 LATER_LOSSES = {
     "circle": _settings("circle"),
@@ -65,25 +69,32 @@ LATER_LOSSES = {
     "snr-contrastive": _settings("snr-contrastive"),
     "supcon": _settings("supcon"),
 }
-"""Losses that users expect beside those of Revisiting."""
+"""Other common losses."""
 
 CONSTANT_WITH_RHO = ("contrastive", "triplet-d", "snr")
-"""In these losses a triplet (a, p, p), as the paper has it, is a constant (contrastive: below the negative margin), so
-that only the published (a, a, p) regularises."""
+"""Objectives in which the paper's triplet (a, p, p) is a constant (contrastive: below the negative margin).
+
+Only the published code's triplet (a, a, p) regularises them.
+"""
 
 
 def regularised(name: str, probability: float) -> ObjectiveSettings:
-    """A row of table 2 with rho: negatives exchanged for positives with this probability (section 5.1)."""
-    row = TABLE_2[name]
-    args: dict[str, Any] = {"probability": probability, "miner": row.objective.miner}
+    """Return the settings of a row of table 2 with rho-regularisation (Revisiting, section 5.1).
+
+    Args:
+        name: key of `TABLE_2`.
+        probability: share of the negatives that are exchanged for positives.
+    """
+    settings = TABLE_2[name]
+    args: dict[str, Any] = {"probability": probability, "miner": settings.objective.miner}
     if name in CONSTANT_WITH_RHO:
         args["published"] = True
-    return replace(row, objective=replace(row.objective, miner="rho", miner_args=args))
+    return replace(settings, objective=replace(settings.objective, miner="rho", miner_args=args))
 
 
 PAPER_DATASETS = ("cub", "cars", "sop")
 SMALL_DATASETS = ("glyphs", "omniglot", "cifar100")
-"""Those of the small twins, which start from random weights."""
+"""Data sets of the small twins, which start from random weights."""
 
 REVISITING = (
     "Roth et al. 2020, Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, "
@@ -99,14 +110,16 @@ _DENSENETS = ("d121", "d161", "d169", "d201")
 
 
 def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
-    """A pretrained backbone of the papers by its short name: r50, gn, ibn, d121, d161, d169 or d201."""
+    """Return a pretrained backbone of the papers by its short name: r50, gn, ibn, d121, d161, d169 or d201."""
     architectures = {"r50": "resnet50.tv_in1k", "gn": "googlenet", "ibn": "bn_inception"}
     architectures |= {short: f"densenet{short[1:]}.tv_in1k" for short in _DENSENETS}
     return Backbone(name, architectures[name], args, pretrained=True, freeze_norm=freeze_norm)
 
 
 def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessing:
-    """Short side to `resize`, central `crop`, normalised as the backbone's pretraining was."""
+    """Return the papers' preprocessing: short side to `resize`, central `crop`, normalised as the backbone's
+    pretraining was.
+    """
     if name == "ibn":
         return Preprocessing(resize, crop, "RGB", "bilinear", MEAN, STD)
     if name == "gn":
@@ -115,20 +128,20 @@ def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessin
 
 
 def resized_crop(area: tuple[float, float] = (0.08, 1.0)) -> Augmentation:
-    """Random resized crop and mirror image."""
+    """Return the augmentation by random resized crop and mirror image."""
     return Augmentation(flip=0.5, crop="resized", area=area, oversample=1)
 
 
 def random_window(crop: int = 224, resize: int = 256) -> Augmentation:
-    """Short side to `resize`, a random square of `crop` anywhere, mirror image."""
+    """Return the augmentation by short side to `resize`, a random square of `crop` anywhere, and mirror image."""
     return Augmentation(flip=0.5, crop="window", window=crop / resize, oversample=1)
 
 
 def squeezed_window(crop: int = 224, resize: int = 256) -> Augmentation:
-    """Both sides to `resize`, a random square of `crop` anywhere, mirror image."""
+    """Return the augmentation by both sides to `resize`, a random square of `crop` anywhere, and mirror image."""
     return Augmentation(flip=0.5, crop="squeezed", window=crop / resize, oversample=1)
 
 
 def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
-    """The constant of a data set, in the order in which the papers' tables have them."""
+    """Return the constant of a data set; the order is that of the papers' tables."""
     return {"cub": cub, "cars": cars, "sop": sop}[dataset]

@@ -1,4 +1,4 @@
-"""DiVA: the method on two backbones (table 3), its ablation by tasks and the arms it is compared with (table 2)."""
+"""Recipes of DiVA: the method on two backbones (table 3), its ablation by tasks, and the compared tasks (table 2)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ TASKS = {
     "diva-instance": ("discriminative", "instance"),
     "diva-ensemble": ("discriminative", "discriminative-2", "discriminative-3", "discriminative-4"),
 }
-"""By method name: d discriminative, s shared, i intra, n DaNCE; then the arms of comparison."""
+"""Tasks by method name: d discriminative, s shared, i intra, n DaNCE; then the compared tasks and an ensemble."""
 
 DIVA_TASKS = ("discriminative", "shared", "intra", "dance")
 CONSTANTS = {
     "r50": {"cub": (1500.0, 0.3, 60, 0.3), "cars": (100.0, 0.1, 70, 0.3), "sop": (300.0, 0.2, 70, 0.3)},
     "ibn": {"cub": (300.0, 0.1, 70, 0.3), "cars": (100.0, 0.1, 160, 0.3), "sop": (50.0, 0.1, 100, 0.3)},
 }
-"""rho, alpha, and the epoch after which the rate is multiplied by the last number."""
+"""By backbone and data set: rho, alpha, the epoch of the drop of the learning rate, and its factor."""
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for dataset in PAPER_DATASETS:
         for short in CONSTANTS:
             yield f"diva-{short}-{dataset}", partial(diva, "diva", DIVA_TASKS, short, dataset)
@@ -44,12 +45,12 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
 
 
 def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recipe:
-    """zoo train diva-r50-cub
+    """Return the recipe of `zoo train diva-r50-cub`, or of other tasks, another backbone or another data set.
 
     R@1 of the paper on CUB / CARS / SOP: ResNet-50 69.2 / 87.6 / 79.6, Inception with batch norm 66.8 / 84.1 / 78.1.
     Heads are of equal size, together 512 (three of 170: 510). Batch norm learns with Inception and is frozen with
-    ResNet-50. Four samples a class: the intra task needs three, and all sets of tasks see the same batches.
-    Images are kept at 384 x 384: a window of 256 on the short side has the paper's sharpness, or more.
+    ResNet-50. Four samples per class: the intra task needs three, and all sets of tasks see the same batches. Images
+    are kept at 384 x 384: a window of 256 on the short side is at least as sharp as in the paper.
     """
     rho, alpha, milestone, gamma = CONSTANTS[short][dataset]
     queued = [task for task in ("dance", "nce") if task in tasks and dataset == "sop"]
@@ -73,16 +74,18 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
 
 
 def separate(dataset: str) -> EnsembleRecipe:
-    """zoo train diva-separate-r50-cub: a model for each task, with 128 numbers each, joined."""
+    """Return the ensemble of `zoo train diva-separate-r50-cub`: one model per task, with 128 numbers each."""
     return join([diva("diva-separate", (task,), "r50", dataset) for task in DIVA_TASKS])
 
 
 def join(recipes: Sequence[Recipe]) -> EnsembleRecipe:
-    """Recipes of one name and one task each, as an ensemble whose members share the dimension that each had alone."""
+    """Return an ensemble of recipes with one name and one task each; its members share the dimension that each had
+    alone.
+    """
     name, method = recipes[0].name, recipes[0].method
     members = []
-    for i, one in enumerate(recipes):
-        objective = replace(one.objective, method_args={**one.objective.method_args, "rho": 0.0, "alpha": 1.0})
-        heads = (replace(one.heads[0], dim=one.dim // len(recipes)),)
-        members.append(replace(one, name=f"{name}.{i}", heads=heads, objective=objective))
+    for i, recipe in enumerate(recipes):
+        objective = replace(recipe.objective, method_args={**recipe.objective.method_args, "rho": 0.0, "alpha": 1.0})
+        heads = (replace(recipe.heads[0], dim=recipe.dim // len(recipes)),)
+        members.append(replace(recipe, name=f"{name}.{i}", heads=heads, objective=objective))
     return EnsembleRecipe(name, method, tuple(members))

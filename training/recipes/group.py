@@ -1,4 +1,4 @@
-"""Group Loss: Inception with batch norm and four DenseNets, alone and as ensembles (tables 1 to 3)."""
+"""Recipes of the Group Loss: Inception with batch norm and four DenseNets, alone and as ensembles (tables 1 to 3)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ENSEMBLES = (2, 5)
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for dataset in PAPER_DATASETS:
         for short in BACKBONES:
             yield f"group-{short}-{dataset}", partial(group, short, dataset)
@@ -22,10 +23,11 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
 
 
 def group(short: str, dataset: str) -> Recipe:
-    """zoo train group-ibn-cub
+    """Return the recipe of `zoo train group-ibn-cub`, or of another backbone or data set.
 
     R@1 of the paper on CUB / CARS / SOP, Inception with batch norm: 65.5 / 85.6 / 75.7. Rate, weight decay and schedule
-    are the paper's; classes and samples of a batch, anchors and temperature, which it does not give, its code's.
+    are those of the paper. It does not give classes and samples of a batch, anchors and temperature; these are its
+    code's.
     """
     classes, samples, anchors, temperature = by_dataset(dataset, (6, 9, 2, 24.0), (5, 7, 3, 79.0), (10, 6, 2, 54.0))
     return Recipe(
@@ -46,7 +48,9 @@ def group(short: str, dataset: str) -> Recipe:
 
 
 def ensemble(size: int, dataset: str) -> EnsembleRecipe:
-    """zoo train group5-ibn-cub: R@1 of the paper with five on CUB / CARS / SOP 66.9 / 88.0 / 76.3."""
+    """Return the ensemble of `zoo train group5-ibn-cub`; R@1 of the paper with five on CUB / CARS / SOP: 66.9 / 88.0 /
+    76.3.
+    """
     member = group("ibn", dataset)
     name = f"group{size}-ibn-{dataset}"
     members = (replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(size))

@@ -1,8 +1,9 @@
-"""Reality: fourteen losses with the best values that its search found on each data set (tables 3 to 5).
+"""Recipes of Reality Check: fourteen losses with the best values of its search on each data set (tables 3 to 5).
 
-The values are published in the authors' benchmark repository (KevinMusgrave/powerful-benchmarker, docs/papers/mlrc.md),
-in the conventions of pytorch-metric-learning at that time, and are turned into ours here: angles in radians; ProxyNCA's
-scale multiplies the squared distance, ours the vectors; SoftTriple's regulariser is a mean over pairs, ours half of it.
+The values are published in the authors' benchmark repository (KevinMusgrave/powerful-benchmarker, docs/papers/mlrc.md)
+in the conventions of pytorch-metric-learning at that time. They are converted here: angles to radians; ProxyNCA's scale
+multiplies the squared distance there and the vectors here; SoftTriple's regulariser is a mean over pairs there and half
+of it here.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from training.recipes.common import PAPER_DATASETS, REALITY, ObjectiveSettings, 
 from zoo.models.card import Head
 
 Three = tuple[float, float, float]
-"""A value on CUB, CARS and SOP."""
+"""Values on CUB, CARS and SOP."""
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for i, dataset in enumerate(PAPER_DATASETS):
         for method in rows(i):
             yield f"reality-{method}-ibn-{dataset}", partial(reality, method, dataset)
 
 
 def reality(method: str, dataset: str) -> Recipe:
-    """zoo train reality-contrastive-ibn-cub
+    """Return the recipe of `zoo train reality-contrastive-ibn-cub`, or of another loss or data set.
 
-    P@1 of the paper lies between 65 and 68 on CUB (512 numbers, concatenated) for nearly all losses, which is its
-    point. One recipe is one of the four models of the paper's cross validation: a quarter of the training classes
-    selects the epoch. The paper ends a run when that no longer rises; here the number of epochs is fixed.
-    Images are kept at 256 x 256, so that along a longer side they are less sharp than with its 256 on the short one.
+    P@1 of the paper is between 65 and 68 on CUB (512 numbers, concatenated) for nearly all losses; that is its result.
+    One recipe is one of the four models of the paper's cross validation: a quarter of the training classes selects the
+    epoch. The paper ends a run when that score no longer rises; here the number of epochs is fixed. Images are kept at
+    256 x 256, so that along a longer side they are less sharp than with the paper's 256 on the short side.
     """
-    row = rows(PAPER_DATASETS.index(dataset))[method]
-    samples = 1 if row.proxies else 4
+    settings = rows(PAPER_DATASETS.index(dataset))[method]
+    samples = 1 if settings.proxies else 4
     return Recipe(
         name=f"reality-{method}-ibn-{dataset}",
         method=f"reality-{method}",
@@ -44,10 +46,10 @@ def reality(method: str, dataset: str) -> Recipe:
         backbone=backbone("ibn", freeze_norm="all"),
         heads=(Head("embedding", 128),),
         preprocessing=preprocessing("ibn", crop=227),
-        objective=row.objective,
+        objective=settings.objective,
         augmentation=resized_crop(((40 / 256) ** 2, 1.0)),  # sides from 40 to 256; the published code: areas from 0.16
         batch=Batch(32, "m-per-class", samples),
-        optimizer=Optimizer("rmsprop", 1e-6, 1e-4, row.loss_lr, momentum=0.9),
+        optimizer=Optimizer("rmsprop", 1e-6, 1e-4, settings.loss_lr, momentum=0.9),
         schedule=Schedule(100, 100),
         precision="bf16",
         sources=(REALITY,),
@@ -55,25 +57,25 @@ def reality(method: str, dataset: str) -> Recipe:
 
 
 def rows(i: int) -> dict[str, ObjectiveSettings]:
-    """The fourteen objectives with the values of the i-th data set: CUB, CARS, SOP."""
+    """Return the fourteen objectives with the values of the i-th data set: CUB, CARS, SOP."""
 
-    def row(loss: str, **values: Three) -> ObjectiveSettings:
+    def plain(loss: str, **values: Three) -> ObjectiveSettings:
         return ObjectiveSettings(Objective(loss, loss_args={name: value[i] for name, value in values.items()}))
 
     def proxies(loss: str, lr: Three, **values: Three) -> ObjectiveSettings:
-        return replace(row(loss, **values), loss_lr=lr[i], proxies=True)
+        return replace(plain(loss, **values), loss_lr=lr[i], proxies=True)
 
     def betas(lr: Three, per_class: bool, **values: Three) -> ObjectiveSettings:
-        return replace(row("margin", per_class=(per_class,) * 3, by_triplets=(True,) * 3, **values), loss_lr=lr[i])
+        return replace(plain("margin", per_class=(per_class,) * 3, by_triplets=(True,) * 3, **values), loss_lr=lr[i])
 
-    mined = row("multi-similarity", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
+    mined = plain("multi-similarity", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
     miner: dict[str, Any] = {"miner": "multi-similarity", "miner_args": {"epsilon": (0.39, 0.72, 0.34)[i]}}
     return {
         "contrastive": _active(
-            row("contrastive", positive_margin=(-0.2, 0.2652, 0.285), negative_margin=(0.3841, 0.5409, 0.513))
+            plain("contrastive", positive_margin=(-0.2, 0.2652, 0.285), negative_margin=(0.3841, 0.5409, 0.513))
         ),
-        "triplet": _active(row("triplet", margin=(0.0961, 0.119, 0.0451))),
-        "ntxent": row("nt-xent", temperature=(0.0091, 0.0219, 0.0002)),
+        "triplet": _active(plain("triplet", margin=(0.0961, 0.119, 0.0451))),
+        "ntxent": plain("nt-xent", temperature=(0.0091, 0.0219, 0.0002)),
         "proxynca": proxies(
             "proxy-nca",
             (6.04e-3, 4.43e-3, 5.28e-4),
@@ -93,18 +95,18 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
         "arcface": proxies(
             "arcface", (5.13e-3, 7.39e-6, 2.01e-3), margin=_radians(23.22, 20.52, 18.63), scale=(100.0, 49.5, 220.3)
         ),
-        "fastap": row("fastap", bins=(17, 27, 16)),
+        "fastap": plain("fastap", bins=(17, 27, 16)),
         "snr": _active(
-            row(
+            plain(
                 "snr-contrastive",
                 positive_margin=(0.3264, 0.167, 0.3759),
                 negative_margin=(0.8446, 0.9337, 1.0831),
                 nu=(0.1382, 0.0, 0.0),
             )
         ),
-        "ms": row("multi-similarity", alpha=(0.01, 14.35, 8.49), beta=(50.6, 75.83, 57.38), base=(0.56, 0.66, 0.41)),
+        "ms": plain("multi-similarity", alpha=(0.01, 14.35, 8.49), beta=(50.6, 75.83, 57.38), base=(0.56, 0.66, 0.41)),
         "ms-miner": replace(mined, objective=replace(mined.objective, **miner)),
-        # No regulariser is given for SOP, where a class then has a single centre.
+        # No regulariser is given for SOP, where a class has a single centre.
         "softtriple": proxies(
             "softtriple",
             (5.37e-5, 1.4e-4, 8.68e-5),
@@ -117,10 +119,10 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
     }
 
 
-def _active(row: ObjectiveSettings) -> ObjectiveSettings:
-    """The mean over the terms above zero, as that library takes it."""
-    args = {**row.objective.loss_args, "active_only": True}
-    return replace(row, objective=replace(row.objective, loss_args=args))
+def _active(settings: ObjectiveSettings) -> ObjectiveSettings:
+    """Return the settings with means over the terms above zero, as that library takes them."""
+    args = {**settings.objective.loss_args, "active_only": True}
+    return replace(settings, objective=replace(settings.objective, loss_args=args))
 
 
 def _roots(*scales: float) -> Three:

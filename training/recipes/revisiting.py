@@ -1,4 +1,4 @@
-"""Revisiting, table 2: eighteen objectives and five with rho, under one protocol (sections 4.1 and 5.1)."""
+"""Recipes of Revisiting, table 2: eighteen objectives and five with rho, under one protocol (sections 4.1 and 5.1)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ RHO = {
     "triplet-d": (0.4, 0.35, 0.15),
     "snr": (0.3, 0.35, 0.15),
 }
-"""The probability of the exchange on CUB, CARS and SOP."""
+"""Probability of the exchange on CUB, CARS and SOP."""
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for dataset in PAPER_DATASETS:
         for method in TABLE_2:
             yield f"{method}-r50-{dataset}", partial(plain, method, dataset)
@@ -39,16 +40,16 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
 
 
 def plain(method: str, dataset: str) -> Recipe:
-    """zoo train margin-r50-cub
+    """Return the recipe of `zoo train margin-r50-cub`, or of another objective or data set.
 
-    R@1 of the paper on CUB / CARS / SOP: margin 63.1 / 79.9 / 78.4, multi-similarity 62.8 / 81.7 / 78.0; read as best
-    epoch on the test set, mean of five seeds. Not trained here: it needs the data, ImageNet weights and a GPU.
+    R@1 of the paper on CUB / CARS / SOP: margin 63.1 / 79.9 / 78.4, multi-similarity 62.8 / 81.7 / 78.0; best epoch on
+    the test set, mean of five seeds. Not trained here: it needs the data, ImageNet weights and a GPU.
     """
     return _recipe(method, dataset, TABLE_2[method])
 
 
 def with_rho(method: str, dataset: str) -> Recipe:
-    """zoo train r-margin-r50-cub
+    """Return the recipe of `zoo train r-margin-r50-cub`, or of another objective or data set.
 
     R@1 of the paper on CUB / CARS / SOP: R-margin (beta 0.6) 64.9 / 82.4 / 77.6, best epoch on the test set.
     """
@@ -56,8 +57,11 @@ def with_rho(method: str, dataset: str) -> Recipe:
     return _recipe(f"r-{method}", dataset, regularised(method, probability))
 
 
-def _recipe(method: str, dataset: str, row: ObjectiveSettings) -> Recipe:
-    """Images are kept at 384 x 384: small random crops are sharper than of 256 x 256, if less than of the file."""
+def _recipe(method: str, dataset: str, settings: ObjectiveSettings) -> Recipe:
+    """Return a recipe of the protocol.
+
+    Images are kept at 384 x 384: small random crops are sharper than of 256 x 256, but less sharp than of the file.
+    """
     return Recipe(
         name=f"{method}-r50-{dataset}",
         method=method,
@@ -65,22 +69,21 @@ def _recipe(method: str, dataset: str, row: ObjectiveSettings) -> Recipe:
         backbone=backbone("r50", freeze_norm="all"),
         heads=(Head("embedding", 128),),
         preprocessing=preprocessing("r50"),
-        objective=_on(dataset, row.objective),
+        objective=_adapted(dataset, settings.objective),
         augmentation=resized_crop(),
         batch=Batch(112, "spc", 2),
-        optimizer=Optimizer("adam", 1e-5, 4e-4, _loss_lr(dataset, row)),
+        optimizer=Optimizer("adam", 1e-5, 4e-4, _loss_lr(dataset, settings)),
         schedule=Schedule(by_dataset(dataset, 150, 150, 100)),
         precision="bf16",
         sources=(REVISITING,),
     )
 
 
-def _on(dataset: str, objective: Objective) -> Objective:
-    """On SOP the histogram has 11 nodes."""
+def _adapted(dataset: str, objective: Objective) -> Objective:
     if dataset == "sop" and objective.loss == "histogram":
         return replace(objective, loss_args={"nodes": 11})
     return objective
 
 
-def _loss_lr(dataset: str, row: ObjectiveSettings) -> float:
-    return 2e-3 if dataset == "sop" and row.objective.loss == "norm-softmax" else row.loss_lr
+def _loss_lr(dataset: str, settings: ObjectiveSettings) -> float:
+    return 2e-3 if dataset == "sop" and settings.objective.loss == "norm-softmax" else settings.loss_lr

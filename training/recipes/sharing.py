@@ -1,4 +1,4 @@
-"""Sharing Matters: four losses with and without features that classes share, its ablation, and MIC (tables 4 and 9)."""
+"""Recipes of Sharing Matters: four losses with and without shared features, its ablation, and MIC (tables 4 and 9)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ SHARING_LOSSES: dict[str, tuple[Objective, int]] = {
     "npair-": (Objective("n-pair"), 2),
     "proxynca-": (Objective("proxy-nca"), 1),
 }
-"""By what follows "shared-" in the name: the loss of phi, and the samples a class of a batch."""
+"""By the part of the name after "shared-": the loss of phi, and the samples per class in a batch."""
 
 ARMS = {"disc": "discriminative", "only": "shared", "joint": "joint", "separate": "separate"}
-"""The ablation by its short names; the arm "decorrelated" is the method itself."""
+"""Arms of the ablation by their short names; the arm "decorrelated" is the method itself."""
 
 HEADS = {"discriminative": ("discriminative",), "shared": ("shared",), "joint": ("joint",)}
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for dataset in PAPER_DATASETS:
         for short in ("r50", "gn"):
             for loss in SHARING_LOSSES:
@@ -46,14 +47,15 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
 
 
 def shared(loss: str, short: str, dataset: str) -> Recipe:
-    """zoo train shared-r50-cub
+    """Return the recipe of `zoo train shared-r50-cub`, or of another loss, backbone or data set.
 
     R@1 of the paper with the margin loss, ResNet-50, on CUB / CARS / SOP: 68.6 / 87.0 / 78.2. gamma was chosen by cross
-    validation from 500 to 2000, and only that of CARS, 500, is known. Epochs are not given: those of Revisiting.
+    validation from 500 to 2000, and only that of CARS, 500, is known. Epochs are not given: those of Revisiting are
+    used.
     """
     objective, per_class = SHARING_LOSSES[loss]
     dim = 128 if short == "r50" else 512
-    # One sample a class: a batch cannot be larger than there are training classes.
+    # With one sample per class a batch cannot have more samples than there are training classes.
     size = by_dataset(dataset, 100, 98, 112) if per_class == 1 else 112
     return Recipe(
         name=f"shared-{loss}{short}-{dataset}",
@@ -73,10 +75,11 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
 
 
 def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Recipe:
-    """zoo train shared-separate-r50-cub, shared-triplet-s-disc-gn-cub
+    """Return the recipe of `zoo train shared-separate-r50-cub`, `zoo train shared-triplet-s-disc-gn-cub` and other
+    arms.
 
-    One task alone or both on one head have a head as wide as the method's two together. "disc" is what each loss is
-    compared with; the other arms are the margin loss's.
+    One task alone, or both tasks on one head, have a head as wide as the method's two together. "disc" is the baseline
+    of each loss; the other arms exist for the margin loss only.
     """
     names = HEADS.get(ARMS[arm], ("discriminative", "shared"))
     method = shared(loss, short, dataset)
@@ -91,10 +94,10 @@ def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Reci
 
 
 def mic(dataset: str) -> Recipe:
-    """zoo train mic-r50-cub
+    """Return the recipe of `zoo train mic-r50-cub`, or of another data set.
 
-    R@1 of the paper on CUB / CARS / SOP: 66.1 / 82.6 / 77.2. Epochs and learning rate: the published code's, without
-    its drops of the rate.
+    R@1 of the paper on CUB / CARS / SOP: 66.1 / 82.6 / 77.2. Epochs and learning rate are those of the published code,
+    without its drops of the rate.
     """
     groups, weight, probability = by_dataset(dataset, (30, 2500.0, 0.8), (150, 500.0, 0.8), (50, 250.0, 0.5))
     args: dict[str, Any] = {"groups": groups, "decorrelation": weight, "auxiliary_probability": probability}

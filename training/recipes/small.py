@@ -32,13 +32,14 @@ WANG_2020 = "Wang et al. 2020, Cross-Batch Memory for Embedding Learning"
 ROTH_2021 = "Roth et al. 2021, Simultaneous Similarity-based Self-Distillation for Deep Metric Learning"
 
 RHO = {"contrastive": 0.4, "margin06": 0.4, "margin": 0.35, "triplet-d": 0.4, "snr": 0.3}
-"""The probabilities of Revisiting on CUB."""
+"""Revisiting's probabilities on CUB."""
 
 LR = 3e-3
-"""At which network, proxies and adversaries learn here; the papers' 1e-5 starts from pretrained weights."""
+"""Learning rate of network, proxies and adversaries; the papers' 1e-5 is for pretrained weights."""
 
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
+    """Yield each model name with the function that makes its recipe."""
     for dataset in SMALL_DATASETS:
         for method in (*TABLE_2, *LATER_LOSSES):
             yield f"{method}-conv4-{dataset}", partial(plain, method, dataset)
@@ -49,87 +50,97 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
 
 
 def plain(method: str, dataset: str) -> Recipe:
-    """zoo train margin-conv4-glyphs; zoo train margin-conv4-omniglot
+    """Return the recipe of `zoo train margin-conv4-glyphs`, or of another objective or data set.
 
-    glyphs: 45 s on two cores, R@1 on the test scripts 0.988 (95 % interval 0.982 to 0.993; untrained 0.036).
-    Omniglot: 101 s, R@1 on the test alphabets 0.906, 0.912, 0.894 for seeds 0, 1, 2 (untrained 0.405). Epochs are
-    selected on held-out training classes; image side and augmentation of Omniglot, however, were chosen by hand among
-    six configurations by the test R@1 of seed 0, so that these figures lean upwards. Both with zoo evaluate.
+    glyphs: 45 s on two cores, R@1 on the test scripts 0.988 (95 % interval 0.982 to 0.993; untrained 0.036). Omniglot:
+    101 s, R@1 on the test alphabets 0.906, 0.912, 0.894 for seeds 0, 1, 2 (untrained 0.405). Both by `zoo evaluate`.
+    Epochs are selected on held-out training classes. Image side and augmentation of Omniglot, however, were chosen by
+    hand among six configurations by the test R@1 of seed 0, so that these figures are optimistic.
     """
     return _twin(method, dataset, (TABLE_2 | LATER_LOSSES)[method], (WU_2017,) if method == "margin" else (REVISITING,))
 
 
 def with_rho(method: str, dataset: str) -> Recipe:
-    """zoo train r-margin-conv4-glyphs"""
+    """Return the recipe of `zoo train r-margin-conv4-glyphs`, or of another objective or data set."""
     return _twin(f"r-{method}", dataset, regularised(method, RHO[method]), (REVISITING,))
 
 
 def shared(method: str, dataset: str) -> Recipe:
-    """zoo train shared-conv4-glyphs"""
+    """Return the recipe of `zoo train shared-conv4-glyphs`, or of another data set."""
     args = {"gamma": 100.0, "adversary_lr": LR}
     return _method(method, dataset, "sharing", args, ("discriminative", "shared"), (SHARING,))
 
 
 def mic(method: str, dataset: str) -> Recipe:
-    """zoo train mic-conv4-glyphs"""
+    """Return the recipe of `zoo train mic-conv4-glyphs`, or of another data set."""
     args = {"groups": 60, "decorrelation": 100.0, "auxiliary_lr": LR, "adversary_lr": LR}
     return _method(method, dataset, "mic", args, ("class",), (MIC,))
 
 
 def diva(tasks: tuple[str, ...], method: str, dataset: str) -> Recipe:
-    """zoo train diva-conv4-glyphs"""
+    """Return the recipe of `zoo train diva-conv4-glyphs`, or of other tasks or another data set."""
     args: dict[str, Any] = {"alpha": 0.1, "rho": 10.0, "adversary_lr": LR}
     if "dance" in tasks:
-        # At the paper's 0.01 this task's gradient would outweigh all others on a network that starts from nothing.
+        # At the paper's 0.01 this task's gradient would outweigh all others on a network with random weights.
         args["auxiliary"] = {"dance": {"temperature": 0.05}}
     return _method(method, dataset, "diva", args, tasks, (DIVA,))
 
 
 def group(method: str, dataset: str) -> Recipe:
-    """zoo train group-conv4-glyphs"""
+    """Return the recipe of `zoo train group-conv4-glyphs`, or of another data set."""
     recipe = _twin(method, dataset, ObjectiveSettings(Objective("group", method="group"), LR), (GROUP,))
     args = {"pretraining": max(1, recipe.schedule.epochs // 5)}
     return replace(recipe, heads=(), objective=replace(recipe.objective, method_args=args), batch=Batch(126, "spc", 6))
 
 
 def mixup(method: str, dataset: str) -> Recipe:
-    """zoo train mixup-conv4-glyphs: manifold mixup (Revisiting, appendix F)"""
+    """Return the recipe of `zoo train mixup-conv4-glyphs`, or of another data set: manifold mixup (Revisiting, appendix
+    F).
+    """
     return _method(method, dataset, "mixup", {}, ("embedding",), (REVISITING,))
 
 
 def memory(method: str, dataset: str) -> Recipe:
-    """zoo train xbm-conv4-glyphs: cross-batch memory of the contrastive loss"""
-    row = ObjectiveSettings(Objective("contrastive", method="cross-batch-memory", loss_args={"negative_margin": 0.5}))
-    return _twin(method, dataset, row, (WANG_2020,))
+    """Return the recipe of `zoo train xbm-conv4-glyphs`, or of another data set: cross-batch memory of the contrastive
+    loss.
+    """
+    settings = ObjectiveSettings(
+        Objective("contrastive", method="cross-batch-memory", loss_args={"negative_margin": 0.5})
+    )
+    return _twin(method, dataset, settings, (WANG_2020,))
 
 
 def s2sd(method: str, dataset: str) -> Recipe:
-    """zoo train s2sd-conv4-glyphs"""
+    """Return the recipe of `zoo train s2sd-conv4-glyphs`, or of another data set."""
     return _method(method, dataset, "s2sd", {"dims": [256, 512]}, ("embedding",), (ROTH_2021,))
 
 
 def regularisers(method: str, dataset: str) -> Recipe:
-    """zoo train margin-dropout-conv4-glyphs: the plain regularisers of Sharing's table 6, one at a time"""
+    """Return the recipe of `zoo train margin-dropout-conv4-glyphs` or of another plain regulariser of Sharing's table
+    6.
+    """
     args = {"dropout": {"dropout": 0.2}, "noise-in": {"input_noise": 0.1}, "noise-out": {"output_noise": 0.05}}
     return _method(method, dataset, "plain", args[method.removeprefix("margin-")], ("embedding",), (SHARING,))
 
 
 def ensemble(method: str, dataset: str) -> EnsembleRecipe:
-    """zoo train margin2-conv4-glyphs: two seeds, joined"""
+    """Return the ensemble of `zoo train margin2-conv4-glyphs`, or of another data set: two seeds."""
     member = plain("margin", dataset)
     name = f"{method}-conv4-{dataset}"
     return EnsembleRecipe(name, method, tuple(replace(member, name=f"{name}.{seed}", seed=seed) for seed in range(2)))
 
 
 def sharing_ablation(method: str, dataset: str) -> Recipe:
-    """zoo train shared-separate-conv4-glyphs: the ablation of Sharing Matters"""
+    """Return the recipe of `zoo train shared-separate-conv4-glyphs` or of another arm of Sharing's ablation."""
     arm = ARMS[method.removeprefix("shared-")]
     heads = ARM_HEADS.get(arm, ("discriminative", "shared"))
     return _method(method, dataset, "sharing", {"arm": arm}, heads, (SHARING,))
 
 
 def separate(method: str, dataset: str) -> EnsembleRecipe:
-    """zoo train diva-separate-conv4-glyphs: a model for each task of DiVA, joined"""
+    """Return the ensemble of `zoo train diva-separate-conv4-glyphs`, or of another data set: one model per task of
+    DiVA.
+    """
     return join([diva((task,), method, dataset) for task in DIVA_TASKS])
 
 
@@ -154,22 +165,25 @@ SMALL_METHODS: dict[str, Callable[[str, str], Recipe | EnsembleRecipe]] = {
 def _method(
     method: str, dataset: str, kind: str, args: dict[str, Any], heads: tuple[str, ...], sources: tuple[str, ...]
 ) -> Recipe:
-    """A method on the margin loss; several heads are of equal size, together twice as large as a plain recipe's."""
-    row = TABLE_2["margin"]
-    objective = replace(row.objective, method=kind, method_args=args)
-    recipe = _twin(method, dataset, replace(row, objective=objective), sources)
+    """Return a recipe of a method on the margin loss.
+
+    Several heads are of equal size, together twice as large as a plain recipe's.
+    """
+    margin = TABLE_2["margin"]
+    objective = replace(margin.objective, method=kind, method_args=args)
+    recipe = _twin(method, dataset, replace(margin, objective=objective), sources)
     dim = recipe.dim if heads in (("embedding",), ("class",)) else 2 * recipe.dim
     return replace(recipe, heads=tuple(Head(name, dim // len(heads)) for name in heads))
 
 
-def _twin(method: str, dataset: str, row: ObjectiveSettings, sources: tuple[str, ...]) -> Recipe:
+def _twin(method: str, dataset: str, settings: ObjectiveSettings, sources: tuple[str, ...]) -> Recipe:
     recipe = BASES[dataset]()
     return replace(
         recipe,
         name=f"{method}-conv4-{dataset}",
         method=method,
-        objective=row.objective,
-        optimizer=replace(recipe.optimizer, loss_lr=LR if row.proxies else row.loss_lr),
+        objective=settings.objective,
+        optimizer=replace(recipe.optimizer, loss_lr=LR if settings.proxies else settings.loss_lr),
         sources=sources,
     )
 
@@ -228,7 +242,7 @@ def _cifar100() -> Recipe:
 
 
 def _conv4(widths: list[int]) -> Backbone:
-    """Four blocks, the last pooled globally by mean and maximum; a fifth of the features dropped while training."""
+    """Return four blocks, the last pooled by mean and maximum; a fifth of the features is dropped in training."""
     return Backbone("conv4", "conv4", {"widths": widths, "global_pool": "avgmax", "last_pool": False, "drop_rate": 0.2})
 
 

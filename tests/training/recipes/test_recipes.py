@@ -1,10 +1,17 @@
+"""Recipes: the facts that `zoo info` shows, and the published scores that name them."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+
 from training.recipe import EnsembleRecipe
-from training.recipes import RECIPES, summary
+from training.recipes import RECIPES, embedding_dim, summary
+from zoo.models.published import published_tables
+
+SCORES = [(table, score) for table in published_tables() for score in table.scores if score.recipe]
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 assert not isinstance(RECIPE, EnsembleRecipe)
@@ -39,3 +46,14 @@ def test_an_ensemble_names_its_members_and_adds_up() -> None:
     facts = summary(recipe)
     assert facts["members"].split(", ") == [member.name for member in recipe.members]
     assert facts["parameters"] == sum(summary(member)["parameters"] for member in recipe.members)
+
+
+@pytest.mark.parametrize("name", sorted({score.recipe for _, score in SCORES}))
+def test_the_recipe_of_a_published_score_exists_and_fits_it(name: str) -> None:
+    recipe = RECIPES[name]()
+    for table, score in SCORES:
+        if score.recipe == name:
+            fields = (recipe.data.dataset, recipe.backbone.name, embedding_dim(recipe))
+            assert fields == (score.dataset, score.backbone, score.dim)
+            first = recipe.members[0] if isinstance(recipe, EnsembleRecipe) else recipe
+            assert first.sources[0].split(",")[0] == table.paper.citation.split(",")[0]
