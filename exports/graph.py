@@ -1,13 +1,9 @@
-"""Torch -> ONNX, resizing in the graph.
+"""ONNX graphs of torch models: uint8 pixels in, unit float32 embeddings out, any batch size.
 
-A model folder's network as an ONNX graph: uint8 pixels in, unit float32 embeddings out, any batch size.
-
-Resizing inside the graph: an image of any height and width in, the pixels of `zoo.data.preprocessing` out.
-
-Pillow's resampling (Pillow, src/libImaging/Resample.c), written as ONNX operators: for each output pixel the taps
-within the filter's support, weighted and normalised, first along the width and then along the height, rounded after
-each.
-Pillow 13 takes tall images the other way round, and rounds ties from other sums: pixels may differ by one step, and
+A graph can also resize: images of any height and width in, as `zoo.data.preprocessing` would prepare them. That part is
+Pillow's resampling (Pillow, src/libImaging/Resample.c) as ONNX operators: for each output pixel the taps within the
+filter's support, weighted and normalised, first along the width, then along the height, rounded after each.
+Pillow 13 takes tall images the other way round and rounds ties from other sums: pixels may differ by one step, and
 after lanczos or bicubic, which overshoot, by more where neighbours differ as much as in noise.
 """
 
@@ -42,23 +38,37 @@ from zoo.models.results import RESIZE_FLOOR
 
 OPSET = 20
 LOWEST = "lowest"
-"""The name of the least float32: what is clipped at it stays as it is."""
+"""The name of the least float32; clipping at it changes no value."""
+RESIZE_PREFIX = "resize."
+"""The prefix of names in the resizing part, which must differ from those of the network."""
 
 
 def write_graph(folder: Path, card: Card, path: Path) -> None:
-    """Write the fp32 graph of the model in `folder` to `path`. Raises `ExportError` where torch cannot export it."""
+    """Write the fp32 graph of a model.
+
+    Args:
+        folder: The model folder.
+        card: Its card.
+        path: The new graph.
+
+    Raises:
+        ExportError: torch cannot export the model.
+    """
     model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
     _rename_keyword_heads(model)
     example = torch.zeros((2, *card.preprocessing.shape), dtype=torch.uint8)
     try:
         program = _export(model, example)
     except Exception as error:  # the exporter raises a family of its own
-        raise ExportError(f"{card.name} cannot be exported to ONNX: {error}") from None
-    onnx.save(keep_padding(_remove_traces(program.model_proto)), path)
+        raise ExportError(f"{card.name} cannot be exported to ONNX: {error}", code="not-exportable") from None
+    graph = program.model_proto
+    _remove_traces(graph)
+    keep_padding(graph)
+    onnx.save(graph, path)
 
 
 def _rename_keyword_heads(model: nn.Module) -> None:
-    """Rename heads whose names, as MIC's `class`, cannot be variables of the Python code that the exporter writes."""
+    """Rename heads with the name of a Python keyword, as MIC's `class`; the exporter writes names into Python code."""
     for module in model.modules():
         if isinstance(module, nn.ModuleDict):
             heads = [(f"{name}_" if iskeyword(name) else name, head) for name, head in module.items()]
@@ -66,8 +76,8 @@ def _rename_keyword_heads(model: nn.Module) -> None:
             module.update(dict(heads))
 
 
-def _remove_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph without the exporter's stack traces, which hold the paths of the machine that made it."""
+def _remove_traces(model: onnx.ModelProto) -> None:
+    """Remove the exporter's stack traces, which contain paths of this machine."""
     for holder in (model.graph, *model.functions):
         del holder.metadata_props[:]
         holder.doc_string = ""
@@ -77,34 +87,32 @@ def _remove_traces(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
         del value.metadata_props[:]
         value.doc_string = ""
-    return model
 
 
-def keep_padding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with something between each padding and the maximum that is taken of what was padded.
+def keep_padding(model: onnx.ModelProto) -> None:
+    """Put a node between each padding and a max pooling of it, so that the padding's zeros count.
 
-    ONNX Runtime (1.31, its optimiser "PadFusion") leaves such a padding to MaxPool, whose own counts for nothing: zeros
-    at the border are then no longer the largest where all else is negative, as in hgnetv2's stem.
+    ONNX Runtime (1.31, its optimiser "PadFusion") would merge such a padding into MaxPool, whose own padding never is
+    the maximum. Zeros at the border would then be lost where all other values are negative, as in hgnetv2's stem.
     """
-    nodes, kept = list(model.graph.node), []
-    padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
-    for node in nodes:
+    nodes: list[onnx.NodeProto] = []
+    padded = {node.output[0] for node in model.graph.node if node.op_type == "Pad"}
+    for node in model.graph.node:
         if node.op_type == "MaxPool" and node.input[0] in padded:
-            apart = f"{node.input[0]}_of_{node.output[0]}"
-            kept.append(onnx.helper.make_node("Clip", [node.input[0], LOWEST], [apart], name=apart))
-            node.input[0] = apart
-        kept.append(node)
-    if len(kept) > len(nodes):
+            name = f"{node.input[0]}_of_{node.output[0]}"
+            nodes.append(onnx.helper.make_node("Clip", [node.input[0], LOWEST], [name], name=name))
+            node.input[0] = name
+        nodes.append(node)
+    if len(nodes) > len(model.graph.node):
         lowest = np.array(np.finfo(np.float32).min)
         model.graph.initializer.append(onnx.numpy_helper.from_array(lowest, LOWEST))
         del model.graph.node[:]
-        model.graph.node.extend(kept)
-    return model
+        model.graph.node.extend(nodes)
 
 
 def _export(model: PixelNetwork, example: torch.Tensor):  # type: ignore[no-untyped-def]
     batch = torch.export.Dim("n", min=1)
-    # The exporter reports its steps on standard output, which belongs to the command's own answer.
+    # The exporter reports its steps on standard output, which is for the command's own answer.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return torch.onnx.export(
@@ -119,10 +127,7 @@ def _export(model: PixelNetwork, example: torch.Tensor):  # type: ignore[no-unty
         )
 
 
-op: Any = opset20  # its own types refuse the numbers that its compiler turns into constants
-
-PREFIX = "resize."
-"""Of the names in the part that resizes, which must not be those of the network."""
+op: Any = opset20  # its type hints reject the numbers that its compiler turns into constants
 
 _TYPE: Any = UINT8
 ANY_SIZE, ONE_SIZE = _TYPE["n", "h", "w", "c"], _TYPE["n", "crop", "crop", "c"]
@@ -167,19 +172,21 @@ FILTERS: dict[str, tuple[Callable[..., Any], float]] = {
     "bicubic": (bicubic, 2.0),
     "lanczos": (lanczos, 3.0),
 }
-"""Pillow's filters and the halves of their supports. nearest is none: it takes one pixel and averages nothing."""
+"""Pillow's filters with half the width of their support. "nearest" is missing: it averages nothing."""
 
 
-def resizing_graph(how: Preprocessing) -> onnx.ModelProto:
-    """A graph from `images` uint8 [n, h, w, c] to `pixels` uint8 [n, crop, crop, c].
+def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
+    """Build a graph from `images` uint8 [n, h, w, c] to `pixels` uint8 [n, crop, crop, c].
 
-    Raises `ExportError` for the interpolation "nearest".
+    Raises:
+        ExportError: The interpolation is "nearest".
     """
-    if how.interpolation not in FILTERS:
-        raise ExportError(f"resizing inside the graph knows {', '.join(FILTERS)}, not {how.interpolation!r}.")
-    kernel, support = FILTERS[how.interpolation]
-    crop, side_of_output = how.crop, float(how.crop)
-    share = how.crop / how.resize
+    if preprocessing.interpolation not in FILTERS:
+        message = f"a graph can resize by {', '.join(FILTERS)}, not by {preprocessing.interpolation!r}."
+        raise ExportError(message, code="unknown-interpolation")
+    kernel, support = FILTERS[preprocessing.interpolation]
+    crop, side_of_output = preprocessing.crop, float(preprocessing.crop)
+    share = preprocessing.crop / preprocessing.resize
 
     @script()
     def taps(size, side):  # type: ignore[no-untyped-def]
@@ -219,13 +226,13 @@ def resizing_graph(how: Preprocessing) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(graph.to_model_proto())
 
 
-def write_resizing_graph(graph: Path, how: Preprocessing, path: Path) -> None:
-    """Write `graph` with resizing in front of it to `path`: `images` of any size in, `embeddings` out."""
-    model, first = onnx.load(graph), resizing_graph(how)
-    first.ir_version = model.ir_version
-    del first.opset_import[1:]  # that of the functions, which are inlined
-    merged = onnx.compose.merge_models(first, model, io_map=[("pixels", INPUT)], prefix1=PREFIX)
-    _rename_input(merged.graph, f"{PREFIX}{IMAGES}", IMAGES)
+def write_resizing_graph(graph: Path, preprocessing: Preprocessing, path: Path) -> None:
+    """Write `graph` with resizing in front of it to `path`: `images` uint8 [n, h, w, c] in, `embeddings` out."""
+    model, resizing = onnx.load(graph), resizing_graph(preprocessing)
+    resizing.ir_version = model.ir_version
+    del resizing.opset_import[1:]  # that of the functions, which are inlined
+    merged = onnx.compose.merge_models(resizing, model, io_map=[("pixels", INPUT)], prefix1=RESIZE_PREFIX)
+    _rename_input(merged.graph, f"{RESIZE_PREFIX}{IMAGES}", IMAGES)
     onnx.save(merged, path)
 
 
@@ -235,21 +242,32 @@ def _rename_input(graph: onnx.GraphProto, old: str, new: str) -> None:
         node.input[:] = [new if name == old else name for name in node.input]
 
 
-def compare_resizing(path: Path, run: EmbedPixels, images: Sequence[np.ndarray], how: Preprocessing) -> dict[str, Any]:
-    """How far the resizing graph at `path` is from `run`, the graph without, behind Pillow: pixels and embeddings."""
-    resizes, whole = _session(resizing_graph(how)), open_session(path, "cpu")
-    pixels = [to_pixels(image, how)[None] for image in images]
-    steps = [
-        np.abs(resizes.run(None, {IMAGES: a[None]})[0].astype(int) - b) for a, b in zip(images, pixels, strict=True)
-    ]
-    got = np.concatenate([whole.run([OUTPUT], {IMAGES: image[None]})[0] for image in images])
-    cosine = float((got * np.concatenate([run(one) for one in pixels])).sum(1).min())
+def compare_resizing(
+    path: Path, run: EmbedPixels, images: Sequence[np.ndarray], preprocessing: Preprocessing
+) -> dict[str, Any]:
+    """Compare a graph that resizes with the same graph after Pillow.
+
+    Args:
+        path: The resizing graph.
+        run: The graph without resizing.
+        images: uint8 [h, w, c] each, of different sizes.
+        preprocessing: The model's.
+
+    Returns:
+        The entry in onnx/parity.json: differences of pixels (of 255) and the least cosine of embeddings.
+    """
+    resize_session, whole_session = _session(resizing_graph(preprocessing)), open_session(path, "cpu")
+    pillow = [to_pixels(image, preprocessing)[None] for image in images]
+    resized = [resize_session.run(None, {IMAGES: image[None]})[0].astype(int) for image in images]
+    differences = [np.abs(a - b) for a, b in zip(resized, pillow, strict=True)]
+    rows = np.concatenate([whole_session.run([OUTPUT], {IMAGES: image[None]})[0] for image in images])
+    cosine = float((rows * np.concatenate([run(pixels) for pixels in pillow])).sum(1).min())
     return {
         "images": len(images),
         "min_cosine_to_pillow": cosine,
         "floor": RESIZE_FLOOR,
-        "max_pixel_difference": int(max(step.max() for step in steps)),
-        "mean_pixel_difference": float(np.mean([step.mean() for step in steps])),
+        "max_pixel_difference": int(max(difference.max() for difference in differences)),
+        "mean_pixel_difference": float(np.mean([difference.mean() for difference in differences])),
         "holds": cosine >= RESIZE_FLOOR,
     }
 

@@ -1,16 +1,13 @@
-"""Parity with torch; cost in R@1 and MAP@R.
+"""Proof that a graph gives torch's embeddings, and its cost in retrieval.
 
-Proof that an exported graph gives the torch model's embeddings.
-
-What a precision costs in retrieval: the same queries with fp32 and with the variant, class by class.
-
-The images that exports are calibrated on and compared on, through the one preprocessing path.
+The images for both come through the one preprocessing path: a model's golden images, noise, patterns, and training
+images that calibrate int8 or are held out from that.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -38,18 +35,34 @@ from zoo.models.results import EXPORT_FLOORS
 from zoo.paths import expand
 
 EmbedPixels = Callable[[np.ndarray], np.ndarray]
+"""A function from pixels uint8 [n, h, w, c] to unit embeddings [n, dim]."""
 
 BATCHES = (1, 2, 7, 32)
 NORM_ERROR = 1e-5
 
+CALIBRATION_COUNT = 128
+HELD_OUT_COUNT = 61
+NOISE_COUNT = 60
+
 
 @dataclass(frozen=True)
 class Parity:
-    """How near a graph's embeddings are to torch's, over `images` images in batches of several sizes.
+    """The difference between a graph's embeddings and torch's, over batches of several sizes.
 
-    centred_cosine: the mean cosine after torch's mean embedding is taken from both, which shows differences between
-    images even where all embeddings lie close together. details: what was kept in float and how int8 was calibrated.
-    cost: what the precision costs in retrieval, where it was measured. forced: it is there though under its floor.
+    Attributes:
+        variant: The precision.
+        images: The number of compared images.
+        min_cosine, mean_cosine: Of the pairs of embeddings.
+        centred_cosine: The mean cosine after torch's mean embedding is subtracted from both. It shows differences
+            between images even where all embeddings are close together.
+        max_difference: The largest difference of a number.
+        max_norm_error: The largest difference of a length from one.
+        floor: The smallest `min_cosine` that is allowed.
+        date: Of the measurement.
+        versions: Of the libraries.
+        details: What stayed in float, and how int8 was calibrated.
+        cost: The cost in retrieval, None where it was not measured.
+        forced: The graph was written although it misses its floor.
     """
 
     variant: str
@@ -68,26 +81,37 @@ class Parity:
 
     @property
     def holds(self) -> bool:
+        """Whether the graph is as near to torch as its precision must be."""
         return self.min_cosine >= self.floor and self.max_norm_error < NORM_ERROR
 
     def to_json(self) -> dict[str, Any]:
+        """Return the entry in onnx/parity.json."""
         return {**asdict(self), "holds": self.holds}
 
 
 def measure_parity(expected: np.ndarray, run: EmbedPixels, pixels: np.ndarray, variant: str) -> Parity:
-    """Compare `run` with torch's embeddings `expected` [n, dim] of the pixels, in batches of four sizes."""
+    """Compare a graph with torch in batches of four sizes.
+
+    Args:
+        expected: torch's embeddings, [n, dim].
+        run: The graph.
+        pixels: The images, uint8 [n, h, w, c].
+        variant: The graph's precision.
+    """
     torch = expected.astype(np.float64)
-    gots = [_in_batches(run, pixels, size) for size in BATCHES]
-    cosines = np.stack([_cosines(got, torch) for got in gots])
+    results = [_in_batches(run, pixels, size) for size in BATCHES]
+    # NaN is below every floor.
+    cosines = np.nan_to_num(np.stack([_cosines(rows, torch) for rows in results]), nan=-1.0)
+    centred = np.nan_to_num(_cosines(results[-1] - torch.mean(0), torch - torch.mean(0)), nan=-1.0)
+    norms = np.linalg.norm(np.stack(results), axis=2)
     return Parity(
         variant=variant,
         images=len(pixels),
-        # NaN is below every floor.
-        min_cosine=float(np.nan_to_num(cosines, nan=-1.0).min()),
-        mean_cosine=float(np.nan_to_num(cosines, nan=-1.0).mean()),
-        centred_cosine=float(np.nan_to_num(_cosines(gots[-1] - torch.mean(0), torch - torch.mean(0)), nan=-1.0).mean()),
-        max_difference=float(np.nan_to_num(np.abs(np.stack(gots) - torch), nan=2.0).max()),
-        max_norm_error=float(np.nan_to_num(np.abs(np.linalg.norm(np.stack(gots), axis=2) - 1), nan=1.0).max()),
+        min_cosine=float(cosines.min()),
+        mean_cosine=float(cosines.mean()),
+        centred_cosine=float(centred.mean()),
+        max_difference=float(np.nan_to_num(np.abs(np.stack(results) - torch), nan=2.0).max()),
+        max_norm_error=float(np.nan_to_num(np.abs(norms - 1), nan=1.0).max()),
         floor=EXPORT_FLOORS[variant],
         date=datetime.now(UTC).date().isoformat(),
         versions={name: version(name) for name in ("torch", "onnx", "onnxruntime")},
@@ -99,21 +123,25 @@ def _in_batches(run: EmbedPixels, pixels: np.ndarray, size: int) -> np.ndarray:
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The cosine of each pair of rows; NaN where one is zero."""
+    """Return the cosine of each pair of rows; NaN where one is zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         result: np.ndarray = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     return result
 
 
-UNPARTED = (
-    "the folder does not say which classes are for testing (folders train and test, or a table's column split, would)"
-)
+# Cost in retrieval
 
 
 @dataclass(frozen=True)
 class ReferenceRetrieval:
-    """The fp32 graph's retrieval on the test split that a model is measured on. unreadable: how many of a folder's
-    images were left out. notes: what whoever reads the costs should know, in words."""
+    """The fp32 graph's retrieval on a test split, with which other precisions are compared.
+
+    Attributes:
+        dataset: The test split.
+        measured: fp32's result per query.
+        unreadable: The number of images of a folder that were left out.
+        notes: Remarks for readers of the costs.
+    """
 
     dataset: Dataset
     measured: PerQuery
@@ -121,55 +149,78 @@ class ReferenceRetrieval:
     notes: tuple[str, ...] = ()
 
     def cost(self, folder: Path, card: Card, run: EmbedPixels, precision: str) -> dict[str, Any]:
-        """What `zoo.evaluation.remeasure.precision_cost` gives of the variant, and how many images were left out."""
-        variant = _retrieval(self.dataset, _embedder(folder, card, run, precision))
+        """Measure what a precision costs in retrieval; see `zoo.evaluation.remeasure.precision_cost`.
+
+        Args:
+            folder: The model folder.
+            card: Its card.
+            run: The graph in that precision.
+            precision: Its name.
+        """
+        variant = _measure(self.dataset, folder, card, run, precision)
         cost = precision_cost(self.dataset, self.measured, variant, precision)
         return {**cost, "unreadable": self.unreadable} if self.unreadable else cost
 
 
-def reference_retrieval(
-    folder: Path, card: Card, run: EmbedPixels, data: Path | None = None
-) -> ReferenceRetrieval | str:
-    """fp32's retrieval on the test classes of the card's data set; or, in words, why it cannot be measured.
+def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path | None = None) -> ReferenceRetrieval:
+    """Measure fp32's retrieval on the test classes of the model's data set.
 
-    Of a folder that is not parted these are the classes that the model's recipe.json says were held out.
+    For a folder of images without splits these are the classes that the model's recipe.json holds out.
+
+    Args:
+        folder: The model folder.
+        card: Its card.
+        run: The fp32 graph.
+        data: The folder of the data sets, or the folder of images.
+
+    Raises:
+        ExportError: The card's data set has no test classes here.
+        ZooError: The data set cannot be read or measured.
     """
     if card.dataset not in DATASETS:
-        return f"{card.dataset!r} is no data set that is known here"
+        raise ExportError(f"the data set {card.dataset!r} is unknown", code="cost-not-measurable")
     if card.dataset == FOLDER and data is None:
-        return "the model was trained on a folder of images; name one with a subfolder a class: --data DIR"
+        message = "the model was trained on a folder of images; name one with one subfolder per class: --data DIR"
+        raise ExportError(message, code="cost-not-measurable")
     unreadable: dict[str, ImageError] = {}
-    try:
-        found = find_split(folder, card, card.dataset, "test", data)
-        if found.dataset.split == WHOLE:
-            return "; ".join((*found.notes, UNPARTED))
-        measured = _retrieval(found.dataset, _embedder(folder, card, run, "fp32"), unreadable)
-    except ZooError as error:
-        return str(error)
+    split = find_split(folder, card, card.dataset, "test", data)
+    if split.dataset.split == WHOLE:
+        message = (
+            "the folder does not say which classes are for testing (folders train and test, or a table's column "
+            "split, would)"
+        )
+        raise ExportError("; ".join((*split.notes, message)), code="cost-not-measurable")
+    measured = _measure(split.dataset, folder, card, run, "fp32", unreadable)
     if len(np.unique(measured.classes)) < 2:
-        return "there is a single class to test on"
+        raise ExportError("the test split has a single class", code="cost-not-measurable")
     left_out = (f"left out: {error}" for error in unreadable.values())
-    return ReferenceRetrieval(found.dataset, measured, len(unreadable), (*found.notes, *left_out))
+    return ReferenceRetrieval(split.dataset, measured, len(unreadable), (*split.notes, *left_out))
 
 
-def _retrieval(
-    dataset: Dataset, model: Embedder, unreadable: MutableMapping[str, ImageError] | None = None
+def _measure(
+    dataset: Dataset,
+    folder: Path,
+    card: Card,
+    run: EmbedPixels,
+    precision: str,
+    unreadable: dict[str, ImageError] | None = None,
 ) -> PerQuery:
+    model = Embedder(card, folder, "onnx", precision, "cpu", run)
     return measure_retrieval(dataset, model, sys.stderr.isatty(), unreadable)
 
 
-def _embedder(folder: Path, card: Card, run: EmbedPixels, precision: str) -> Embedder:
-    return Embedder(card, folder, "onnx", precision, "cpu", run)
-
-
-CALIBRATION_COUNT = 128
-HELD_OUT_COUNT = 61
-NOISE_COUNT = 60
+# Images
 
 
 @dataclass(frozen=True)
 class CalibrationImages:
-    """Pixels uint8 [n, h, w, c]: training images to calibrate on, and others that calibration never saw."""
+    """Images for int8, as pixels uint8 [n, h, w, c].
+
+    Attributes:
+        source: The name of the data set, folder or table.
+        calibration: Training images.
+        held_out: Images that calibration does not see.
+    """
 
     source: str
     calibration: np.ndarray
@@ -177,28 +228,32 @@ class CalibrationImages:
 
 
 def golden_pixels(folder: Path, card: Card) -> np.ndarray:
-    """The model folder's golden images as pixels."""
+    """Return the model folder's golden images as pixels."""
     return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
 
 
-def noise_images(how: Preprocessing) -> np.ndarray:
-    """Noise from flat to full contrast, so that no range of values goes unseen."""
+def noise_images(preprocessing: Preprocessing) -> np.ndarray:
+    """Draw noise from flat to full contrast, so that every range of values occurs."""
     draw = np.random.default_rng(0)
     contrast = np.linspace(0.05, 1, NOISE_COUNT).reshape(-1, 1, 1, 1)
-    return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE_COUNT, *how.shape))).astype(np.uint8)
+    return (127.5 + 127.5 * contrast * draw.uniform(-1, 1, (NOISE_COUNT, *preprocessing.shape))).astype(np.uint8)
 
 
-def pattern_images(how: Preprocessing) -> list[np.ndarray]:
-    """Coarse patterns with some grain, larger and smaller than the crop, wide and tall: uint8 [h, w, channels]."""
+def pattern_images(preprocessing: Preprocessing) -> list[np.ndarray]:
+    """Draw coarse patterns with some grain, larger and smaller than the crop, wide and tall: uint8 [h, w, channels]."""
     draw = np.random.default_rng(0)
-    side = how.crop
-    sizes = [(side, side), (2 * side + 1, 3 * side - 2), (3 * side, 2 * side + 5), (2 * side // 3 + 1, side)]
-    made = []
-    for height, width in sizes:
+    side = preprocessing.crop
+    images = []
+    for height, width in (
+        (side, side),
+        (2 * side + 1, 3 * side - 2),
+        (3 * side, 2 * side + 5),
+        (2 * side // 3 + 1, side),
+    ):
         coarse = Image.fromarray(draw.integers(0, 256, (4, 5, 3), np.uint8))
-        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))[..., : how.channels]
-        made.append(np.clip(smooth + draw.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8))
-    return made
+        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))[..., : preprocessing.channels]
+        images.append(np.clip(smooth + draw.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8))
+    return images
 
 
 def draw_calibration_images(
@@ -208,106 +263,121 @@ def draw_calibration_images(
     count: int = CALIBRATION_COUNT,
     folder: Path | None = None,
 ) -> CalibrationImages:
-    """`count` training images and some held out, drawn at random.
+    """Draw training images at random, and some that are held out. Labels do not matter.
 
-    source: a data set's name (its train split calibrates, its test split is held out), or a folder or table of images,
-    of which a part is held out; by default the data set that the model was trained on. data: where that data set lies.
-    Labels play no part; of a folder or table, what cannot be read is passed over. folder: the model's, whose
-    recipe.json may say which classes of `data` it learnt from: these calibrate, as costs are measured on the others.
+    Args:
+        card: The model's card.
+        source: A data set's name (its train split calibrates, its test split is held out), or a folder or table of
+            images, of which a part is held out; by default the data set that the model was trained on.
+        data: The folder that has that data set.
+        count: The number of images that calibrate.
+        folder: The model folder. If its recipe.json says which classes of `data` the model was trained on, these
+            calibrate, because costs are measured on the others.
 
-    Raises `ExportError` where there are no such images, `UsageError` for a source that is none, `DatasetError` where
-    there is no such folder.
+    Raises:
+        ExportError: There are no such images.
+        UsageError: The source is neither a data set, a folder nor a table.
+        DatasetError: There is no such folder.
     """
     name = source or card.dataset
     if name == FOLDER and data is not None and not has_splits(data):
-        return _parted(card, data, _learnt(folder, card, data) or list_unlabelled(data), count)
+        return _draw_parts(card, data, _trained_on(folder, card, data) or list_unlabelled(data), count)
     if name in DATASETS and not (name == FOLDER and data is None):
-        train, test = _split(card, name, "train", data), _split(card, name, "test", data)
+        train, test = _load_split(card, name, "train", data), _load_split(card, name, "test", data)
         return CalibrationImages(
             f"{name}, train split",
-            _pixels(train, card.preprocessing, count, 0, skip=name == FOLDER),
-            _pixels(test, card.preprocessing, HELD_OUT_COUNT, 1, skip=name == FOLDER),
+            _draw_pixels(train, card.preprocessing, count, 0, skip=name == FOLDER),
+            _draw_pixels(test, card.preprocessing, HELD_OUT_COUNT, 1, skip=name == FOLDER),
         )
-    if source is None or not (expand(source).is_dir() or is_table(source)):
-        raise ExportError(_no_images(card)) if source is None else UsageError(_no_source(source))
-    return _parted(card, Path(source), list_unlabelled(source), count)
+    if source is None:
+        raise _no_images(card)
+    if not (expand(source).is_dir() or is_table(source)):
+        hint = nearest(source, _data_set_names())
+        raise UsageError(f"--calibration is {_known_sources()}, not {source!r}.{hint}", code="unknown-calibration")
+    return _draw_parts(card, Path(source), list_unlabelled(source), count)
 
 
-def _learnt(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
-    """The images of the classes that the model learnt from; none where that is not known, or they are not all here."""
+def _trained_on(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
+    """Return the images of the classes that the model was trained on; none if unknown or if some are missing here."""
     try:
         if folder is None or read_split_record(folder) is None:
             return []
-        found = find_split(folder, card, FOLDER, "train", data).dataset
-    except ZooError:  # classes are not told apart here, and need not be
+        dataset = find_split(folder, card, FOLDER, "train", data).dataset
+    except ZooError:  # `data` has no classes, and calibration needs none
         return []
-    return found.images if found.split != WHOLE else []
+    return dataset.images if dataset.split != WHOLE else []
 
 
-def _parted(card: Card, source: Path, found: Sequence[ImageLike], count: int) -> CalibrationImages:
-    """A part of a folder's or table's images to calibrate on, and another that is held out."""
-    drawn = np.random.default_rng(0).permutation(len(found))
-    if len(drawn) < 2:
-        raise ExportError(f"{source} holds {len(drawn)} images; at least two are needed, a hundred are enough.")
-    held = min(HELD_OUT_COUNT, len(drawn) // 3 or 1)
-    calibration, held_out = [found[i] for i in drawn[held:]], [found[i] for i in drawn[:held]]
+def _draw_parts(card: Card, source: Path, images: Sequence[ImageLike], count: int) -> CalibrationImages:
+    """Draw a part of a folder's or table's images to calibrate on, and another that is held out."""
+    order = np.random.default_rng(0).permutation(len(images))
+    if len(order) < 2:
+        message = f"{source} holds {len(order)} images; at least two are needed, a hundred are enough."
+        raise ExportError(message, code="too-few-images")
+    held = min(HELD_OUT_COUNT, len(order) // 3 or 1)
+    calibration, held_out = [images[i] for i in order[held:]], [images[i] for i in order[:held]]
     return CalibrationImages(
         f"{'table' if is_table(source) else 'folder'} {expand(source).name}",
-        _pixels(calibration, card.preprocessing, count, 0, skip=True),
-        _pixels(held_out, card.preprocessing, held, 1, skip=True),
+        _draw_pixels(calibration, card.preprocessing, count, 0, skip=True),
+        _draw_pixels(held_out, card.preprocessing, held, 1, skip=True),
     )
 
 
-def _split(card: Card, name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
+def _load_split(card: Card, name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
     try:
-        return _loaded(name, split, data)
+        return _load_images(name, split, data)
     except ZooError as error:
         raise ExportError(
-            f"int8 is calibrated on training images, and {name} cannot be had: {error} Or name other images: "
-            f"zoo export {card.name} --precision int8 --calibration DATASET, DIR or TABLE.csv"
+            f"int8 is calibrated on training images, and {name} is not available: {error} Or name other images: "
+            f"zoo export {card.name} --precision int8 --calibration DATASET, DIR or TABLE.csv",
+            code="no-calibration-images",
         ) from None
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
-    """Reading a data set takes seconds, and whoever exports many models asks for the same one each time."""
+def _load_images(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
+    """Load a data set's images. It takes seconds, and exports of many models need the same ones."""
     return load_dataset(name, split, data).images
 
 
-def _pixels(images: Sequence[ImageLike], how: Preprocessing, count: int, seed: int, skip: bool = False) -> np.ndarray:
-    """Up to `count` images, drawn at random. skip: of images that cannot be read another takes the place."""
-    made: list[np.ndarray] = []
+def _draw_pixels(
+    images: Sequence[ImageLike], preprocessing: Preprocessing, count: int, seed: int, skip: bool = False
+) -> np.ndarray:
+    """Draw up to `count` images at random. skip: replace an unreadable image by another one."""
+    pixels: list[np.ndarray] = []
     first: ImageError | None = None
     for i in np.random.default_rng(seed).permutation(len(images)):
         try:
-            made.append(to_pixels(images[int(i)], how))
+            pixels.append(to_pixels(images[int(i)], preprocessing))
         except ImageError as error:
             if not skip:
                 raise
             first = first or error
-        if len(made) == count:
+        if len(pixels) == count:
             break
-    if not made:
-        raise ExportError(none_readable_message(len(images), first))
-    return np.stack(made)
+    if not pixels:
+        raise ExportError(none_readable_message(len(images), first), code="no-readable-image")
+    return np.stack(pixels)
 
 
-_NAMES = [name for name in DATASETS if name != FOLDER]
-_KNOWN = f"one of {', '.join(_NAMES)}, or a folder or table of images"
+def _data_set_names() -> list[str]:
+    return [name for name in DATASETS if name != FOLDER]
 
 
-def _no_source(source: str) -> str:
-    return f"--calibration is {_KNOWN}, not {source!r}.{nearest(source, _NAMES)}"
+def _known_sources() -> str:
+    return f"one of {', '.join(_data_set_names())}, or a folder or table of images"
 
 
-def _no_images(card: Card) -> str:
-    if card.dataset == "folder":
-        return (
+def _no_images(card: Card) -> ExportError:
+    if card.dataset == FOLDER:
+        message = (
             f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
-            f"zoo export {card.name} --precision int8 --calibration DIR. With --data DIR instead, a folder with a "
-            "subfolder a class, what int8 costs in retrieval is measured on it as well."
+            f"zoo export {card.name} --precision int8 --calibration DIR. With --data DIR instead, a folder with one "
+            "subfolder per class, the cost of int8 in retrieval is measured on it as well."
         )
-    return (
-        f"int8 is calibrated on training images, and {card.name} does not say which: its data set is {card.dataset!r}. "
-        f"Name some: --calibration with {_KNOWN}."
-    )
+    else:
+        message = (
+            f"int8 is calibrated on training images, and {card.name} does not say which: its data set is "
+            f"{card.dataset!r}. Name some: --calibration with {_known_sources()}."
+        )
+    return ExportError(message, code="no-calibration-images")

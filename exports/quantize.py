@@ -1,7 +1,8 @@
-"""A static int8 graph: QuantizeLinear and DequantizeLinear around each operator, weights with one scale a channel.
+"""Static int8 graphs: QuantizeLinear and DequantizeLinear around each operator, weights with one scale per channel.
 
 Activations are unsigned and weights signed, which is what x86's VNNI instructions multiply (ONNX Runtime,
-"Quantize ONNX models", Data type selection). Their ranges are the least and greatest values on calibration images.
+"Quantize ONNX models", Data type selection). The activations' ranges are the least and greatest values on calibration
+images.
 """
 
 from __future__ import annotations
@@ -37,19 +38,24 @@ from zoo.models.onnx_runtime import INPUT
 from zoo.models.results import EXPORT_FLOORS
 
 BETWEEN_LAYERS = ("Relu", "Clip", "Add", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool")
-"""Operators between layers that keep int8, so that values need not become floats from one layer to the next."""
+"""Operators between layers that stay in int8, so that values do not become floats from one layer to the next."""
 
 TARGET_COSINE = 0.99
 """The least cosine to fp32 at which no more layers are put back into float."""
 
 SUFFICIENT_COSINE = (2 + EXPORT_FLOORS["int8"]) / 3
-"""The least cosine that leaves room above the floor: the worst of other images is off by some two or three times as
-much."""
+"""The least cosine that leaves room above the floor: the worst of other images loses two or three times as much."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is quantised: operators of these types; with `ends_in_float` neither the first nor the last layers."""
+    """A choice of the operators that are quantised.
+
+    Attributes:
+        name: The name in onnx/parity.json.
+        operators: The types of the operators.
+        ends_in_float: The first and the last layers stay in float.
+    """
 
     name: str
     operators: tuple[str, ...]
@@ -61,99 +67,111 @@ SCOPES = (
     Scope(
         "layers and what lies between them, but not the first and last layers",
         (*LAYER_OPERATORS, *BETWEEN_LAYERS),
-        True,
+        ends_in_float=True,
     ),
-    Scope("layers alone, but not the first and last", LAYER_OPERATORS, True),
+    Scope("layers alone, but not the first and last", LAYER_OPERATORS, ends_in_float=True),
 )
-"""Tried in turn, from the fastest to the most exact."""
+"""The scopes in the order in which they are tried, from the fastest to the most exact."""
 
 SELECTED_LAYERS = Scope("the layers that change least", LAYER_OPERATORS, ends_in_float=False)
-"""Tried where all of those fall short of `ENOUGH`: as many layers as hold it."""
+"""The last scope, tried if all others miss `SUFFICIENT_COSINE`: as many layers as keep it."""
 
 
 def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
-    """Write the fp32 graph `base` in int8 to `path`, calibrated on pixels uint8 [n, h, w, c]; what was quantised.
+    """Write a graph in int8.
 
-    Ranges are those of three quarters of the images; scopes are compared on the others, which may lie outside them. The
-    first that keeps every embedding within `AIM` of fp32 is taken, else the one that comes nearest. Raises
-    `ExportError` where ONNX Runtime can quantise the graph in no scope.
+    Three quarters of the images calibrate the ranges. Scopes are compared on the others, which may exceed the ranges.
+    The first scope that keeps every embedding within `TARGET_COSINE` of fp32 is taken, else the nearest one.
+
+    Args:
+        base: The fp32 graph.
+        pixels: The calibration images, uint8 [n, h, w, c].
+        path: The new graph.
+
+    Returns:
+        The taken scope ("quantised"), the layers in float ("kept_in_float"), each scope's least cosine ("tried") and
+        the number of "calibration_images".
+
+    Raises:
+        ExportError: ONNX Runtime can quantise the graph in no scope.
     """
-    others = max(1, len(pixels) // 4)
-    seen, unseen = pixels[:-others] if len(pixels) > 1 else pixels, pixels[-others:]
-    with tempfile.TemporaryDirectory() as name:
-        attempts = _Attempts(base, seen, unseen, Path(name), path)
+    compared = max(1, len(pixels) // 4)
+    calibration = pixels[:-compared] if len(pixels) > 1 else pixels
+    with tempfile.TemporaryDirectory() as scratch:
+        search = _ScopeSearch(base, calibration, pixels[-compared:], Path(scratch), path)
         for scope in SCOPES:
-            if attempts.best < TARGET_COSINE:
-                attempts.write(scope)
-        if attempts.tried and attempts.best < SUFFICIENT_COSINE:
-            attempts.write_fewer()
-    if not attempts.tried:
-        raise ExportError(f"ONNX Runtime cannot quantise this graph: {'; '.join(attempts.reasons)}")
-    best = max(attempts.tried, key=lambda scope: attempts.tried[scope])
+            if search.best < TARGET_COSINE:
+                search.try_scope(scope)
+        if search.cosines and search.best < SUFFICIENT_COSINE:
+            search.try_selected_layers()
+    if not search.cosines:
+        reasons = "; ".join(search.failures)
+        raise ExportError(f"ONNX Runtime cannot quantise this graph: {reasons}", code="not-quantisable")
     return {
-        "quantised": best,
-        "kept_in_float": _kept(path),
-        "tried": attempts.tried,
-        "calibration_images": len(seen),
+        "quantised": max(search.cosines, key=lambda name: search.cosines[name]),
+        "kept_in_float": _layers_in_float(path),
+        "tried": search.cosines,
+        "calibration_images": len(calibration),
     }
 
 
-class _Attempts:
-    """Graphs of several scopes, of which the one that comes nearest to fp32 on unseen pixels is kept.
+class _ScopeSearch:
+    """Quantised graphs of several scopes; the one nearest to fp32 on unseen pixels is kept.
 
-    tried: each scope's least cosine; reasons: why others failed.
+    Attributes:
+        cosines: The least cosine by scope, for scopes that can be quantised.
+        failures: The reasons why the other scopes failed.
     """
 
-    def __init__(self, base: Path, seen: np.ndarray, unseen: np.ndarray, folder: Path, kept: Path) -> None:
-        self.model, self.seen, self.folder, self.kept = _prepared(base, folder), seen, folder, kept
+    def __init__(self, base: Path, calibration: np.ndarray, unseen: np.ndarray, scratch: Path, kept: Path) -> None:
+        self.model, self.calibration, self.scratch, self.kept = _prepare(base, scratch), calibration, scratch, kept
         self.unseen, self.expected = unseen, run_graph(base, unseen)
-        self.tried: dict[str, float] = {}
-        self.reasons: list[str] = []
+        self.candidate = scratch / "candidate.onnx"
+        self.cosines: dict[str, float] = {}
+        self.failures: list[str] = []
 
     @property
     def best(self) -> float:
-        return max(self.tried.values(), default=-np.inf)
+        """The largest of the least cosines so far."""
+        return max(self.cosines.values(), default=-np.inf)
 
-    def write(self, scope: Scope, excluded: Sequence[str] = ()) -> None:
-        """Try a scope without the layers named, and keep its graph where it comes nearer than all before."""
-        with self._noting_failure(scope):
-            found = self._cosine(scope, excluded)
-            if found > self.best:
-                self.kept.write_bytes(self._candidate.read_bytes())
-            self.tried[scope.name] = found
+    def try_scope(self, scope: Scope, excluded: Sequence[str] = ()) -> None:
+        """Quantise a scope without the layers `excluded`; keep the graph if it is nearer to fp32 than all before."""
+        with self._note_failure(scope):
+            cosine = self._cosine(scope, excluded)
+            if cosine > self.best:
+                self.kept.write_bytes(self.candidate.read_bytes())
+            self.cosines[scope.name] = cosine
 
-    def write_fewer(self) -> None:
-        """Try as many layers as leave every compared embedding within `ENOUGH`."""
+    def try_selected_layers(self) -> None:
+        """Quantise as many layers as keep every compared embedding within `SUFFICIENT_COSINE`."""
         layers = weighted_layers(self.model.graph)
-        with self._noting_failure(SELECTED_LAYERS):
-            if chosen := insensitive_layers(
-                layers,
-                lambda names: 1 - self._cosine(SELECTED_LAYERS, names_without(layers, names)),
-                1 - SUFFICIENT_COSINE,
-            ):
-                self.write(SELECTED_LAYERS, names_without(layers, chosen))
+
+        def change(names: Sequence[str]) -> float:
+            return 1 - self._cosine(SELECTED_LAYERS, names_without(layers, names))
+
+        with self._note_failure(SELECTED_LAYERS):
+            if chosen := insensitive_layers(layers, change, 1 - SUFFICIENT_COSINE):
+                self.try_scope(SELECTED_LAYERS, names_without(layers, chosen))
 
     @contextmanager
-    def _noting_failure(self, scope: Scope) -> Iterator[None]:
+    def _note_failure(self, scope: Scope) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # onnx and onnxruntime raise families of their own
-            self.reasons.append(f"{scope.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-
-    @property
-    def _candidate(self) -> Path:
-        return self.folder / "candidate.onnx"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            self.failures.append(f"{scope.name}: {reason}")
 
     def _cosine(self, scope: Scope, excluded: Sequence[str]) -> float:
-        _quantise(self.model, self.seen, self._candidate, scope, excluded, self.folder / "ranges.json")
-        return least_cosine(run_graph(self._candidate, self.unseen), self.expected)
+        _quantise(self.model, self.calibration, self.candidate, scope, excluded, self.scratch / "ranges.json")
+        return least_cosine(run_graph(self.candidate, self.unseen), self.expected)
 
 
-def _prepared(base: Path, folder: Path) -> onnx.ModelProto:
-    """The graph with constants folded, batch norm fused and every shape known, as the quantiser wants it."""
-    source, folded = folder / "source.onnx", folder / "folded.onnx"
+def _prepare(base: Path, scratch: Path) -> onnx.ModelProto:
+    """Fold constants, fuse batch norm and infer every shape, as the quantiser needs it."""
+    source, folded = scratch / "source.onnx", scratch / "folded.onnx"
     model = onnx.load(base)
-    # Shapes that the exporter wrote down are of weights before they are transposed.
+    # The exporter's shapes are those of weights before they are transposed.
     del model.graph.value_info[:]
     _untranspose(model.graph)
     onnx.save(model, source)
@@ -168,56 +186,56 @@ def _prepared(base: Path, folder: Path) -> onnx.ModelProto:
 
 
 def _untranspose(graph: onnx.GraphProto) -> None:
-    """Linear layers with `transB` hold their weight transposed, on which per-channel scales take the wrong axis."""
+    """Transpose the weights of linear layers with `transB`, whose per-channel scales would take the wrong axis."""
     weights = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        flags = [a for a in node.attribute if a.name == "transB" and a.i]
+        flags = [attribute for attribute in node.attribute if attribute.name == "transB" and attribute.i]
         if node.op_type == "Gemm" and flags and node.input[1] in weights:
             weight = weights[node.input[1]]
-            flipped = np.ascontiguousarray(numpy_helper.to_array(weight).T)
-            own = f"{weight.name}.{node.name}"  # another node may share the weight as it is
-            graph.initializer.append(numpy_helper.from_array(flipped, own))
-            node.input[1] = own
+            transposed = np.ascontiguousarray(numpy_helper.to_array(weight).T)
+            name = f"{weight.name}.{node.name}"  # another node may share the original weight
+            graph.initializer.append(numpy_helper.from_array(transposed, name))
+            node.input[1] = name
             flags[0].i = 0
 
 
 def _quantise(
     model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Scope, excluded: Sequence[str], ranges: Path
 ) -> None:
-    ends = find_layers(model.graph)
-    excluded = [
-        *(*excluded, *ends.front, *ends.tail, *activation_products(model.graph)),
-        *((*ends.first, *ends.last) if scope.ends_in_float else ()),
-    ]
+    layers = find_layers(model.graph)
+    ends = (*layers.first, *layers.last) if scope.ends_in_float else ()
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # the quantiser changes what it is given
-    with _quiet():
+    copy.CopyFrom(model)  # the quantiser changes its argument
+    with _without_advice():
         quantize_static(
             copy,
             path,
-            _Reader(pixels),
+            _Batches(pixels),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(scope.operators),
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=excluded,
+            nodes_to_exclude=[*excluded, *layers.front, *layers.tail, *activation_products(model.graph), *ends],
             calibration_cache_path=ranges,
         )
 
 
-class _Reader(CalibrationDataReader):
+class _Batches(CalibrationDataReader):
+    """Batches of calibration images for the quantiser."""
+
     def __init__(self, pixels: np.ndarray) -> None:
         self.batches = (pixels[i : i + BATCH] for i in range(0, len(pixels), BATCH))
 
     def get_next(self) -> dict[str, np.ndarray] | None:
+        """Return the next batch, None after the last."""
         batch = next(self.batches, None)
         return None if batch is None else {INPUT: batch}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The quantiser gives advice on the root logger."""
+def _without_advice() -> Iterator[None]:
+    """Silence the quantiser's advice on the root logger."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -226,8 +244,12 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _kept(path: Path) -> list[str]:
-    """The layers of a quantised graph that take no dequantised weight, by name."""
+def _layers_in_float(path: Path) -> list[str]:
+    """Return the names of a quantised graph's layers that take no dequantised weight."""
     graph = onnx.load(path).graph
     dequantised = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    return [n.name for n in graph.node if n.op_type in LAYER_OPERATORS and not dequantised.issuperset(n.input[:2])]
+    return [
+        node.name
+        for node in graph.node
+        if node.op_type in LAYER_OPERATORS and not dequantised.issuperset(node.input[:2])
+    ]
