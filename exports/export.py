@@ -1,10 +1,6 @@
-"""Zoo export: graphs, parity, hashes.
+"""Exports of a model folder to ONNX: graphs, proof of parity with torch, hashes in the card.
 
-Where what is made of a model is written: its folder, or a copy of a shipped or downloaded one in the local zoo.
-
-The precisions that models are exported in.
-
-Export a model folder: graphs, proof of parity, hashes in the card.
+A model that must not be written to, because it is shipped or in the Hub's cache, is copied into the local zoo first.
 """
 
 from __future__ import annotations
@@ -21,58 +17,94 @@ from typing import Any
 import numpy as np
 import onnx
 
-from exports import parity as images
-from exports.graph import write_graph
-from exports.parity import EmbedPixels, Parity, ReferenceRetrieval, measure_parity, reference_retrieval
+from exports.graph import compare_resizing, write_graph, write_resizing_graph
+from exports.parity import (
+    CALIBRATION_COUNT,
+    CalibrationImages,
+    EmbedPixels,
+    Parity,
+    ReferenceRetrieval,
+    draw_calibration_images,
+    golden_pixels,
+    measure_parity,
+    noise_images,
+    pattern_images,
+    reference_retrieval,
+)
 from exports.precision import write_fp16
+from exports.quantize import write_int8
 from zoo import paths
-from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError
 from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of, write_json
 from zoo.hub.download import cached_model_name
-from zoo.models import onnx_runtime, torch_runtime
+from zoo.models import torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.onnx_runtime import check_precision
+from zoo.models.onnx_runtime import (
+    FINGERPRINT,
+    GRAPH_FILES,
+    PRECISION,
+    RESIZING_FILES,
+    VARIANT_FILES,
+    check_precision,
+    open_graph,
+)
 from zoo.models.results import PARITY_FILE, entry_mismatch
 
 
 def output_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
-    """Where variants of the model are to be written; nothing is written yet.
+    """Return the folder that variants of a model are written to, without writing anything.
 
-    The model's folder; for one that is shipped with the package or lies in the Hub's cache, the folder in the local zoo
-    of the name that loads it, `name` where it was asked for by one (as `org/name@revision`). A name is looked up in the
-    local zoo before either, so that from then on it finds the copy with its new variants.
+    That is the model's own folder. If it is shipped with the package or in the Hub's cache, it is a folder in the local
+    zoo with the name that loads the model. A name is looked up in the local zoo first, so it finds the copy from then
+    on.
 
-    Raises `UsageError` where fp32 is asked of a shipped model, which has it, or another model has the copy's name.
+    Args:
+        folder: The model folder.
+        precisions: The variants.
+        name: The name that the model was loaded by, as `org/name@revision`.
+
+    Raises:
+        UsageError: Only fp32 is wanted of a shipped model, which has it; or the copy's name is another model's.
     """
-    shipped = folder.resolve().is_relative_to(paths.SHIPPED.resolve())
+    shipped = _is_shipped(folder)
     if shipped and list(precisions) == ["fp32"]:
-        raise UsageError(f"{folder.name} is shipped with the package, its ONNX graph too; there is nothing to export.")
+        message = f"{folder.name} is shipped with the package, and so is its ONNX graph; there is nothing to export."
+        raise UsageError(message, code="nothing-to-export")
     if not shipped and not _in_hub_cache(folder):
         return folder
     card = read_card(folder)
-    asked = None if name is None or (paths.expand(name) / "card.json").exists() else name.removeprefix("hf-hub:")
-    copy = paths.local_models() / (asked or cached_model_name(folder) or card.name)
+    own_name = None if name is None or (paths.expand(name) / "card.json").exists() else name.removeprefix("hf-hub:")
+    copy = paths.local_models() / (own_name or cached_model_name(folder) or card.name)
     if (copy / "card.json").exists() and read_card(copy).fingerprint != card.fingerprint:
-        raise UsageError(f"{copy} is another model of the same name as {folder}; rename or remove one of them.")
+        message = f"{copy} is another model of the same name as {folder}; rename or remove one of them."
+        raise UsageError(message, code="name-taken")
     return copy
 
 
-def copy_model(folder: Path, place: Path) -> None:
-    """Copy a model folder to its place, where it is not there yet. Raises `ModelFolderError` for one that is spoilt."""
-    if (place / "card.json").exists():
+def writable_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
+    """Return `output_folder`, with a copy of the model in it. Arguments and errors are those of the two functions."""
+    target = output_folder(folder, precisions, name)
+    if target != folder:
+        copy_model(folder, target)
+    return target
+
+
+def copy_model(folder: Path, target: Path) -> None:
+    """Copy a model folder to `target`, unless a model is there.
+
+    Raises:
+        ModelFolderError: The model folder is damaged.
+    """
+    if (target / "card.json").exists():
         return
     check_files(folder, read_card(folder))
-    with atomic_folder(place) as temporary:
+    with atomic_folder(target) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)  # links into the cache's blobs become files
 
 
-def writable_folder(folder: Path, precisions: Sequence[str], name: str | None = None) -> Path:
-    """The place of `place_of`, and what both functions above raise; the copy is there afterwards."""
-    place = output_folder(folder, precisions, name)
-    if place != folder:
-        copy_model(folder, place)
-    return place
+def _is_shipped(folder: Path) -> bool:
+    return folder.resolve().is_relative_to(paths.SHIPPED.resolve())
 
 
 def _in_hub_cache(folder: Path) -> bool:
@@ -82,7 +114,7 @@ def _in_hub_cache(folder: Path) -> bool:
 
 
 class Exporter:
-    """Exports of one model folder, one precision after another; what they share is made once.
+    """Exports of one model folder, one precision after another; images and reference are made once.
 
     Args:
         folder: The model folder.
@@ -91,6 +123,13 @@ class Exporter:
         force: Write a variant that misses its floor as well.
         cost: Measure the cost of fp16 and int8 in retrieval where the data set is available.
         into: The folder that variants are written to (default: `folder`). The model is copied there with the first one.
+
+    Attributes:
+        dropped: The graphs that the last export removed, because they were made from the graph that it replaced.
+
+    Raises:
+        UsageError: The folder is shipped with the package, and `into` is not given.
+        ModelFolderError: The model folder is damaged.
     """
 
     def __init__(
@@ -100,70 +139,80 @@ class Exporter:
         data: Path | None = None,
         force: bool = False,
         cost: bool = True,
-        count: int = images.CALIBRATION_COUNT,
+        count: int = CALIBRATION_COUNT,
         into: Path | None = None,
     ) -> None:
-        if into is None and folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
-            raise UsageError(f"{folder.name} is shipped with the package, and nothing is written there.")
+        if into is None and _is_shipped(folder):
+            message = f"{folder.name} is shipped with the package, and nothing is written there."
+            raise UsageError(message, code="shipped-model")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
         self.into = into or folder
         self.dropped: list[str] = []
-        """The graphs that the last export took away, because they were made of the one that it replaced."""
-        self._baseline: ReferenceRetrieval | str = ""
+        self._reference: ReferenceRetrieval | None = None
+        self._not_measured: str | None = None
         check_files(folder, self.card)
 
     def export(self, precision: str) -> Parity:
-        """Write the graph, its entry of `onnx/parity.json` and its SHA-256 in the card.
+        """Write the graph, its entry in onnx/parity.json and its SHA-256 in the card.
 
-        The graph that resizes, which was made of the one before, goes.
+        A graph that resizes and was made from the replaced graph is removed. An error leaves the folder unchanged.
 
-        Raises `ExportError` where an embedding is less equal to torch's than the floor; it and every other failure
-        leave the folder as it was.
+        Raises:
+            UsageError: The precision is unknown.
+            ExportError: An embedding differs from torch's by more than the floor allows.
         """
         check_precision(precision)
-        with tempfile.TemporaryDirectory() as name:
-            graph = Path(name) / "model.onnx"
-            base = None if precision == "fp32" else self._base(Path(name) / "fp32.onnx")
-            pixels = self._compared(precision)
+        with tempfile.TemporaryDirectory() as scratch:
+            graph = Path(scratch) / "model.onnx"
+            base = None if precision == "fp32" else self._fp32_graph(Path(scratch) / "fp32.onnx")
+            pixels = self._compared_pixels(precision)
             details = self._write(precision, base, pixels, graph)
             write_metadata(graph, self.card, precision)
             parity = dataclasses.replace(self._parity(graph, pixels, precision), details=details)
             if not parity.holds and not self.force:
-                raise ExportError(_refusal(self.card, parity))
+                raise _below_floor(self.card, parity)
             parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
-            self._publish(onnx_runtime.GRAPH_FILES[precision], graph, {precision: parity.to_json()})
+            self._add(GRAPH_FILES[precision], graph, precision, parity.to_json())
         return parity
 
     def export_resizing(self, precision: str) -> dict[str, Any]:
-        """Write the precision's graph with resizing in front of it, in a file of its own; how far it is from Pillow's.
+        """Write the precision's graph with resizing in front of it into a file of its own.
 
-        Raises `ExportError` where an embedding is less equal than `RESIZE_FLOOR`; nothing is written then.
+        Returns:
+            The entry in onnx/parity.json; see `compare_resizing`.
+
+        Raises:
+            ExportError: An embedding differs by more than `RESIZE_FLOOR` allows. Nothing is written then.
         """
-        from exports.graph import compare_resizing, write_resizing_graph
-
-        how, source = self.card.preprocessing, self.folder / onnx_runtime.GRAPH_FILES[precision]
-        with tempfile.TemporaryDirectory() as name:
-            graph = Path(name) / "model.onnx"
-            write_resizing_graph(source, how, graph)
+        preprocessing, source = self.card.preprocessing, self.folder / GRAPH_FILES[precision]
+        with tempfile.TemporaryDirectory() as scratch:
+            graph = Path(scratch) / "model.onnx"
+            write_resizing_graph(source, preprocessing, graph)
             write_metadata(graph, self.card, precision)
-            run, _ = onnx_runtime.open_graph(source, self.card, precision=precision)
-            row = compare_resizing(graph, run, images.pattern_images(how), how)
-            if not row["holds"] and not self.force:
+            run, _ = open_graph(source, self.card, precision=precision)
+            entry = compare_resizing(graph, run, pattern_images(preprocessing), preprocessing)
+            if not entry["holds"] and not self.force:
                 raise ExportError(
-                    f"resizing inside the {precision} graph of {self.card.name} departs from Pillow's: least cosine "
-                    f"{row['min_cosine_to_pillow']:.4f}, floor {row['floor']}; it was not written."
+                    f"resizing inside the {precision} graph of {self.card.name} differs from Pillow's: least cosine "
+                    f"{entry['min_cosine_to_pillow']:.4f}, floor {entry['floor']}; it was not written.",
+                    code="below-floor",
                 )
-            row["forced"] = not row["holds"]
-            self._publish(onnx_runtime.RESIZING_FILES[precision], graph, {f"{precision}-resize": row})
-        return row
+            entry["forced"] = not entry["holds"]
+            self._add(RESIZING_FILES[precision], graph, f"{precision}-resize", entry)
+        return entry
 
-    def _publish(self, name: str, graph: Path, entries: dict[str, Any]) -> None:
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks about the images that costs were measured on."""
+        return self._reference.notes if self._reference else ()
+
+    def _add(self, file: str, graph: Path, variant: str, entry: dict[str, Any]) -> None:
         if self.folder != self.into:
             copy_model(self.folder, self.into)
             self.folder = self.into
-        of = {"fingerprint": self.card.fingerprint}
-        self.dropped = add_graph(self.folder, name, graph, {variant: of | said for variant, said in entries.items()})
+        entry = {"fingerprint": self.card.fingerprint, **entry}
+        self.dropped = add_graph(self.folder, file, graph, {variant: entry})
 
     def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
@@ -171,29 +220,23 @@ class Exporter:
             return {}
         if precision == "fp16":
             return write_fp16(base, pixels, graph)
-        from exports.quantize import write_int8
+        images = self._calibration_images
+        return {**write_int8(base, images.calibration, graph), "calibrated_on": images.source}
 
-        return {**write_int8(base, self._sample.calibration, graph), "calibrated_on": self._sample.source}
-
-    def _base(self, made: Path) -> Path:
-        """The folder's fp32 graph, or one that is made for the occasion."""
-        name, card = onnx_runtime.GRAPH_FILES["fp32"], read_card(self.folder)
+    def _fp32_graph(self, temporary: Path) -> Path:
+        """Return the folder's fp32 graph; if it is missing or damaged, write a temporary one."""
+        file, card = GRAPH_FILES["fp32"], read_card(self.folder)
         try:
-            check_files(self.folder, card, [name])
-            onnx_runtime.open_graph(self.folder / name, card, precision="fp32")
+            check_files(self.folder, card, [file])
+            open_graph(self.folder / file, card, precision="fp32")
         except ModelFolderError:
-            write_graph(self.folder, self.card, made)
-            return made
-        return self.folder / name
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is to be known of the images that costs were measured on, in words."""
-        return self._baseline.notes if isinstance(self._baseline, ReferenceRetrieval) else ()
+            write_graph(self.folder, self.card, temporary)
+            return temporary
+        return self.folder / file
 
     @cached_property
-    def _sample(self) -> images.CalibrationImages:
-        return images.draw_calibration_images(self.card, self.calibration, self.data, self.count, self.folder)
+    def _calibration_images(self) -> CalibrationImages:
+        return draw_calibration_images(self.card, self.calibration, self.data, self.count, self.folder)
 
     @cached_property
     def _torch(self) -> EmbedPixels:
@@ -201,37 +244,40 @@ class Exporter:
 
     def _parity(self, graph: Path, pixels: np.ndarray, precision: str) -> Parity:
         expected = np.concatenate([self._torch(pixels[i : i + 32]) for i in range(0, len(pixels), 32)])
-        run, _ = onnx_runtime.open_graph(graph, self.card)
+        run, _ = open_graph(graph, self.card)
         return measure_parity(expected, run, pixels, precision)
 
-    def _compared(self, precision: str) -> np.ndarray:
-        """The pixels on which a graph is compared with torch."""
-        # int8's ranges are those of training images: noise, which lies outside them, says nothing of its use.
-        others = self._sample.held_out if precision == "int8" else images.noise_images(self.card.preprocessing)
-        return np.concatenate([images.golden_pixels(self.folder, self.card), others])
+    def _compared_pixels(self, precision: str) -> np.ndarray:
+        """Return the pixels on which a graph is compared with torch."""
+        # int8's ranges are those of training images; noise exceeds them and says nothing about int8 in use.
+        others = self._calibration_images.held_out if precision == "int8" else noise_images(self.card.preprocessing)
+        return np.concatenate([golden_pixels(self.folder, self.card), others])
 
     def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
-        """What the precision costs, or why that was not measured: {"not_measured": ...}."""
+        """Return the precision's cost, or the reason why it was not measured: {"not_measured": ...}."""
         if base is None or not self.measures_cost:
             return None
-        if not self._baseline:
-            run, _ = onnx_runtime.open_graph(base, self.card)
-            self._baseline = reference_retrieval(self.folder, self.card, run, self.data)
-        if isinstance(self._baseline, str):
-            return {"not_measured": self._baseline}
-        run, _ = onnx_runtime.open_graph(graph, self.card)
-        return self._baseline.cost(self.folder, self.card, run, precision)
+        if self._reference is None and self._not_measured is None:
+            run, _ = open_graph(base, self.card)
+            try:
+                self._reference = reference_retrieval(self.folder, self.card, run, self.data)
+            except ZooError as error:
+                self._not_measured = str(error)
+        if self._reference is None:
+            return {"not_measured": self._not_measured}
+        run, _ = open_graph(graph, self.card)
+        return self._reference.cost(self.folder, self.card, run, precision)
 
 
 def export(
     folder: Path, precision: str = "fp32", calibration: str | None = None, data: Path | None = None, force: bool = False
 ) -> Parity:
-    """Export a model folder in one precision. Arguments and errors are those of `Exporter`."""
+    """Export a model folder in one precision. Arguments and errors are those of `Exporter` and its `export`."""
     return Exporter(folder, calibration, data, force).export(precision)
 
 
 def write_metadata(path: Path, card: Card, precision: str) -> None:
-    """Write into a graph which model it is of, so that it is never run as another's."""
+    """Write the model's fingerprint and the precision into a graph, so that it never runs as another model's."""
     model = onnx.load(path)
     # ONNX Runtime's optimiser lists every domain that it knows; other readers may know fewer.
     used = {node.domain for node in model.graph.node} | {""}
@@ -239,49 +285,59 @@ def write_metadata(path: Path, card: Card, precision: str) -> None:
     del model.opset_import[:]
     model.opset_import.extend(onnx.helper.make_opsetid(domain, number) for domain, number in domains.items())
     del model.metadata_props[:]
-    onnx.helper.set_model_props(model, {onnx_runtime.FINGERPRINT: card.fingerprint, onnx_runtime.PRECISION: precision})
+    onnx.helper.set_model_props(model, {FINGERPRINT: card.fingerprint, PRECISION: precision})
     onnx.save(model, path)
 
 
-def add_graph(folder: Path, name: str, graph: Path, entries: dict[str, Any]) -> list[str]:
-    """Put a finished graph into the folder, with its entries in parity.json and its hash in the card; what was dropped.
+def add_graph(folder: Path, file: str, graph: Path, entries: dict[str, Any]) -> list[str]:
+    """Put a finished graph into a model folder, with its entries in parity.json and its hash in the card.
 
-    All three are written under temporary names first and then renamed, the card last: a graph without its hash in the
-    card is never used. The graph that resizes was made of the one that is replaced, and goes with it.
+    All three are written under temporary names and then renamed, the card last: a graph without its hash in the card is
+    never used.
+
+    Args:
+        folder: The model folder.
+        file: The graph's path in the folder.
+        graph: The finished graph.
+        entries: The new entries in onnx/parity.json by variant.
+
+    Returns:
+        The removed graphs: those that resize and were made from the replaced graph.
     """
-    stale = {
-        f"{p}-resize": onnx_runtime.RESIZING_FILES[p] for p, file in onnx_runtime.GRAPH_FILES.items() if file == name
-    }
+    stale = {f"{p}-resize": RESIZING_FILES[p] for p, name in GRAPH_FILES.items() if name == file}
     with locked(folder):
         with ExitStack() as stack:
             card = read_card(folder)
-            own_card = stack.enter_context(atomic_path(folder / "card.json"))
+            new_card = stack.enter_context(atomic_path(folder / "card.json"))
             parity = stack.enter_context(atomic_path(folder / PARITY_FILE))
-            final = stack.enter_context(atomic_path(folder / name))
+            final = stack.enter_context(atomic_path(folder / file))
             shutil.copyfile(graph, final)
-            write_json(parity, {**_without(_said(folder, card), stale), **entries})
-            files = {**_without(card.files, stale.values()), name: sha256_of(final)}
-            write_json(own_card, dataclasses.replace(card, files=files).to_json())
-        dropped = [file for file in stale.values() if (folder / file).exists()]
-        for file in dropped:
-            (folder / file).unlink()
+            write_json(parity, {**_without(_parity_entries(folder, card), stale), **entries})
+            files = {**_without(card.files, stale.values()), file: sha256_of(final)}
+            write_json(new_card, dataclasses.replace(card, files=files).to_json())
+        dropped = [name for name in stale.values() if (folder / name).exists()]
+        for name in dropped:
+            (folder / name).unlink()
     return dropped
 
 
-def _said(folder: Path, card: Card) -> dict[str, Any]:
-    """What parity.json says of this model's graphs. A file that cannot be read is made anew."""
-    graphs = [variant for variant, file in onnx_runtime.VARIANT_FILES.items() if file in card.files]
-    said = {variant: entry for variant, entry in read_object(folder / PARITY_FILE).items() if isinstance(entry, dict)}
-    return {variant: entry for variant, entry in said.items() if not entry_mismatch(entry, variant, card, graphs)}
+def _parity_entries(folder: Path, card: Card) -> dict[str, Any]:
+    """Read the entries in parity.json of this model's graphs; an unreadable file has none."""
+    graphs = [variant for variant, file in VARIANT_FILES.items() if file in card.files]
+    entries = {
+        variant: entry for variant, entry in read_object(folder / PARITY_FILE).items() if isinstance(entry, dict)
+    }
+    return {variant: entry for variant, entry in entries.items() if not entry_mismatch(entry, variant, card, graphs)}
 
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in left_out}
 
 
-def _refusal(card: Card, parity: Parity) -> str:
-    return (
-        f"the {parity.variant} graph of {card.name} departs from torch: least cosine {parity.min_cosine:.7f}, "
-        f"floor {parity.floor}; nothing was written. To have it nevertheless: "
-        f"zoo export {card.name} --precision {parity.variant} --force"
+def _below_floor(card: Card, parity: Parity) -> ExportError:
+    return ExportError(
+        f"the {parity.variant} graph of {card.name} differs from torch: least cosine {parity.min_cosine:.7f}, "
+        f"floor {parity.floor}; nothing was written. To write it nevertheless: "
+        f"zoo export {card.name} --precision {parity.variant} --force",
+        code="below-floor",
     )

@@ -1,8 +1,6 @@
-"""Text towers.
+"""Text towers of model folders: a published ONNX graph and its tokenizer, adapted to our inputs and outputs.
 
-Which inputs of a text graph are the tokens and the mask, and which of its outputs is the embedding.
-
-A text tower for a model folder: a published ONNX graph and its tokenizer, brought to the folder's own signature.
+The graph's inputs are found by their types, and its embedding by its name and shape.
 """
 
 from __future__ import annotations
@@ -20,75 +18,22 @@ from onnx import GraphProto, TensorProto, ValueInfoProto, compose, helper
 
 from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
 from zoo.files import atomic_path, locked, sha256_of, write_json
-from zoo.models import text_tower
 from zoo.models.card import Card, TextSettings, read_card
 from zoo.models.results import GOLDEN_FLOORS
-from zoo.models.text_tower import MASK, TOKENS
+from zoo.models.text_tower import (
+    GOLDEN_TEXT_FILE,
+    MASK,
+    OUTPUT,
+    TEXT_GRAPH,
+    TOKENIZER_FILE,
+    TOKENS,
+    load_tokenizer,
+    open_text_tower,
+    write_golden_text,
+)
 
 PREFERRED_OUTPUTS = ("embeddings", "text_embeds", "text_features", "sentence_embedding", "pooler_output")
-"""What exporters call the embedding, the joint space's first; of several outputs the first of these is taken."""
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-
-
-def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
-    """The graph's names of the inputs, by ours. Raises `ExportError` where it takes anything else than tokens."""
-    constants = {tensor.name for tensor in graph.initializer}
-    inputs = [each for each in graph.input if each.name not in constants]
-    masks = [each for each in inputs if "mask" in each.name]
-    tokens = [each for each in inputs if each not in masks]
-    odd = [each.name for each in inputs if not _takes_tokens(each, length)]
-    if len(tokens) != 1 or len(masks) > 1 or odd:
-        found = ", ".join(f"{each.name} {_shape(each)}" for each in inputs) or "nothing"
-        raise ExportError(
-            f"the graph takes {found}; expected token ids int64 [n, {length}] of any n, and perhaps an attention mask "
-            "alike. A graph of both towers has to be exported as one of texts alone."
-        )
-    return {TOKENS: tokens[0].name} | ({MASK: masks[0].name} if masks else {})
-
-
-def find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
-    """The output with one row of `dim` numbers a text. Raises `ExportError` where there is none, `UsageError` where
-    there are several.
-    """
-    outputs = {each.name: each for each in graph.output}
-    if wanted is not None and wanted not in outputs:
-        raise UsageError(f"the graph has no output {wanted!r}.{nearest(wanted, outputs)} It has {', '.join(outputs)}.")
-    fitting = {name: each for name, each in outputs.items() if wanted in (None, name) and _is_row(each, dim)}
-    if not fitting:
-        found = ", ".join(f"{name} {_shape(each)}" for name, each in outputs.items())
-        raise ExportError(
-            f"the graph gives {found}; the model's images have {dim} numbers, so a text needs floats [n, {dim}]. A "
-            "plain backbone of CLIP's lacks the projection into the texts' space: zoo baseline NAME --as OWN --joint"
-        )
-    first = next((name for name in PREFERRED_OUTPUTS if name in fitting), None)
-    if first is None and len(fitting) > 1:
-        raise UsageError(f"{', '.join(fitting)} could each be the embedding; name it with --output.")
-    return fitting[first or next(iter(fitting))]
-
-
-def _takes_tokens(value: ValueInfoProto, length: int) -> bool:
-    kind, shape = value.type.tensor_type.elem_type, _shape(value)
-    any_number = len(shape) == 2 and not isinstance(shape[0], int)
-    return kind == TensorProto.INT64 and any_number and (not isinstance(shape[1], int) or shape[1] == length)
-
-
-def _is_row(value: ValueInfoProto, dim: int) -> bool:
-    shape = _shape(value)
-    return (
-        value.type.tensor_type.elem_type in _FLOATS
-        and len(shape) == 2
-        and (not isinstance(shape[1], int) or shape[1] == dim)
-    )
-
-
-def _shape(value: ValueInfoProto) -> list[int | str]:
-    """Of a tensor: a number for each fixed size, a name for each other."""
-    return [
-        size.dim_value if size.HasField("dim_value") else size.dim_param or "?"
-        for size in value.type.tensor_type.shape.dim
-    ]
-
+"""Exporters' names of the embedding, the joint space's first. Of several outputs the first of these is taken."""
 
 GOLDEN_TEXTS = (
     "a red chair",
@@ -96,10 +41,13 @@ GOLDEN_TEXTS = (
     "two people ride bicycles in the rain",
     "a chair " * 200,
 )
-MAX_GRAPH_BYTES = 2**31 - 1
-"""Bytes of one ONNX file; what is larger would need a second one beside it."""
 
-_UNIT, _SAME = 1e-3, 1e-6
+MAX_GRAPH_BYTES = 2**31 - 1
+"""The largest ONNX file; a larger graph would need a second file."""
+
+_NORM_TOLERANCE = 1e-3
+_LEAST_DIFFERENCE = 1e-6
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 def attach_text_tower(
@@ -111,114 +59,213 @@ def attach_text_tower(
     lowercase: bool = False,
     output: str | None = None,
 ) -> Card:
-    """Write a text tower into a model folder, in place of the one it has; the card that names it.
+    """Write a text tower into a model folder; it replaces an earlier one.
 
-    graph: token ids int64 [n, t], and an attention mask where it asks for one, to one row a text; normalised to unit
-    length here. length, padding: the tokens of a text, and the token (its text or id) that fills them up; by default
-    what tokenizer.json says of padding. output: of the graph's results, where several could be the embedding.
+    Args:
+        folder: The model folder.
+        graph: The ONNX graph from token ids int64 [n, t], and perhaps an attention mask, to one row per text. The rows
+            are normalised to unit length here.
+        tokenizer: Its tokenizer.json.
+        length: The number of tokens per text; by default the tokenizer's.
+        padding: The token (its text or id) that fills a text up; by default the tokenizer's.
+        lowercase: Convert texts to lower case first.
+        output: The graph's output, needed if several could be the embedding.
 
-    Raises `ExportError` for a graph that does not fit the model, `UsageError` for what has to be said, and
-    `ModelFolderError` for files that cannot be read; nothing is written then.
+    Returns:
+        The new card.
+
+    Raises:
+        ExportError: The graph does not fit the model.
+        UsageError: An argument is missing or unknown.
+        ModelFolderError: A file cannot be read. In all cases nothing is written.
     """
     card = read_card(folder)
     with tempfile.TemporaryDirectory() as name:
-        made = Path(name)
-        text = _settings(tokenizer, length, padding, lowercase)
-        write_text_graph(graph, made / text_tower.TEXT_GRAPH, card.dim, text.length, output)
-        shutil.copyfile(tokenizer, made / text_tower.TOKENIZER_FILE)
-        files = {file: sha256_of(made / file) for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE)}
+        scratch = Path(name)
+        text = _text_settings(tokenizer, length, padding, lowercase)
+        write_text_graph(graph, scratch / TEXT_GRAPH, card.dim, text.length, output)
+        shutil.copyfile(tokenizer, scratch / TOKENIZER_FILE)
+        files = {file: sha256_of(scratch / file) for file in (TEXT_GRAPH, TOKENIZER_FILE)}
         card = dataclasses.replace(card, text=text, files={**card.files, **files})
-        text_tower.write_golden_text(made, GOLDEN_TEXTS, _golden_rows(made, card))
-        return _publish(folder, made, card)
+        write_golden_text(scratch, GOLDEN_TEXTS, _golden_rows(scratch, card))
+        return _add_files(folder, scratch, card)
 
 
-def write_text_graph(source: Path, out: Path, dim: int, length: int, output: str | None = None) -> None:
-    """The graph with our names for what goes in and comes out, its rows brought to unit length."""
-    model = _read(source)
+def write_text_graph(source: Path, path: Path, dim: int, length: int, output: str | None = None) -> None:
+    """Write a text graph with our names of inputs and output, and its rows at unit length.
+
+    Args:
+        source: The published graph.
+        path: The new graph.
+        dim: The dimension of the model's embeddings.
+        length: The number of tokens per text.
+        output: The output's name, needed if several could be the embedding.
+
+    Raises:
+        ExportError: The graph does not fit, or is larger than one ONNX file may be.
+        UsageError: The output is unknown or missing.
+        ModelFolderError: The graph cannot be read.
+    """
+    model = _read_graph(source)
     inputs = find_inputs(model.graph, length)
-    result = find_output(model.graph, dim, output)
-    kind = result.type.tensor_type.elem_type
-    model = compose.add_prefix(model, "tower/")  # none of its own names is one of ours then
+    embedding = find_output(model.graph, dim, output)
+    is_float32 = embedding.type.tensor_type.elem_type == TensorProto.FLOAT
+    model = compose.add_prefix(model, "tower/")  # so that none of its names is one of ours
     renamed = [helper.make_node("Identity", [ours], [f"tower/{theirs}"]) for ours, theirs in inputs.items()]
-    names = [f"tower/{result.name}", "tower/row", text_tower.OUTPUT]
-    last = [
-        helper.make_node("Cast", names[:1], names[1:2], to=TensorProto.FLOAT),
-        helper.make_node("LpNormalization", names[1:2], names[2:], axis=1, p=2),
-    ]
-    if kind == TensorProto.FLOAT:
-        last = [helper.make_node("LpNormalization", names[:1], names[2:], axis=1, p=2)]
-    nodes = [*renamed, *model.graph.node, *last]
+    rows, rows32 = f"tower/{embedding.name}", "tower/row"
+    if is_float32:
+        normalised = [helper.make_node("LpNormalization", [rows], [OUTPUT], axis=1, p=2)]
+    else:
+        normalised = [
+            helper.make_node("Cast", [rows], [rows32], to=TensorProto.FLOAT),
+            helper.make_node("LpNormalization", [rows32], [OUTPUT], axis=1, p=2),
+        ]
+    nodes = [*renamed, *model.graph.node, *normalised]
     del model.graph.node[:], model.graph.input[:], model.graph.output[:]
     model.graph.node.extend(nodes)
     model.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, ["n", length]) for name in inputs)
-    model.graph.output.append(helper.make_tensor_value_info(text_tower.OUTPUT, TensorProto.FLOAT, ["n", dim]))
+    model.graph.output.append(helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", dim]))
     if model.ByteSize() > MAX_GRAPH_BYTES:
-        raise ExportError(f"{source} has more than 2 GiB, which one ONNX file cannot hold; take it in half precision.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, out)
+        message = f"{source} has more than 2 GiB, which one ONNX file cannot hold; take it in half precision."
+        raise ExportError(message, code="graph-too-large")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
+    """Return the graph's names of its inputs by our names.
+
+    Raises:
+        ExportError: The graph takes something other than token ids and an attention mask.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    masks = [value for value in inputs if "mask" in value.name]
+    tokens = [value for value in inputs if value not in masks]
+    if len(tokens) != 1 or len(masks) > 1 or not all(_takes_tokens(value, length) for value in inputs):
+        signature = ", ".join(f"{value.name} {_shape(value)}" for value in inputs) or "nothing"
+        raise ExportError(
+            f"the graph takes {signature}; expected token ids int64 [n, {length}] of any n, and perhaps an attention "
+            "mask of the same shape. Export a graph of both towers again as a graph of texts only.",
+            code="wrong-text-inputs",
+        )
+    return {TOKENS: tokens[0].name} | ({MASK: masks[0].name} if masks else {})
+
+
+def find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
+    """Return the output with one row of `dim` numbers per text.
+
+    Raises:
+        ExportError: No output has this shape.
+        UsageError: Several have it, or there is no output `wanted`.
+    """
+    outputs = {value.name: value for value in graph.output}
+    if wanted is not None and wanted not in outputs:
+        message = f"the graph has no output {wanted!r}.{nearest(wanted, outputs)} It has {', '.join(outputs)}."
+        raise UsageError(message, code="unknown-output")
+    fitting = {name: value for name, value in outputs.items() if wanted in (None, name) and _is_row(value, dim)}
+    if not fitting:
+        signature = ", ".join(f"{name} {_shape(value)}" for name, value in outputs.items())
+        raise ExportError(
+            f"the graph gives {signature}; the model's images have {dim} numbers, so a text needs floats [n, {dim}]. A "
+            "plain CLIP backbone lacks the projection into the texts' space: zoo baseline NAME --as OWN --joint",
+            code="wrong-text-output",
+        )
+    preferred = next((name for name in PREFERRED_OUTPUTS if name in fitting), None)
+    if preferred is None and len(fitting) > 1:
+        message = f"{', '.join(fitting)} could each be the embedding; name it with --output."
+        raise UsageError(message, code="ambiguous-output")
+    return fitting[preferred or next(iter(fitting))]
+
+
+def _takes_tokens(value: ValueInfoProto, length: int) -> bool:
+    kind, shape = value.type.tensor_type.elem_type, _shape(value)
+    any_number = len(shape) == 2 and not isinstance(shape[0], int)
+    return kind == TensorProto.INT64 and any_number and (not isinstance(shape[1], int) or shape[1] == length)
+
+
+def _is_row(value: ValueInfoProto, dim: int) -> bool:
+    kind, shape = value.type.tensor_type.elem_type, _shape(value)
+    return kind in _FLOATS and len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == dim)
+
+
+def _shape(value: ValueInfoProto) -> list[int | str]:
+    """Return a tensor's shape: a number for each fixed size, a name for every other."""
+    return [
+        size.dim_value if size.HasField("dim_value") else size.dim_param or "?"
+        for size in value.type.tensor_type.shape.dim
+    ]
+
+
+def _read_graph(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load(path)
     except FileNotFoundError as error:
-        raise ModelFolderError(f"{error.filename or path} is not there.") from None
+        raise ModelFolderError(f"there is no file {error.filename or path}.", code="missing-file") from None
     except Exception as error:  # onnx and protobuf raise families of their own
-        raise ModelFolderError(f"{path} cannot be read as an ONNX graph: {error}") from None
+        raise ModelFolderError(f"{path} cannot be read as an ONNX graph: {error}", code="damaged-graph") from None
 
 
-def _settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> TextSettings:
+def _text_settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> TextSettings:
     if not path.is_file():
-        raise ModelFolderError(f"{path} is not there; expected a tokenizer.json of Hugging Face's tokenizers.")
-    tokenizer = text_tower.load_tokenizer(path)
-    said, cut = tokenizer.padding or {}, tokenizer.truncation or {}
-    length = said.get("length") or cut.get("max_length") if length is None else length
+        message = f"there is no file {path}; expected a tokenizer.json of Hugging Face's tokenizers."
+        raise ModelFolderError(message, code="missing-file")
+    tokenizer = load_tokenizer(path)
+    own_padding, truncation = tokenizer.padding or {}, tokenizer.truncation or {}
     if length is None:
-        raise UsageError(f"{path} does not say how many tokens a text has; say it with --length (CLIP: 77).")
-    token = said.get("pad_id") if padding is None else _id_of(tokenizer, padding)
+        length = own_padding.get("length") or truncation.get("max_length")
+    if length is None:
+        message = f"{path} does not say how many tokens a text has; say it with --length (CLIP: 77)."
+        raise UsageError(message, code="unknown-text-length")
+    token = own_padding.get("pad_id") if padding is None else _token_id(tokenizer, padding)
     if token is None:
-        what = f"{path} does not say" if padding is None else f"{padding!r} is no token of {path}; it has to be said"
-        raise UsageError(f"{what} which token fills a text up: --padding, as its id or its text.")
+        reason = f"{path} names no padding token" if padding is None else f"{path} has no token {padding!r}"
+        message = f"{reason}; name the token that fills a text up by its id or text: --padding"
+        raise UsageError(message, code="unknown-padding")
     return TextSettings(length, token, lowercase)
 
 
-def _id_of(tokenizer: Any, padding: str) -> int | None:
+def _token_id(tokenizer: Any, padding: str) -> int | None:
     known: int | None = tokenizer.token_to_id(padding)
     if known is None and padding.isdecimal() and int(padding) < tokenizer.get_vocab_size():
         return int(padding)
     return known
 
 
-def _golden_rows(made: Path, card: Card) -> np.ndarray:
-    """The golden texts' embeddings. Raises `ExportError` where they are none that a text can be searched by."""
-    opened = text_tower.open_text_tower(made, card)
+def _golden_rows(scratch: Path, card: Card) -> np.ndarray:
+    """Embed the golden texts, and check that texts can be searched by such rows.
+
+    Raises:
+        ExportError: They cannot.
+    """
+    tower = open_text_tower(scratch, card)
     try:
-        tokens = opened.tokens(GOLDEN_TEXTS)
-        rows = opened.embed(tokens)
-        alone = np.concatenate([opened.embed(opened.tokens([text])) for text in GOLDEN_TEXTS])
+        rows = tower.embed(tower.tokens(GOLDEN_TEXTS))
+        single_rows = np.concatenate([tower.embed(tower.tokens([text])) for text in GOLDEN_TEXTS])
     except Exception as error:  # onnxruntime raises a family of its own
-        raise ExportError(f"the graph cannot be run on texts of {opened.text.length} tokens: {error}") from None
+        message = f"the graph cannot be run on texts of {tower.text.length} tokens: {error}"
+        raise ExportError(message, code="text-graph-fails") from None
     if rows.shape != (len(GOLDEN_TEXTS), card.dim):
-        raise ExportError(
-            f"the graph gives {list(rows.shape)} for {len(GOLDEN_TEXTS)} texts; expected rows of {card.dim}."
-        )
-    if not (np.abs(np.linalg.norm(rows, axis=1) - 1) < _UNIT).all():
-        raise ExportError("the graph gives rows that have no direction: zeros, or numbers that are none.")
-    if np.abs(rows - rows[0]).max() < _SAME:
-        raise ExportError("the graph gives all texts the same row. Are its tokenizer, length and padding these?")
-    if ((rows * alone).sum(1) < GOLDEN_FLOORS["int8"]).any():
-        raise ExportError("the graph gives a text another row beside others than alone.")
+        message = f"the graph gives {list(rows.shape)} for {len(GOLDEN_TEXTS)} texts; expected rows of {card.dim}."
+        raise ExportError(message, code="wrong-text-output")
+    if not (np.abs(np.linalg.norm(rows, axis=1) - 1) < _NORM_TOLERANCE).all():
+        raise ExportError("the graph gives rows without a direction: zeros, NaN or infinity.", code="no-direction")
+    if np.abs(rows - rows[0]).max() < _LEAST_DIFFERENCE:
+        message = "the graph gives all texts the same row. Check its tokenizer, --length and --padding."
+        raise ExportError(message, code="equal-text-rows")
+    if ((rows * single_rows).sum(1) < GOLDEN_FLOORS["int8"]).any():
+        raise ExportError("the graph gives a text another row in a batch than alone.", code="batch-dependent-rows")
     return rows
 
 
-def _publish(folder: Path, made: Path, card: Card) -> Card:
-    """All files into the folder under temporary names, then renamed, the card last: it vouches for the others."""
+def _add_files(folder: Path, scratch: Path, card: Card) -> Card:
+    """Move the files into the folder: under temporary names first, then renamed, the card last."""
     with locked(folder), ExitStack() as stack:
-        now = read_card(folder)
-        ours = {file: card.files[file] for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE)}
-        card = dataclasses.replace(now, text=card.text, files={**now.files, **ours})
-        own_card = stack.enter_context(atomic_path(folder / "card.json"))
-        for file in (text_tower.TEXT_GRAPH, text_tower.TOKENIZER_FILE, text_tower.GOLDEN_TEXT_FILE):
-            shutil.copyfile(made / file, stack.enter_context(atomic_path(folder / file)))
-        write_json(own_card, card.to_json())
+        current = read_card(folder)
+        hashes = {file: card.files[file] for file in (TEXT_GRAPH, TOKENIZER_FILE)}
+        card = dataclasses.replace(current, text=card.text, files={**current.files, **hashes})
+        new_card = stack.enter_context(atomic_path(folder / "card.json"))
+        for file in (TEXT_GRAPH, TOKENIZER_FILE, GOLDEN_TEXT_FILE):
+            shutil.copyfile(scratch / file, stack.enter_context(atomic_path(folder / file)))
+        write_json(new_card, card.to_json())
     return card
