@@ -1,4 +1,4 @@
-"""One exported toy for all tests of exports, and for all processes that run them: exporting it takes seconds."""
+"""One exported toy for all tests of exports and all their processes, because exporting takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(
     tmp_path_factory: pytest.TempPathFactory, pictures: Path, testrun_uid: str, request: pytest.FixtureRequest
 ) -> Path:
-    """Return a toy with all its variants. Read it only: the first process that needs it makes it for the others."""
+    """Export a toy in all precisions, once for all processes. Tests only read it."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if hasattr(request.config, "workerinput") else base  # of pytest-xdist
     folder = shared / f"exported-{testrun_uid}" / CARD.name
@@ -40,5 +40,5 @@ def exported(
 
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
-    """The exported toy, for a test that damages it."""
+    """Copy the exported toy for a test that damages it."""
     return Path(shutil.copytree(exported, tmp_path / CARD.name))

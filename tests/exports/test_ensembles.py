@@ -1,4 +1,4 @@
-"""An ensemble's variants: one graph, in fp16 and int8 as near to torch as any model's."""
+"""An ensemble's variants: one graph, as near to torch as any model's in fp16 and int8."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_embeddings(ensemble: Path, precision: str) -> None:
     assert (expected @ expected.T).min() < 0.9
 
 
-def test_no_member_stays_in_float_and_all_is_verified(ensemble: Path) -> None:
+def test_every_member_is_quantised_and_verified(ensemble: Path) -> None:
     parity = json.loads((ensemble / "onnx" / "parity.json").read_text())
     assert parity["int8"]["details"]["kept_in_float"] == []
     assert {check.ok for check in verify(ensemble)} == {True}

@@ -1,4 +1,4 @@
-"""Every precision of one toy: equal to torch as far as its floor, whole or not there, never another model's."""
+"""Exports of one toy in every precision: as near to torch as the floor, complete or absent, of no other model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from onnx import TensorProto
 import zoo
 from exports.export import Exporter, export, writable_folder
 from exports.graph import keep_padding
-from exports.parity import measure_parity
+from exports.parity import draw_calibration_images, measure_parity
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
+from tests.raising import raises
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ExportError, ModelFolderError, UsageError
+from zoo.errors import ExportError, ModelFolderError, UsageError, VariantNotFoundError
 from zoo.files import sha256_of
 from zoo.models.card import Card, Head, read_card
 from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, PRECISION, open_graph, open_session, providers_of
@@ -35,7 +36,7 @@ PADDED = {"pads": ([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "zero": (0, np.float32)}
 IMAGES = [picture(seed, 33, 27) for seed in range(5000, 5042)]
 
 
-def test_zeros_at_the_border_are_the_largest_where_all_else_is_negative() -> None:
+def test_max_pooling_counts_zeros_that_were_padded() -> None:
     """torch's F.pad and F.max_pool2d of [[-1, -2], [-3, -4]]: ONNX Runtime would let the pool ignore the padding."""
     pads, zero = (onnx.numpy_helper.from_array(np.array(*of), name) for name, of in PADDED.items())
     value = onnx.helper.make_tensor_value_info
@@ -89,7 +90,7 @@ def test_parity_says_what_was_measured(exported: Path) -> None:
     assert {check.name: check.ok for check in verify_records(exported)}["onnx/parity.json"] is True
 
 
-def test_what_is_said_of_no_graph_here_goes_with_the_next_export(copy: Path) -> None:
+def test_parity_entries_of_other_graphs_are_removed_by_the_next_export(copy: Path) -> None:
     path = copy / "onnx" / "parity.json"
     parity = json.loads(path.read_text())
     older = {key: value for key, value in parity["int8"].items() if key != "fingerprint"}
@@ -99,8 +100,10 @@ def test_what_is_said_of_no_graph_here_goes_with_the_next_export(copy: Path) -> 
     assert list(json.loads(path.read_text())) == ["int8", "fp32"]
     (failed,) = [check for check in verify_records(copy) if check.fails]
     assert "says nothing of onnx/model_fp16.onnx" in failed.detail
-    with pytest.raises(ModelFolderError, match=r"onnx/parity\.json \(says nothing of onnx/model_fp16\.onnx"):
+    with raises(ModelFolderError, "verification-failed") as caught:
         zoo.push(copy, "org/toy", dry_run=True)
+    assert "onnx/parity.json" in str(caught.value)
+    assert "onnx/model_fp16.onnx" in str(caught.value)
     assert export(copy, "fp16").holds
     assert not any(check.fails for check in verify_records(copy))
 
@@ -152,8 +155,9 @@ def test_under_its_floor_a_variant_is_refused_and_the_earlier_one_stays(
 ) -> None:
     before = _contents(copy)
     monkeypatch.setitem(EXPORT_FLOORS, precision, 1.1)
-    with pytest.raises(ExportError, match=r"departs from torch.*floor 1.1.*--force"):
+    with raises(ExportError, "below-floor") as caught:
         export(copy, precision, str(pictures))
+    assert "floor 1.1" in str(caught.value)
     assert _contents(copy) == before
     parity = export(copy, precision, str(pictures), force=True)
     assert parity.forced
@@ -185,10 +189,11 @@ def test_a_graph_of_another_model_is_refused(copy: Path) -> None:
     card = read_card(copy)
     other = dataclasses.replace(card, files={**card.files, "model.safetensors": "0" * 64})
     for file in GRAPH_FILES.values():
-        with pytest.raises(ModelFolderError, match=r"graph of another model .*zoo export toy-conv4-noise"):
+        with pytest.raises(ModelFolderError) as caught:
             open_graph(copy / file, other)
+        assert "zoo export toy-conv4-noise" in str(caught.value)
     shutil.copy(copy / GRAPH_FILES["fp32"], copy / GRAPH_FILES["int8"])
-    with pytest.raises(ModelFolderError, match="SHA-256"):
+    with pytest.raises(ModelFolderError):
         zoo.load(copy, runtime="onnx", precision="int8")
 
 
@@ -201,9 +206,9 @@ def _vouch(folder: Path, file: str) -> None:
 def test_a_graph_in_another_precision_is_refused(copy: Path, stands_in: str, for_it: str) -> None:
     shutil.copy(copy / GRAPH_FILES[stands_in], copy / GRAPH_FILES[for_it])
     _vouch(copy, GRAPH_FILES[for_it])
-    says = rf"{GRAPH_FILES[for_it]} is an ONNX graph in {stands_in}, its name says {for_it}\..* --precision {for_it}"
-    with pytest.raises(ModelFolderError, match=says):
+    with pytest.raises(ModelFolderError) as caught:
         zoo.load(copy, runtime="onnx", precision=for_it)
+    assert all(value in str(caught.value) for value in (GRAPH_FILES[for_it], stands_in, f"--precision {for_it}"))
     assert f"golden onnx {for_it}" in {check.name for check in verify(copy) if check.fails}
 
 
@@ -237,29 +242,32 @@ def test_a_variant_without_fp32_beside_it(copy: Path, exported: Path, monkeypatc
     assert len(made) == 2
 
 
-def test_precisions_that_are_not_there(copy: Path) -> None:
+def test_missing_and_unknown_precisions(copy: Path) -> None:
     (copy / GRAPH_FILES["int8"]).unlink()
-    with pytest.raises(ModelFolderError, match=r"it has fp32, fp16. Make it with: zoo export \S+ --precision int8"):
+    with raises(VariantNotFoundError) as caught:
         zoo.load(copy, runtime="onnx", precision="int8")
-    for wrong in (lambda: zoo.load(copy, runtime="onnx", precision="fp61"), lambda: export(copy, "fp61")):
-        with pytest.raises(UsageError, match=r"fp32, fp16, int8, not 'fp61'. Did you mean 'fp16'"):
-            wrong()
+    assert "it has fp32, fp16" in str(caught.value)
+    assert "--precision int8" in str(caught.value)
+    for call in (lambda: zoo.load(copy, runtime="onnx", precision="fp61"), lambda: export(copy, "fp61")):
+        with raises(UsageError, "unknown-precision") as mistyped:
+            call()
+        assert "'fp61'. Did you mean 'fp16'" in str(mistyped.value)
 
 
 def test_int8_needs_images(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="--calibration with one of glyphs"):
+    with raises(ExportError, "no-calibration-images"):
         export(copy, "int8")
-    with pytest.raises(UsageError, match="Did you mean 'cifar100'"):
+    with raises(UsageError, "unknown-calibration") as mistyped:
         export(copy, "int8", "cifra100")
-    with pytest.raises(ExportError, match=r"cifar100 cannot be had: .*cifar100-train\.zip"):
+    assert "Did you mean 'cifar100'" in str(mistyped.value)
+    with raises(ExportError, "no-calibration-images") as missing:
         export(copy, "int8", "cifar100", tmp_path)
-    with pytest.raises(ExportError, match="holds 1 images"):
+    assert "cifar100-train.zip" in str(missing.value)
+    with raises(ExportError, "too-few-images"):
         export(copy, "int8", str(write_pictures(tmp_path / "one", 1)))
 
 
 def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> None:
-    from exports.parity import draw_calibration_images
-
     drawn = draw_calibration_images(CARD, str(pictures))
     assert (len(drawn.calibration), len(drawn.held_out)) == (40, 20)
     seen = {image.tobytes() for image in drawn.calibration}
@@ -268,9 +276,7 @@ def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> N
     assert seen < known
 
 
-def test_pictures_that_cannot_be_read_calibrate_nothing(pictures: Path, tmp_path: Path) -> None:
-    from exports.parity import draw_calibration_images
-
+def test_unreadable_pictures_are_left_out_of_calibration(pictures: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(pictures, tmp_path / "pictures"))
     for number in range(30):
         (folder / f"broken{number}.png").write_bytes(b"no picture")
@@ -279,7 +285,7 @@ def test_pictures_that_cannot_be_read_calibrate_nothing(pictures: Path, tmp_path
     assert {image.tobytes() for image in (*drawn.calibration, *drawn.held_out)} <= known
     for path in pictures.iterdir():
         (folder / path.name).write_bytes(b"")
-    with pytest.raises(ExportError, match="images can be read"):
+    with raises(ExportError, "no-readable-image"):
         draw_calibration_images(CARD, str(folder))
 
 
@@ -292,10 +298,10 @@ def test_devices_by_name() -> None:
     ]
     assert [name for name, _ in providers_of("tensorrt", everything)] == everything
     for device in ("cuda", "tensorrt"):
-        with pytest.raises(UsageError, match=r"dml-zoo\[gpu\]"):
+        with pytest.raises(UsageError):
             providers_of(device, ["CPUExecutionProvider"])
     for device in ("gpu", "cuda:", "cuda:x", "cpu:0", "cud"):
-        with pytest.raises(UsageError, match="is not one of"):
+        with pytest.raises(UsageError):
             providers_of(device, everything)
 
 
@@ -327,16 +333,18 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     for missing, reason in ((OSError, "no NVIDIA driver"), (None, "driver is too old")):
         order.clear()
         monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=missing))
-        with pytest.raises(UsageError, match=f"CUDAExecutionProvider could not be started: .*{reason}.*device cpu"):
+        with pytest.raises(UsageError) as caught:
             open_session(Path("model.onnx"), "cuda")
+        assert reason in str(caught.value)
         assert order == ["libraries", "session"]
     out, err = capsys.readouterr()
     assert (out, "libcudnn" in err) == ("", True)
 
 
-def test_a_device_that_is_not_installed_says_so(exported: Path) -> None:
-    with pytest.raises(UsageError, match=r"no TensorrtExecutionProvider; install 'dml-zoo\[gpu\]'"):
+def test_a_device_that_is_not_installed_is_named(exported: Path) -> None:
+    with pytest.raises(UsageError) as caught:
         zoo.load(exported, runtime="onnx", device="tensorrt")
+    assert "TensorrtExecutionProvider" in str(caught.value)
 
 
 def test_a_cpu_without_vnni_gets_the_same_embeddings(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,10 +359,10 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
     assert main([*words, "--calibration", str(pictures), "--json"]) == 0
     parity = json.loads(capsys.readouterr().out)["parity"]
     assert list(parity) == ["fp16", "int8"]
-    assert main(words) == 1
+    assert main(words) == 1  # int8 lacks images
     out, err = capsys.readouterr()
-    assert "model_fp16.onnx: cosine to torch at least" in out
-    assert "int8 is calibrated on training images" in err
+    assert "model_fp16.onnx" in out
+    assert "--calibration" in err
     assert main(["export", str(copy), "--precision", "int4"]) == 2
     assert main(["export", str(copy), "--precision", "int8", "--calibration", "glyfs"]) == 2
     assert "not 'glyfs'. Did you mean 'glyphs'?" in capsys.readouterr().err
@@ -362,7 +370,7 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
 
 def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
-    with pytest.raises(UsageError, match="nothing to export"):
+    with raises(UsageError, "nothing-to-export"):
         writable_folder(shipped, ["fp32"])
     copy = writable_folder(shipped, ["fp16"])
     assert copy == own_zoo / "models" / "margin-conv4-glyphs"
@@ -370,11 +378,11 @@ def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
     assert writable_folder(shipped, ["int8"]) == copy
     assert len(zoo.load("margin-conv4-glyphs", runtime="onnx", precision="fp16").embed(IMAGES[:1])) == 1
     dataclasses.replace(read_card(copy), files={}).write(copy)
-    with pytest.raises(UsageError, match="another model of the same name"):
+    with raises(UsageError, "name-taken"):
         writable_folder(shipped, ["fp16"])
 
 
-def test_heads_may_be_called_as_python_calls_its_own(tmp_path: Path) -> None:
+def test_heads_may_have_names_of_python_keywords(tmp_path: Path) -> None:
     card = make_toy(tmp_path / "toy", dataclasses.replace(CARD, heads=(Head("class", 8), Head("lambda", 4))))
     assert export(tmp_path / "toy").min_cosine > 0.99999
     assert [head.name for head in card.heads] == ["class", "lambda"]

@@ -1,4 +1,4 @@
-"""Exports of models that may not be written to: a copy in the local zoo, of the name that was asked for."""
+"""Exports of models that must not be written to: a copy in the local zoo, of the name that loaded them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import zoo
 from exports.export import Exporter, copy_model, output_folder, writable_folder
 from tests.models import CARD
+from tests.raising import raises
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
 from zoo.models.card import read_card
@@ -34,7 +35,7 @@ def cached(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.mark.parametrize("name", ["org/toy", "hf-hub:org/toy", "org/toy@v1"])
 @pytest.mark.usefixtures("cached")
-def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_by(own_zoo: Path, name: str) -> None:
+def test_the_copy_of_a_hub_model_is_found_by_the_name_that_loaded_it(own_zoo: Path, name: str) -> None:
     copy = writable_folder(find_model(name), ["fp16"], name)
     assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
     assert find_model(name) == copy
@@ -44,7 +45,7 @@ def test_the_copy_of_a_model_of_the_hub_is_found_by_the_name_that_it_was_asked_b
 
 
 @pytest.mark.usefixtures("cached")
-def test_the_copy_of_a_model_with_a_bare_name_is_told_from_one_that_was_trained_here(
+def test_the_copy_of_a_hub_model_differs_from_a_model_trained_here(
     cached: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
@@ -64,17 +65,17 @@ def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path
     assert not (own_zoo / "models").exists()
 
 
-def test_what_cannot_be_exported_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_export_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
-    place = output_folder(shipped, ["int8"], "margin-conv4-glyphs")
-    with pytest.raises(UsageError, match="calibrat"):
-        Exporter(shipped, "no-such-data", into=place).export("int8")
+    target = output_folder(shipped, ["int8"], "margin-conv4-glyphs")
+    with raises(UsageError, "unknown-calibration"):
+        Exporter(shipped, "no-such-data", into=target).export("int8")
     assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 2
     assert "no-such-data" in capsys.readouterr().err
-    assert not place.exists()
-    assert Exporter(shipped, cost=False, into=place).export("fp16").holds
-    assert find_model("margin-conv4-glyphs") == place
-    assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(place).files)
+    assert not target.exists()
+    assert Exporter(shipped, cost=False, into=target).export("fp16").holds
+    assert find_model("margin-conv4-glyphs") == target
+    assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(target).files)
 
 
 def test_the_copy_of_a_shipped_model_was_not_trained_here(
@@ -93,11 +94,11 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
     assert zoo.info(name).standing == "trained here"
 
 
-def test_a_spoilt_model_is_not_copied(exported: Path, tmp_path: Path) -> None:
-    spoilt = Path(shutil.copytree(exported, tmp_path / "spoilt"))
-    (spoilt / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(ModelFolderError, match="SHA-256 differs"):
-        copy_model(spoilt, tmp_path / "copy")
+def test_a_damaged_model_is_not_copied(exported: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(exported, tmp_path / "damaged"))
+    (damaged / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ModelFolderError):
+        copy_model(damaged, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(ModelNotFoundError):
         find_model(tmp_path / "copy")

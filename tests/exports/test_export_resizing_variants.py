@@ -1,4 +1,4 @@
-"""Graphs that resize, beside the graphs that they are made of: pushed, verified, dropped."""
+"""Graphs that resize, next to the graphs that they were made from: pushed, verified, removed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import zoo
 from exports.export import Exporter, write_metadata
 from exports.graph import write_resizing_graph
 from tests.models import CARD
+from tests.raising import raises
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
@@ -60,7 +61,7 @@ def vouch(folder: Path, file: str) -> None:
 
 
 def write_inexact(folder: Path, precision: str) -> None:
-    """In the precision's place the fp32 graph with weights that are off by some per cent."""
+    """Replace a precision's graph by the fp32 graph with weights that differ by some per cent."""
     model, draw = onnx.load(folder / GRAPH_FILES["fp32"]), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if (values := numpy_helper.to_array(tensor)).ndim == 4:
@@ -71,18 +72,19 @@ def write_inexact(folder: Path, precision: str) -> None:
     vouch(folder, GRAPH_FILES[precision])
 
 
-@pytest.mark.parametrize("said", [{"holds": False, "forced": True}, {"min_cosine_to_pillow": 0.5}])
-def test_one_below_its_floor_is_sent_only_by_force_and_the_page_says_so(copy: Path, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("entries", [{"holds": False, "forced": True}, {"min_cosine_to_pillow": 0.5}])
+def test_a_graph_below_its_floor_is_sent_only_by_force(copy: Path, entries: dict[str, Any]) -> None:
     assert "below the floor" not in zoo.push(copy, "org/toy", dry_run=True).readme
-    change_parity(copy, "fp32-resize", lambda entry: entry.update(said))
-    with pytest.raises(ModelFolderError, match=r"onnx/model_resize\.onnx was kept.*--force"):
+    change_parity(copy, "fp32-resize", lambda entry: entry.update(entries))
+    with raises(ModelFolderError, "graph-below-floor") as caught:
         zoo.push(copy, "org/toy", dry_run=True)
+    assert "onnx/model_resize.onnx" in str(caught.value)
     page = zoo.push(copy, "org/toy", dry_run=True, force=True).readme
     (line,) = [line for line in page.splitlines() if "`onnx/model_resize.onnx`" in line]
     assert "below the floor of `zoo export`" in line
 
 
-def test_the_page_tells_them_from_the_others(copy: Path) -> None:
+def test_the_page_lists_them_separately(copy: Path) -> None:
     told = {graph.file: graph for graph in graphs_of(copy)}
     assert list(told) == [*GRAPH_FILES.values(), *RESIZING_FILES.values()]
     page = zoo.push(copy, "org/toy", dry_run=True).readme
@@ -91,9 +93,9 @@ def test_the_page_tells_them_from_the_others(copy: Path) -> None:
     assert "takes images of any height and width" in page
 
 
-def test_one_whose_base_is_written_anew_goes_with_it(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_export_removes_the_graph_that_resizes(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(copy), "--precision", "fp16", "--no-cost"]) == 0
-    assert "removed, because made of the graph before: onnx/model_fp16_resize.onnx" in capsys.readouterr().out
+    assert "onnx/model_fp16_resize.onnx" in capsys.readouterr().out
     assert not (copy / RESIZING_FILES["fp16"]).exists()
     assert RESIZING_FILES["fp16"] not in read_card(copy).files
     parity = json.loads((copy / "onnx" / "parity.json").read_text())
@@ -106,12 +108,12 @@ def test_one_whose_base_is_written_anew_goes_with_it(copy: Path, capsys: pytest.
     assert {check.ok for check in verify(copy)} == {True}
 
 
-def test_golden_images_go_through_them_as_they_are(copy: Path) -> None:
+def test_golden_images_are_checked_unresized(copy: Path) -> None:
     found = checks(copy)
     assert {found[f"golden onnx {precision} resize"].ok for precision in GRAPH_FILES} == {True}
 
 
-def test_one_that_resizes_otherwise_is_found(copy: Path) -> None:
+def test_other_resizing_is_found(copy: Path) -> None:
     how = dataclasses.replace(CARD.preprocessing, resize=5 * CARD.preprocessing.resize)
     write_resizing_graph(copy / GRAPH_FILES["fp32"], how, copy / RESIZING_FILES["fp32"])
     write_metadata(copy / RESIZING_FILES["fp32"], read_card(copy), "fp32")
@@ -119,7 +121,7 @@ def test_one_that_resizes_otherwise_is_found(copy: Path) -> None:
     assert [name for name, check in checks(copy).items() if check.ok is False] == ["golden onnx fp32 resize"]
 
 
-def test_one_of_another_model_or_that_takes_something_else_is_found(copy: Path) -> None:
+def test_another_model_or_another_input_is_found(copy: Path) -> None:
     shutil.copy(copy / GRAPH_FILES["fp32"], copy / RESIZING_FILES["fp32"])
     vouch(copy, RESIZING_FILES["fp32"])
     assert "its card says" in checks(copy)["golden onnx fp32 resize"].detail
@@ -131,7 +133,7 @@ def test_one_of_another_model_or_that_takes_something_else_is_found(copy: Path) 
     assert "is an ONNX graph in int8, its name says fp16" in checks(copy)["golden onnx fp16 resize"].detail
 
 
-def test_what_parity_says_is_held_against_the_golden_images(copy: Path) -> None:
+def test_the_parity_record_is_compared_with_the_golden_images(copy: Path) -> None:
     found = checks(copy)
     assert {found[f"parity onnx {precision}"].ok for precision in GRAPH_FILES} == {True}
     write_inexact(copy, "int8")
@@ -149,7 +151,7 @@ def test_what_parity_says_is_held_against_the_golden_images(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"), [({"min_cosine": "high"}, "not what zoo export writes"), ({}, "min_cosine")]
 )
-def test_what_parity_says_in_another_shape(copy: Path, entry: dict[str, Any], says: str) -> None:
+def test_a_damaged_parity_record_fails_the_check(copy: Path, entry: dict[str, Any], says: str) -> None:
     def change(old: dict[str, Any]) -> None:
         old.clear()
         old.update(entry)
@@ -162,9 +164,7 @@ def test_what_parity_says_in_another_shape(copy: Path, entry: dict[str, Any], sa
     assert checks(copy)["onnx/parity.json"].ok is False
 
 
-def test_a_loss_that_is_not_shown_to_be_small_is_named_by_a_push(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_push_names_a_loss_that_may_be_large(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"fp32": 0.7, "int8": 0.697, "difference": -0.003, "interval": [-0.006, 0.0], "within_target": False}
     change_parity(copy, "int8", lambda entry: entry.update(cost={"dataset": "folder", "recall_at_1": row}))
     done = zoo.push(copy, "org/toy", dry_run=True)

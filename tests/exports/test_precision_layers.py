@@ -1,4 +1,4 @@
-"""Which nodes of a graph lie before, at and after its layers with weights."""
+"""The nodes of a graph before, between and after its layers with weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:
     assert ends.tail == ("s", "h", "y")
 
 
-def test_products_of_two_activations_are_told_from_layers() -> None:
+def test_products_of_two_activations_are_not_layers() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q"], name="layer"),
         helper.make_node("MatMul", ["q", "q"], ["s"], name="scores"),

@@ -1,4 +1,4 @@
-"""Choosing layers by what they change, beside sums by hand, and in real graphs of which one layer is fragile."""
+"""The choice of layers by their change, compared with sums by hand, and in graphs with one fragile layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_cheapest_that_fit_in_the_order_of_computation(allowed: float, chose
     assert insensitive_layers("abcd", lambda names: sum(costs[name] for name in names), allowed) == list(chosen)
 
 
-def test_what_they_change_together_decides() -> None:
+def test_the_change_of_all_together_decides() -> None:
     """Alone each costs 1, together the square of their number."""
     assert insensitive_layers("abcd", lambda names: len(names) ** 2, 3) == ["a"]
     assert insensitive_layers("abcd", lambda names: len(names) ** 2, 4) == ["a", "b"]
@@ -35,7 +35,7 @@ def test_what_they_change_together_decides() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.floats(0, 5))
-def test_never_more_than_is_allowed(costs: list[float], allowed: float) -> None:
+def test_the_change_is_never_larger_than_allowed(costs: list[float], allowed: float) -> None:
     asked: list[Sequence[str]] = []
 
     def change(names: Sequence[str]) -> float:
@@ -49,9 +49,9 @@ def test_never_more_than_is_allowed(costs: list[float], allowed: float) -> None:
 
 
 def fragile(path: Path, huge: float) -> Path:
-    """pixels [n, 1, 2, 3] -> 8 rows of ordinary layers, and one whose outputs differ by little around a huge number.
+    """Write a graph from pixels [n, 1, 2, 3] to unit rows; one layer gives huge numbers with small differences.
 
-    Rounding the fragile layer's output loses what the later one takes the difference of; unit rows come out.
+    Rounding the fragile layer's output loses those differences, which a later layer subtracts.
     """
     weights = {
         "first": DRAW.normal(size=(6, 8)) / 200,
@@ -84,27 +84,27 @@ PIXELS = DRAW.integers(0, 256, (40, 1, 2, 3)).astype(np.uint8)
 
 def test_int8_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
     base, path = fragile(tmp_path / "fp32.onnx", 40), tmp_path / "int8.onnx"
-    said = write_int8(base, PIXELS, path)
-    assert said["quantised"] == SELECTED_LAYERS.name
-    assert max(cosine for name, cosine in said["tried"].items() if name != SELECTED_LAYERS.name) < SUFFICIENT_COSINE
-    assert "difference" in said["kept_in_float"]  # its input is the fragile layer's output
-    assert "second" not in said["kept_in_float"]
+    details = write_int8(base, PIXELS, path)
+    assert details["quantised"] == SELECTED_LAYERS.name
+    assert max(cosine for name, cosine in details["tried"].items() if name != SELECTED_LAYERS.name) < SUFFICIENT_COSINE
+    assert "difference" in details["kept_in_float"]  # its input is the fragile layer's output
+    assert "second" not in details["kept_in_float"]
     assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= SUFFICIENT_COSINE
 
 
 def test_fp16_leaves_a_fragile_layer_in_float(tmp_path: Path) -> None:
     base, path = fragile(tmp_path / "fp32.onnx", 2000), tmp_path / "fp16.onnx"
-    said = write_fp16(base, PIXELS, path)
-    assert said["kept_in_float"][0] == "all but layers"
-    assert "difference" in said["kept_in_float"]
-    assert "second" not in said["kept_in_float"]
+    details = write_fp16(base, PIXELS, path)
+    assert details["kept_in_float"][0] == "all but layers"
+    assert "difference" in details["kept_in_float"]
+    assert "second" not in details["kept_in_float"]
     assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= 0.9999
     halves = {t.name for t in onnx.load(path).graph.initializer if t.data_type == TensorProto.FLOAT16}
     assert {"first.weight", "second.weight"} <= halves
 
 
 def standardised(path: Path) -> Path:
-    """pixels [n, 1, 2, 3] -> one layer whose weights are made of others when it runs, less their means; unit rows."""
+    """Write a graph of one layer whose weights are computed from others, minus their means: unit rows."""
     weight = DRAW.normal(size=(6, 64)).astype(np.float32)
     held = {"raw": weight, "axes": np.array([0], np.int64)}
     nodes = [
@@ -126,7 +126,7 @@ def standardised(path: Path) -> Path:
     return path
 
 
-def test_fp16_holds_weights_that_are_made_of_weights(tmp_path: Path) -> None:
+def test_fp16_stores_weights_that_are_computed_from_weights(tmp_path: Path) -> None:
     base, path = standardised(tmp_path / "fp32.onnx"), tmp_path / "fp16.onnx"
     write_fp16(base, PIXELS, path)
     assert (run_graph(path, PIXELS) * run_graph(base, PIXELS)).sum(1).min() >= 0.9999

@@ -1,4 +1,4 @@
-"""Static int8 of one linear layer beside the arithmetic by hand."""
+"""Static int8 of one linear layer, compared with the arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIXELS = DRAW.integers(0, 256, (40, 1, 2, 3)).astype(np.uint8)
 
 
 def linear(path: Path) -> Path:
-    """pixels [n, 1, 2, 3] to 6 floats, times WEIGHTS [6, 3], held transposed as torch's exporter does."""
+    """Write a graph from pixels [n, 1, 2, 3] to 6 floats times WEIGHTS [6, 3], transposed as torch exports them."""
     pixels = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["n", 1, 2, 3])
     rows = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", 3])
     nodes = [
@@ -36,9 +36,9 @@ def linear(path: Path) -> Path:
 
 def test_weights_and_outputs_of_a_linear_layer(tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
-    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
-    assert said["calibration_images"] == 30
-    assert said["kept_in_float"] == []
+    details = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
+    assert details["calibration_images"] == 30
+    assert details["kept_in_float"] == []
 
     scale = np.abs(WEIGHTS).max(0) / 127
     integers = np.rint(WEIGHTS / scale)
@@ -65,16 +65,14 @@ def test_a_scope_that_gives_nan_is_worse_than_any_other(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(quantize, "run_graph", broken)
     path = tmp_path / "int8.onnx"
-    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
-    assert said["tried"][SCOPES[0].name] == -1
-    assert said["quantised"] in {scope.name for scope in SCOPES[1:]}
+    details = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, path)
+    assert details["tried"][SCOPES[0].name] == -1
+    assert details["quantised"] in {scope.name for scope in SCOPES[1:]}
     assert path.is_file()
 
 
-def test_of_scopes_that_come_equally_near_the_first_is_kept_as_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_of_equally_near_scopes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "run_graph", lambda path, pixels: np.full_like(run_graph(path, pixels), np.nan))
-    said = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, tmp_path / "int8.onnx")
-    assert said["quantised"] == SCOPES[0].name
-    assert said["kept_in_float"] == []
+    details = write_int8(linear(tmp_path / "fp32.onnx"), PIXELS, tmp_path / "int8.onnx")
+    assert details["quantised"] == SCOPES[0].name
+    assert details["kept_in_float"] == []

@@ -1,4 +1,4 @@
-"""The benchmarks of exports from their first line to their last, on a toy: what they measure is not looked at here."""
+"""Runs of the export benchmarks on a toy; their measurements are not checked here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_int8_is_calibrated_on_the_photographs(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     file = tmp_path / "figures.json"
     bench_embed.main(["--images", "12", "--batch", "4", "--repeats", "1", "--json", str(file)])
-    told = json.loads(file.read_text())
-    figures = {figure["what"]: figure for figure in told["figures"]}
-    assert "onnxruntime" in told["versions"]
+    report = json.loads(file.read_text())
+    figures = {figure["what"]: figure for figure in report["figures"]}
+    assert "onnxruntime" in report["versions"]
     assert figures["cold process to its first embedding: ONNX"]["reached"] is True
     assert figures["cold process to its first embedding: ONNX of torch"]["reached"] is False
     for precision, share in (("fp32", 0.9), ("int8", 0.8)):
@@ -73,5 +73,5 @@ def test_graphs_run_in_the_session_that_zoo_load_opens(
         (Figure("a", 1.0, "s"), None),
     ],
 )
-def test_what_is_reached(figure: Figure, reached: bool | None) -> None:
+def test_targets_are_reached(figure: Figure, reached: bool | None) -> None:
     assert figure.reached is reached

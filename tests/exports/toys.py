@@ -18,7 +18,7 @@ from zoo.models.torch_runtime import open_model
 
 
 def make_toy(folder: Path, card: Card = CARD) -> Card:
-    """Random weights, batch norm's statistics those of random pictures, so that no layer is dead; its card."""
+    """Write a toy with random weights and batch norm statistics of random pictures, so that no layer is dead."""
     torch.manual_seed(0)
     folder.mkdir(parents=True)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
@@ -38,7 +38,7 @@ def make_toy(folder: Path, card: Card = CARD) -> Card:
 
 
 def picture(seed: int, height: int, width: int) -> np.ndarray:
-    """A random colour gradient with some grain: uint8 [height, width, 3]."""
+    """Draw a random colour gradient with some grain: uint8 [height, width, 3]."""
     draw = np.random.default_rng(seed)
     down, across = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[None, :, None]
     base, slope, other = draw.uniform(0, 255, (3, 1, 1, 3))

@@ -1,9 +1,4 @@
-"""Push a model folder to the Hub.
-
-What of a model goes to the Hub: the files, where to, and what the Hub answered.
-
-A model folder onto the Hugging Face Hub: checked first, its known files only, in one commit.
-"""
+"""Pushes of model folders to the Hugging Face Hub: checked first, known files only, in one commit."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import Any
 
 from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import atomic_folder, read_json, write_bytes
-from zoo.hub import download
+from zoo.hub.download import repository_id
 from zoo.hub.errors import convert_error
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.models.card import Card, read_card
@@ -29,10 +24,16 @@ from zoo.paths import without_paths
 
 @dataclass(frozen=True)
 class Publication:
-    """What went to the Hub, or would: `contents` maps names to files or, for what was made for the Hub, bytes.
+    """A model as it is sent to the Hub, and the Hub's answer.
 
-    remarks: what whoever sends it should know of it. commit, url: of the commit, None where nothing was sent.
-    pull_request: its address, where one was opened.
+    Attributes:
+        repository: The repository, `org/name`.
+        revision: The branch.
+        contents: By name a file, or the bytes of a file that was made for the Hub.
+        left_out: The files of the model folder that are not sent.
+        remarks: Warnings for the sender.
+        url, commit: Of the commit; None where nothing was sent.
+        pull_request: The address of the pull request, if one was opened.
     """
 
     repository: str
@@ -46,7 +47,7 @@ class Publication:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The names of the files with their bytes."""
+        """The size of each file in bytes."""
         return {
             name: len(data) if isinstance(data, bytes) else data.stat().st_size for name, data in self.contents.items()
         }
@@ -59,19 +60,25 @@ class Publication:
 
     @property
     def readme(self) -> str:
+        """The text of README.md."""
         return self._bytes("README.md").decode()
 
     def write(self, folder: Path) -> None:
-        """Write the files to a new folder, as they would lie on the Hub. Raises `UsageError` where one is there."""
+        """Write the files to a new folder, as they would be on the Hub.
+
+        Raises:
+            UsageError: The folder exists.
+        """
         if folder.exists():
-            raise UsageError(f"{folder} is already there; name a folder that can be made.")
+            raise UsageError(f"{folder} exists already; name a new folder.", code="folder-exists")
         with atomic_folder(folder) as temporary:
             for name in self.contents:
                 write_bytes(temporary / name, self._bytes(name))
 
     def to_json(self) -> dict[str, Any]:
-        facts = dataclasses.asdict(dataclasses.replace(self, contents={}))
-        return {**facts, "contents": self.sizes, "left_out": list(self.left_out)}
+        """Return the fields, with the sizes of the contents."""
+        fields = dataclasses.asdict(dataclasses.replace(self, contents={}))
+        return {**fields, "contents": self.sizes, "left_out": list(self.left_out)}
 
     def _bytes(self, name: str) -> bytes:
         data = self.contents[name]
@@ -90,143 +97,182 @@ def push(
     force: bool = False,
     revision: str | None = None,
 ) -> Publication:
-    """Put a model, by name or path, into the Hub's repository `org/name`; a bare name goes under `ZOO_HUB_ORG`.
+    """Push a model to a repository on the Hub.
 
-    The model must not fail `zoo verify`, the golden embeddings among its checks, and hold no pickle. Sent are the
-    files of a model folder and no others, with a README.md made from the card, the results and the published numbers,
-    as one commit on top of what the repository held when it was looked at; should somebody push meanwhile, nothing is
-    changed. Files of a model folder that are on the Hub and no longer here are removed in it, except in a pull request.
-    Of paths of this machine, as recipe.json may hold them, the last part is sent alone.
-    Graphs whose loss in retrieval is not shown to be small are sent; `Publication.remarks` and the README name them.
+    The model must pass `zoo verify`, golden embeddings included, and contain no pickle. Only a model folder's files are
+    sent, with a README.md made from the card, the results and the published numbers. They are one commit on top of the
+    repository's last one; if somebody pushes meanwhile, nothing is changed. A model folder's files that are on the Hub
+    and missing here are removed there, except in a pull request. Of paths on this machine, as in recipe.json, only the
+    last part is sent. Graphs with a loss in retrieval that may be large are sent; `Publication.remarks` and the README
+    name them.
 
-    private: whether a repository that has to be made is private (default: the organisation's habit). branch, or
-    revision, as loading calls it: made where there is none (default: main). create_pr: as a pull request to a
-    repository that is there. licence: in place of the card's. dry_run: check and put together, and send nothing.
-    force: also with ONNX graphs that were exported though they are below the floor of `zoo export`; the README says so.
+    The login is huggingface_hub's own: `hf auth login` or HF_TOKEN.
 
-    The login is huggingface_hub's own: `hf auth login` or HF_TOKEN. Raises `ModelNotFoundError`, `ModelFolderError`,
-    `UsageError` and, from the Hub, `HubError` or `ModelNotFoundError`.
+    Args:
+        model: A name or path.
+        repo_id: `org/name`; a bare name goes under `ZOO_HUB_ORG`.
+        private: Whether a new repository is private (default: the organisation's setting).
+        branch, revision: The branch, created if missing (default: main).
+        create_pr: Open a pull request in an existing repository instead.
+        licence: The licence to state instead of the card's.
+        message: The commit's message.
+        dry_run: Check and collect the files, and send nothing.
+        force: Send ONNX graphs below the floor of `zoo export` as well; the README says so.
+
+    Returns:
+        The sent files and the commit.
+
+    Raises:
+        ModelNotFoundError: There is no such model, or no such repository for a pull request.
+        ModelFolderError: The model is damaged or must not be published.
+        UsageError: Arguments contradict each other.
+        HubError: The Hub refuses or is out of reach.
     """
     if branch and revision and branch != revision:
-        raise UsageError(f"branch and revision are one thing, and they name two: {branch!r} and {revision!r}.")
+        reason = f"branch and revision mean the same, but differ: {branch!r} and {revision!r}."
+        raise UsageError(reason, code="branch-conflict")
     branch = branch or revision
     if create_pr and branch:
-        raise UsageError("a pull request goes to the main branch; give either a branch or a pull request.")
+        reason = "a pull request goes to the main branch; give either a branch or a pull request."
+        raise UsageError(reason, code="pull-request-conflict")
     if create_pr and private is not None:
-        raise UsageError("a pull request goes to a repository that is there, which is private or not already.")
-    repo_id = _repository(repo_id)
-    planned = prepare(find_model(model), repo_id, branch or "main", licence, force)
-    return planned if dry_run else _send(planned, private, create_pr, message)
+        reason = "a pull request goes to an existing repository, which is already private or public."
+        raise UsageError(reason, code="pull-request-conflict")
+    repo_id = _valid_repository(repo_id)
+    publication = prepare(find_model(model), repo_id, branch or "main", licence, force)
+    return publication if dry_run else _send(publication, private, create_pr, message)
 
 
 def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = None, force: bool = False) -> Publication:
-    """What would be sent of a model folder. Raises `ModelFolderError` where it may not be."""
+    """Check a model folder and collect the files to send. Arguments are those of `push`.
+
+    Raises:
+        ModelFolderError: The model is damaged or must not be published.
+    """
     card = read_card(folder)
     names = known_files(folder, card)
-    _check(folder, card, names)
+    _check_folder(folder, card, names)
     graphs = graphs_of(folder)
     if not force:
         _check_graphs(graphs)
     contents: dict[str, Path | bytes] = {name: (folder / name).resolve() for name in names}
     if licence is not None:
         card = dataclasses.replace(card, licence=licence)
-        contents["card.json"] = _json(card.to_json())
-    cut = {name: _json(told) for name, said in _records(folder, names) if (told := without_paths(said)) != said}
-    contents |= cut
+        contents["card.json"] = _json_bytes(card.to_json())
+    shortened: dict[str, bytes] = {}
+    for name, record in _read_records(folder, names):
+        if (public := without_paths(record)) != record:
+            shortened[name] = _json_bytes(public)
+    contents |= shortened
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
     others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
     remarks = [graph.remark for graph in graphs if graph.remark]
-    if cut:
-        remarks.append(f"{' and '.join(sorted(cut))}: of paths of this machine the last part is sent alone")
+    if shortened:
+        remarks.append(f"{' and '.join(sorted(shortened))}: only the last part of paths on this machine is sent")
     return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)), tuple(remarks))
 
 
-def _records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """What the files say that tell how the model was made. Raises `ModelFolderError` for one that cannot be read."""
+def _read_records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Read the files that may contain paths of this machine, because they say how the model was made.
+
+    Raises:
+        ModelFolderError: A file cannot be read.
+    """
     for name in sorted({"recipe.json", "onnx/parity.json"} & set(names)):
         try:
             yield name, read_json(folder / name)
         except (OSError, ValueError) as error:
             raise ModelFolderError(
-                f"{folder / name} cannot be read as JSON: {error}. What it tells of this machine cannot be seen, and "
-                "nothing was sent. Make it again, or remove it."
+                f"{folder / name} cannot be read as JSON: {error}. It may contain paths of this machine, so nothing "
+                "was sent. Make it again, or remove it.",
+                code="damaged-record",
             ) from None
 
 
-def _json(value: Any) -> bytes:
+def _json_bytes(value: Any) -> bytes:
     return f"{json.dumps(value, indent=2, ensure_ascii=False)}\n".encode()
 
 
-def _repository(repo_id: str) -> str:
+def _valid_repository(repo_id: str) -> str:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
-    repo_id = download.repository_id(repo_id)
+    repo_id = repository_id(repo_id)
     try:
         validate_repo_id(repo_id)
     except HFValidationError:
-        raise UsageError(f"{repo_id!r} is no valid name of a Hub repository; expected org/name.") from None
+        message = f"{repo_id!r} is not a valid name of a Hub repository; expected org/name."
+        raise UsageError(message, code="invalid-repository-name") from None
     return repo_id
 
 
-def _check(folder: Path, card: Card, names: list[str]) -> None:
-    """Raise `ModelFolderError` unless the folder is whole, harmless and gives its golden embeddings."""
-    if found := find_pickles(folder):
-        raise ModelFolderError(f"{folder} holds {', '.join(found)}: pickles are not published. Remove them first.")
+def _check_folder(folder: Path, card: Card, names: list[str]) -> None:
+    """Check that the folder is complete and harmless, and gives its golden embeddings.
+
+    Raises:
+        ModelFolderError: It does not.
+    """
+    if pickles := find_pickles(folder):
+        message = f"{folder} contains {', '.join(pickles)}: pickles are not published. Remove them first."
+        raise ModelFolderError(message, code="pickles")
     for name in names:
         path_inside(folder, name)
     check_config(folder, card)
     checks = [*verify(folder), *verify_records(folder)]
     failed = [f"{check.name} ({check.detail})" for check in checks if check.fails]
     if failed:
-        raise ModelFolderError(f"{card.name} does not pass zoo verify, and nothing was sent: {'; '.join(failed)}.")
+        message = f"{card.name} does not pass zoo verify, and nothing was sent: {'; '.join(failed)}."
+        raise ModelFolderError(message, code="verification-failed")
     if not any(check.ok and check.name.startswith("golden") for check in checks):
         raise ModelFolderError(
             f"the golden embeddings of {card.name} cannot be checked here, with neither torch nor onnxruntime, and "
-            "nothing was sent. Install one: pip install 'dml-zoo[train]' or 'dml-zoo[cpu]'"
+            "nothing was sent. Install one: pip install 'dml-zoo[train]' or 'dml-zoo[cpu]'",
+            code="golden-not-checked",
         )
 
 
 def _check_graphs(graphs: Sequence[OnnxGraph]) -> None:
     if below := [graph.file for graph in graphs if not graph.holds]:
         raise ModelFolderError(
-            f"{', '.join(below)} was kept though it gives other embeddings than torch by more than zoo export allows "
-            "(onnx/parity.json), and nothing was sent. Export it anew or remove it; to publish it all the same, with a "
-            "remark in the README: --force (force=True)."
+            f"{', '.join(below)} differs from torch by more than zoo export allows (onnx/parity.json), and nothing was "
+            "sent. Export it again or remove it; to publish it nevertheless, with a remark in the README: --force "
+            "(force=True).",
+            code="graph-below-floor",
         )
 
 
-def _send(planned: Publication, private: bool | None, create_pr: bool, message: str | None) -> Publication:
+def _send(publication: Publication, private: bool | None, create_pr: bool, message: str | None) -> Publication:
     from huggingface_hub import HfApi
 
-    api, repo_id, revision = HfApi(), planned.repository, planned.revision
+    api, repo_id, revision = HfApi(), publication.repository, publication.revision
     try:
         if not create_pr:
             api.create_repo(repo_id, private=private, exist_ok=True)
         if private and not api.model_info(repo_id).private:
-            raise UsageError(f"{repo_id} is on the Hub already, and everybody may read it. Nothing was sent.")
+            reason = f"{repo_id} exists on the Hub, and everybody may read it. Nothing was sent."
+            raise UsageError(reason, code="public-repository")
         if revision != "main":
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        there = api.model_info(repo_id, revision=revision)
-        done = api.create_commit(
+        current = api.model_info(repo_id, revision=revision)
+        commit = api.create_commit(
             repo_id,
-            _operations(planned, [] if create_pr else [file.rfilename for file in there.siblings or []]),
-            commit_message=message or f"{planned.name} by dml-zoo",
+            _operations(publication, [] if create_pr else [file.rfilename for file in current.siblings or []]),
+            commit_message=message or f"{publication.name} by dml-zoo",
             revision=revision,
             create_pr=create_pr,
-            parent_commit=there.sha,
+            parent_commit=current.sha,
         )
     except ZooError:
         raise
-    except Exception as error:  # the client's own errors, the HTTP library's and those of what stores large files
+    except Exception as error:  # from the client, the HTTP library or the store of large files
         raise convert_error(error, repo_id, revision) from None
-    return dataclasses.replace(planned, url=done.commit_url, commit=done.oid, pull_request=done.pr_url)
+    return dataclasses.replace(publication, url=commit.commit_url, commit=commit.oid, pull_request=commit.pr_url)
 
 
-def _operations(planned: Publication, remote: list[str]) -> list[Any]:
-    """One commit: every file, and the removal of a model folder's files that are there and no longer here."""
+def _operations(publication: Publication, remote: list[str]) -> list[Any]:
+    """Return the operations of one commit: add every file, remove a model folder's files that are missing here."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    add = [CommitOperationAdd(name, data) for name, data in planned.contents.items()]
-    ours = {name for name in remote if name in KNOWN_FILES or (name.startswith("onnx/") and name.endswith(".onnx"))}
-    return [*add, *(CommitOperationDelete(name) for name in sorted(ours - planned.contents.keys()))]
+    added = [CommitOperationAdd(name, data) for name, data in publication.contents.items()]
+    known = {name for name in remote if name in KNOWN_FILES or (name.startswith("onnx/") and name.endswith(".onnx"))}
+    return [*added, *(CommitOperationDelete(name) for name in sorted(known - publication.contents.keys()))]
