@@ -1,14 +1,7 @@
-"""Snapshots, cache checks, retries (tenacity).
+"""Model folders on the Hugging Face Hub: names, downloads into the Hub's cache, and the models in that cache.
 
-The Hub's cache names files by the hashes that the Hub announced; its client compares lengths alone.
-
-How files come from the Hub: over plain HTTP, which is what our tests of broken connections have tried.
-
-What the Hub may answer otherwise a moment later is asked again.
-
-Model folders on the Hugging Face Hub, found in its cache first.
-
-The models that lie in the Hub's cache, and the names that load them.
+The cache names files by the hashes that the Hub announced, and the client compares only lengths: here the bytes are
+compared too. Downloads use plain HTTP, which our tests of broken connections cover, and are tried up to three times.
 """
 
 from __future__ import annotations
@@ -31,80 +24,119 @@ from zoo.models.baselines import repository_of
 from zoo.models.card import read_card
 from zoo.models.folder import KNOWN_FILES, pickle_names, pickle_warning
 
-
-def remove_altered_files(folder: Path) -> list[str]:
-    """Remove files of a snapshot whose bytes are not those that the Hub announced; their names.
-
-    Large files are announced by their SHA-256, small ones as git names them. Where the cache has no links (Windows) the
-    names say nothing, and all files stay.
-    """
-    altered = [path for path in sorted(folder.rglob("*")) if path.is_symlink() and not _is_announced(path)]
-    for path in altered:
-        path.resolve().unlink(missing_ok=True)
-        _blob(path).unlink(missing_ok=True)
-        path.unlink()
-    return [path.relative_to(folder).as_posix() for path in altered]
-
-
-def _is_announced(path: Path) -> bool:
-    announced = _blob(path).name
-    if not path.is_file():
-        return False
-    if len(announced) == 64:
-        return sha256_of(path) == announced
-    # 32 digits would be an MD5 by a mirror: such names are not ours to judge.
-    return len(announced) != 40 or announced in _sha1(path)
-
-
-def _blob(path: Path) -> Path:
-    """Where the snapshot's link points; that may be a link in turn, to a store that repositories share."""
-    return path.parent / path.readlink()
-
-
-def _sha1(path: Path) -> tuple[str, str]:
-    """As git names the file and, for mirrors, of its bytes alone."""
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha1(data).hexdigest()
-
-
 XET_VARIABLE = "HF_HUB_DISABLE_XET"
-"""The client's own variable. Set to anything, it decides; HF_HUB_DISABLE_XET=0 has large files come by Xet again."""
+"""The client's own variable. If it is set, it decides; HF_HUB_DISABLE_XET=0 downloads large files by Xet again."""
+
+PAUSES = (1.0, 2.0)
+"""Seconds before the second and third try; the Hub's own Retry-After replaces them."""
+
+LONGEST_PAUSE = 60.0
 
 DAY = 24 * 60 * 60
 
-_lock = Lock()
-_before: list[bool] = []
-"""What the client's setting was before each of the downloads that are going on."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+Result = TypeVar("Result")
+
+_xet_lock = Lock()
+_xet_settings: list[bool] = []
+"""The client's setting before each of the running downloads."""
 
 
-@contextmanager
-def without_xet() -> Iterator[None]:
-    """Have the client leave Xet aside while the block runs, unless the user has said what it is to do.
+class NoModelFolderError(HubError):
+    """A repository on the Hub without a card.json."""
 
-    Its own downloads in other threads follow suit meanwhile; its setting afterwards is the one of before.
+
+class AlteredFilesError(Exception):
+    """Files that came with other bytes than announced. Its argument is the list of their names."""
+
+
+# Names
+
+
+def organisation() -> str:
+    """Return the organisation of names without one: `ZOO_HUB_ORG`, else `dml-zoo`."""
+    return os.environ.get("ZOO_HUB_ORG") or "dml-zoo"
+
+
+def repository_id(name: str) -> str:
+    """Return `org/name`; a bare name goes under `organisation()`."""
+    name = name.removeprefix("hf-hub:")
+    return name if "/" in name else f"{organisation()}/{name}"
+
+
+# Downloads
+
+
+def snapshot(repo_id: str, revision: str | None = None) -> Path:
+    """Return the folder of a model repository, from the Hub's cache or downloaded into it.
+
+    Without a revision, or with a commit, a complete folder in the cache is returned as it is. A branch or tag is looked
+    up on the Hub each time; if the Hub is out of reach, the cache is used. Only a model folder's files are fetched, all
+    from one commit, and compared with the hashes that the Hub announced. A connection that breaks within a file
+    continues at that byte during this call. A later call keeps complete files, fetches the others again and removes
+    the parts that a killed process left.
+
+    Args:
+        repo_id: `org/name` or `org/name@revision`.
+        revision: A branch, tag or commit.
+
+    Raises:
+        ModelNotFoundError: The Hub has no such repository or revision.
+        NoModelFolderError: The repository is not a model folder.
+        HubError: The Hub is out of reach, refuses, or sends only a part.
     """
-    from huggingface_hub import constants
-
-    if XET_VARIABLE in os.environ:
-        yield
-        return
-    with _lock:
-        _before.append(constants.HF_HUB_DISABLE_XET)
-        constants.HF_HUB_DISABLE_XET = True
+    repo_id, revision = _with_revision(repo_id, revision)
+    cached = cached_snapshot(repo_id, revision)
+    if cached is not None and (revision is None or COMMIT.fullmatch(revision)):
+        return cached
     try:
-        yield
-    finally:
-        with _lock:
-            before = _before.pop()
-            # The last to end puts back what the first has found.
-            constants.HF_HUB_DISABLE_XET = True if _before else before
+        folder = _download(repo_id, revision)
+    except NoModelFolderError:
+        raise
+    except HubError:
+        if cached is not None:
+            return cached
+        if _is_known_without_card(repo_id, revision):
+            raise _no_model_folder(repo_id, []) from None
+        raise
+    if missing := missing_files(folder):
+        raise _incomplete(repo_id, revision, missing)
+    return folder
+
+
+def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
+    """Return the folder in the cache, None if it is missing or incomplete."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        card = Path(hf_hub_download(repo_id, "card.json", revision=revision, local_files_only=True))
+        patterns = _wanted_patterns(card.parent)
+        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=patterns, local_files_only=True))
+    except HFValidationError as error:
+        raise convert_error(error, repo_id) from None
+    except (LocalEntryNotFoundError, ValueError):  # ValueError: the cache's note of a branch is damaged
+        return None
+    return None if missing_files(folder) else folder
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return the files that a model folder's card lists and that are missing."""
+    if not (folder / "card.json").is_file():
+        return ["card.json"]
+    try:
+        files = read_card(folder).files
+    except CardError:
+        return []  # the next reader of the card reports what is wrong with it
+    return [name for name in files if not (folder / name).is_file()]
 
 
 def remove_leftovers(repo_id: str) -> None:
-    """Remove what downloads of a repository that were killed have left in the Hub's cache.
+    """Remove the parts that killed downloads of a repository left in the Hub's cache.
 
-    A part is left over where nobody holds the client's lock of its file, or it is older than a day. Its name is new for
-    every download, so that none goes on with it.
+    A part is a leftover if no process holds the client's lock of its file, or if it is older than a day. Every download
+    uses a new name, so no download continues with it.
     """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
@@ -115,142 +147,124 @@ def remove_leftovers(repo_id: str) -> None:
         try:
             if not _remove_unlocked(part, lock) and time.time() - part.stat().st_mtime > DAY:
                 part.unlink()
-        except OSError:  # another process was quicker, or it belongs to somebody else
+        except OSError:  # another process removed it first, or another user owns it
             continue
 
 
-def _remove_unlocked(part: Path, lock: Path) -> bool:
-    """Remove the part if the client's lock of its file can be had at once; whether it could."""
-    from huggingface_hub.utils._fixes import WeakFileLock
+def remove_altered_files(folder: Path) -> list[str]:
+    """Remove the files of a snapshot whose bytes are not those that the Hub announced.
 
-    try:
-        with WeakFileLock(lock, timeout=0.05):
-            part.unlink(missing_ok=True)
-    except TimeoutError:  # somebody downloads the file
-        return False
-    return True
+    Large files are announced by their SHA-256, small ones by git's name. A cache without links (Windows) has no such
+    names, and all files stay.
 
-
-PAUSES = (1.0, 2.0)
-"""Seconds before the second and third try of what may pass by itself; the Hub's own Retry-After comes first."""
-
-LONGEST_PAUSE = 60.0
-
-Result = TypeVar("Result")
-
-
-class AlteredError(Exception):
-    """Files, which it names, came with other bytes than announced."""
-
-
-def call_with_retries(ask: Callable[[], Result]) -> Result:
-    """What `ask` returns, called up to three times while the Hub is busy (429), faulty (5xx) or breaks off.
-
-    Raises the last error as it came; errors of ours at once.
+    Returns:
+        The names of the removed files.
     """
-    for pause in PAUSES:
-        try:
-            return ask()
-        except ZooError:
-            raise
-        except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
-            cause = root_cause(error)
-            if not _may_pass(cause):
-                raise
-            asked = retry_after(cause)
-        time.sleep(pause if asked is None else asked)
-    return ask()
+    altered = [path for path in sorted(folder.rglob("*")) if path.is_symlink() and not _is_as_announced(path)]
+    for path in altered:
+        path.resolve().unlink(missing_ok=True)
+        _blob(path).unlink(missing_ok=True)
+        path.unlink()
+    return [path.relative_to(folder).as_posix() for path in altered]
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether the same question may soon get another answer."""
-    if (retry_after(error) or 0) > LONGEST_PAUSE:
-        return False
-    status = status_of(error)
-    return status == 429 or (status or 0) >= 500 or is_broken_connection(error) or isinstance(error, AlteredError)
+def call_with_retries(request: Callable[[], Result]) -> Result:
+    """Call `request` up to three times while the Hub is busy (429), faulty (5xx), breaks off or sends other bytes.
 
-
-COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-def organisation() -> str:
-    """Under which a bare name is looked up: `ZOO_HUB_ORG`, else `dml-zoo`."""
-    return os.environ.get("ZOO_HUB_ORG") or "dml-zoo"
-
-
-def repository_id(name: str) -> str:
-    """`org/name` as it is; a bare name under `organisation()`."""
-    name = name.removeprefix("hf-hub:")
-    return name if "/" in name else f"{organisation()}/{name}"
-
-
-def snapshot(repo_id: str, revision: str | None = None) -> Path:
-    """The folder of a model repository, from the Hub's cache or downloaded into it.
-
-    revision: a branch, tag or commit, also as `org/name@revision`. Without one, or with a commit, what is whole in the
-    cache is taken as it is; a branch or tag is looked up on the Hub each time, and in the cache where that cannot be
-    asked. Only the files of a model folder are fetched, all of one commit, and compared with the hashes that the Hub
-    announced. A connection that breaks off within a file is taken up at that byte during this call; a later call keeps
-    the files that are whole and fetches the others from their beginning, and removes what of them a process that was
-    killed has left. Large files come over HTTP, not by Xet, unless HF_HUB_DISABLE_XET says otherwise.
-
-    Raises `ModelNotFoundError` where the Hub has no such repository or revision, `NoModelFolderError` where it is none
-    of this zoo, and `HubError` where the Hub cannot be asked, refuses, or gives a part.
+    Raises:
+        Exception: The last error unchanged; an error of ours at once.
     """
-    repo_id, revision = _with_revision(repo_id, revision)
-    here = cached_snapshot(repo_id, revision)
-    if here is not None and (revision is None or COMMIT.fullmatch(revision)):
-        return here
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+    def pause(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        seconds = retry_after(root_cause(error)) if isinstance(error, Exception) else None
+        return PAUSES[state.attempt_number - 1] if seconds is None else seconds
+
+    return Retrying(
+        retry=retry_if_exception(_may_pass),
+        wait=pause,
+        stop=stop_after_attempt(len(PAUSES) + 1),
+        sleep=lambda seconds: time.sleep(seconds),
+        reraise=True,
+    )(request)
+
+
+@contextmanager
+def without_xet() -> Iterator[None]:
+    """Let the client download by HTTP while the block runs, unless the user has set `XET_VARIABLE`.
+
+    The client's own downloads in other threads do so meanwhile; afterwards it has its earlier setting.
+    """
+    from huggingface_hub import constants
+
+    if XET_VARIABLE in os.environ:
+        yield
+        return
+    with _xet_lock:
+        _xet_settings.append(constants.HF_HUB_DISABLE_XET)
+        constants.HF_HUB_DISABLE_XET = True
     try:
-        folder = _download(repo_id, revision)
-    except NoModelFolderError:
-        raise
-    except HubError:
-        if here is not None:
-            return here
-        if _is_known_to_be_none(repo_id, revision):
-            raise NoModelFolderError(_no_model_folder(repo_id, [])) from None
-        raise
-    if lacking := missing_files(folder):
-        raise HubError(_lacks(repo_id, revision, lacking))
-    return folder
+        yield
+    finally:
+        with _xet_lock:
+            before = _xet_settings.pop()
+            # The last block to end restores the setting that the first one found.
+            constants.HF_HUB_DISABLE_XET = True if _xet_settings else before
 
 
-class NoModelFolderError(HubError):
-    """The repository is on the Hub, and has no card.json."""
+# Models in the cache
+
+
+def cached_models() -> Iterator[Path]:
+    """Yield the complete model folders in the Hub's cache, each at the last known commit of its main branch."""
+    for ref in sorted(Path(_cache()).glob("models--*--*/refs/main")):
+        if (commit := _read_commit(ref)) is None:
+            continue
+        folder = ref.parent.parent / "snapshots" / commit
+        name = cached_model_name(folder)
+        if name and repository_of(name) is None and not missing_files(folder):
+            yield folder
+
+
+def cached_model_name(folder: Path) -> str | None:
+    """Return the name that loads a folder of the cache, without `organisation()`; None for any other folder."""
+    if (repository := _repository_of_snapshot(folder)) is None:
+        return None
+    owner, name = repository
+    return name if owner == organisation() else f"{owner}/{name}"
+
+
+def pinned_name(folder: Path) -> str | None:
+    """Return `org/name@commit`, which loads a folder of the cache even after a push; None for any other folder."""
+    repository = _repository_of_snapshot(folder)
+    return None if repository is None else f"{'/'.join(repository)}@{folder.name}"
+
+
+def _repository_of_snapshot(folder: Path) -> tuple[str, str] | None:
+    """Return organisation and name of the repository that a folder of the cache is a snapshot of."""
+    match = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
+    return (match[1], match[2]) if match and folder.parent.name == "snapshots" else None
+
+
+def _read_commit(ref: Path) -> str | None:
+    """Read the commit of a branch, None if the file is damaged."""
+    try:
+        commit = ref.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return commit if COMMIT.fullmatch(commit) else None
+
+
+# Steps of a download
 
 
 def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]:
-    repo_id, _, after = repo_id.partition("@")
-    if after and revision not in (None, after):
-        raise UsageError(f"{repo_id}@{after} names a revision, and another one is asked for, {revision!r}.")
-    return repo_id, after or revision
-
-
-def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
-    """The folder in the cache; None where it is not there, or a download that broke off has left a part of it."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        card = Path(hf_hub_download(repo_id, "card.json", revision=revision, local_files_only=True))
-        wanted = _wanted(card.parent)
-        folder = Path(snapshot_download(repo_id, revision=revision, allow_patterns=wanted, local_files_only=True))
-    except HFValidationError as error:
-        raise convert_error(error, repo_id) from None
-    except (LocalEntryNotFoundError, ValueError):  # the latter where the cache's note of a branch is damaged
-        return None
-    return None if missing_files(folder) else folder
-
-
-def _is_known_to_be_none(repo_id: str, revision: str | None) -> bool:
-    """Whether the cache remembers that the repository has no card.json."""
-    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
-
-    try:
-        return try_to_load_from_cache(repo_id, "card.json", revision=revision) is _CACHED_NO_EXIST
-    except ValueError:  # as in `cached`
-        return False
+    repo_id, _, suffix = repo_id.partition("@")
+    if suffix and revision not in (None, suffix):
+        message = f"{repo_id}@{suffix} names a revision, and the argument names another one, {revision!r}."
+        raise UsageError(message, code="two-revisions")
+    return repo_id, suffix or revision
 
 
 def _download(repo_id: str, revision: str | None) -> Path:
@@ -259,8 +273,8 @@ def _download(repo_id: str, revision: str | None) -> Path:
             folder = call_with_retries(lambda: _download_once(repo_id, revision))
     except ZooError:
         raise
-    except Exception as error:  # the client's own errors, the HTTP library's, the disk's, an answer that is no JSON
-        raise _located(error, repo_id, revision) from None
+    except Exception as error:  # from the client, the HTTP library, the disk, or an answer that is not JSON
+        raise _download_error(error, repo_id, revision) from None
     remove_leftovers(repo_id)
     return folder
 
@@ -269,35 +283,25 @@ def _download_once(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
-    about = HfApi().model_info(repo_id, revision=revision)
-    # A branch may move while its files come; all of them are of the commit that it was at first.
-    commit = about.sha if about.sha and COMMIT.fullmatch(about.sha) else revision
+    info = HfApi().model_info(repo_id, revision=revision)
+    # A branch may move during the download; all files come from the commit that it was at first.
+    commit = info.sha if info.sha and COMMIT.fullmatch(info.sha) else revision
     try:
         folder = Path(hf_hub_download(repo_id, "card.json", revision=commit)).parent
     except RemoteEntryNotFoundError:
-        _remember(repo_id, revision, commit)
-        names = [file.rfilename for file in about.siblings or []]
-        raise NoModelFolderError(_no_model_folder(repo_id, names)) from None
+        _remember_commit(repo_id, revision, commit)
+        raise _no_model_folder(repo_id, [file.rfilename for file in info.siblings or []]) from None
     _check_bytes(folder)
-    # A card of a newer version is refused here, before its weights are fetched.
+    # This refuses a card of a newer version before its weights are fetched.
     read_card(folder)
-    folder = Path(snapshot_download(repo_id, revision=commit, allow_patterns=_wanted(folder)))
+    folder = Path(snapshot_download(repo_id, revision=commit, allow_patterns=_wanted_patterns(folder)))
     _check_bytes(folder)
-    _remember(repo_id, revision, commit)
+    _remember_commit(repo_id, revision, commit)
     return folder
 
 
-def _remember(repo_id: str, revision: str | None, commit: str | None) -> None:
-    """Note in the Hub's cache at which commit the branch is, as the client does that is asked for a branch."""
-    from huggingface_hub.file_download import repo_folder_name
-
-    if commit is not None and commit != revision:
-        repository = Path(_cache()) / repo_folder_name(repo_id=repo_id, repo_type="model")
-        write_bytes(repository / "refs" / (revision or "main"), commit.encode())
-
-
-def _wanted(folder: Path) -> list[str]:
-    """The files of a model folder, as patterns: those of the layout and those that its card lists."""
+def _wanted_patterns(folder: Path) -> list[str]:
+    """Return patterns of a model folder's files: the known ones and those that its card lists, except pickles."""
     try:
         listed = read_card(folder).files
     except CardError:
@@ -305,101 +309,113 @@ def _wanted(folder: Path) -> list[str]:
     return [escape(name) for name in {*KNOWN_FILES, *listed} - set(pickle_names(listed))]
 
 
+def _remember_commit(repo_id: str, revision: str | None, commit: str | None) -> None:
+    """Note the commit of a branch in the Hub's cache, as the client does when it downloads a branch."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    if commit is not None and commit != revision:
+        repository = Path(_cache()) / repo_folder_name(repo_id=repo_id, repo_type="model")
+        write_bytes(repository / "refs" / (revision or "main"), commit.encode())
+
+
+def _is_known_without_card(repo_id: str, revision: str | None) -> bool:
+    """Return whether the cache remembers that the repository has no card.json."""
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+
+    try:
+        return try_to_load_from_cache(repo_id, "card.json", revision=revision) is _CACHED_NO_EXIST
+    except ValueError:  # as in `cached_snapshot`
+        return False
+
+
+def _remove_unlocked(part: Path, lock: Path) -> bool:
+    """Remove a part if the client's lock of its file is free, and return whether it was."""
+    from huggingface_hub.utils._fixes import WeakFileLock
+
+    try:
+        with WeakFileLock(lock, timeout=0.05):
+            part.unlink(missing_ok=True)
+    except TimeoutError:  # another process downloads the file
+        return False
+    return True
+
+
 def _check_bytes(folder: Path) -> None:
     if altered := remove_altered_files(folder):
-        raise AlteredError(altered)
+        raise AlteredFilesError(altered)
 
 
-def _located(error: Exception, repo_id: str, revision: str | None) -> Exception:
-    if isinstance(error, AlteredError):
+def _is_as_announced(path: Path) -> bool:
+    announced = _blob(path).name
+    if not path.is_file():
+        return False
+    if len(announced) == 64:
+        return sha256_of(path) == announced
+    # A name of another length, as a mirror's MD5, cannot be checked.
+    return len(announced) != 40 or announced in _sha1_names(path)
+
+
+def _blob(path: Path) -> Path:
+    """Return the target of a snapshot's link, which may itself be a link to a store that repositories share."""
+    return path.parent / path.readlink()
+
+
+def _sha1_names(path: Path) -> tuple[str, str]:
+    """Return git's name of a file and the SHA-1 of its bytes, which mirrors use."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), hashlib.sha1(data).hexdigest()
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the same request may soon succeed."""
+    if not isinstance(error, Exception) or isinstance(error, ZooError):
+        return False
+    cause = root_cause(error)
+    if (retry_after(cause) or 0) > LONGEST_PAUSE:
+        return False
+    status = status_of(cause)
+    return status == 429 or (status or 0) >= 500 or is_broken_connection(cause) or isinstance(cause, AlteredFilesError)
+
+
+# Errors
+
+
+def _download_error(error: Exception, repo_id: str, revision: str | None) -> ZooError:
+    if isinstance(error, AlteredFilesError):
         return HubError(
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
-            "was removed from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
+            "was removed from the cache. Something on the way changes files: check any proxy and HF_ENDPOINT.",
+            code="altered-files",
         )
-    ours = convert_error(error, repo_id, revision)
-    if isinstance(ours, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
-        return ModelNotFoundError(
-            f"{ours} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
-        )
-    if not isinstance(ours, HubError):
-        return ours
-    message = f"{repo_id} is not, or not whole, in the Hub's cache ({_cache()}), and {ours}"
-    return HubUnreachableError(message, ours.why) if isinstance(ours, HubUnreachableError) else HubError(message)
+    converted = convert_error(error, repo_id, revision)
+    if isinstance(converted, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
+        message = f"{converted} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
+        return ModelNotFoundError(message, code=converted.code)
+    if not isinstance(converted, HubError):
+        return converted
+    message = f"{repo_id} is missing or incomplete in the Hub's cache ({_cache()}), and {converted}"
+    if isinstance(converted, HubUnreachableError):
+        return HubUnreachableError(message, converted.why, code=converted.code)
+    return HubError(message, code=converted.code)
+
+
+def _no_model_folder(repo_id: str, names: list[str]) -> NoModelFolderError:
+    message = f"{repo_id} on the Hub is not a model folder of this zoo: it has no card.json."
+    return NoModelFolderError(f"{message}{pickle_warning(pickle_names(names))}")
+
+
+def _incomplete(repo_id: str, revision: str | None, missing: list[str]) -> HubError:
+    from huggingface_hub import HfApi
+
+    message = f"the model folder {repo_id} on the Hub is incomplete: it lacks {', '.join(missing)}."
+    try:
+        names = HfApi().list_repo_files(repo_id, revision=revision)
+    except Exception:  # the names only add a hint to the error
+        names = []
+    return HubError(f"{message}{pickle_warning(pickle_names(names))}", code="incomplete-repository")
 
 
 def _cache() -> str:
     from huggingface_hub import constants
 
     return constants.HF_HUB_CACHE
-
-
-def missing_files(folder: Path) -> list[str]:
-    """What a model folder lacks of the files that its card lists."""
-    if not (folder / "card.json").is_file():
-        return ["card.json"]
-    try:
-        files = read_card(folder).files
-    except CardError:
-        return []  # whoever reads the card next says what is wrong with it
-    return [name for name in files if not (folder / name).is_file()]
-
-
-def _no_model_folder(repo_id: str, names: list[str]) -> str:
-    message = f"{repo_id} on the Hub is no model folder of this zoo: it has no card.json."
-    return f"{message}{pickle_warning(pickle_names(names))}"
-
-
-def _lacks(repo_id: str, revision: str | None, lacking: list[str]) -> str:
-    from huggingface_hub import HfApi
-
-    message = f"{repo_id} on the Hub is no whole model folder: it lacks {', '.join(lacking)}."
-    try:
-        names = HfApi().list_repo_files(repo_id, revision=revision)
-    except Exception:  # this only words an error
-        names = []
-    return f"{message}{pickle_warning(pickle_names(names))}"
-
-
-def cached_models() -> Iterator[Path]:
-    """The folders of the models that are there whole, at what was the main branch."""
-    from huggingface_hub import constants
-
-    for ref in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*/refs/main")):
-        if (commit := _commit(ref)) is None:
-            continue
-        folder = ref.parent.parent / "snapshots" / commit
-        name = cached_model_name(folder)
-        if name and repository_of(name) is None and not missing_files(folder):
-            yield folder
-
-
-def _commit(ref: Path) -> str | None:
-    """The commit that a branch is at; None where the file is damaged."""
-    try:
-        said = ref.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return said if COMMIT.fullmatch(said) else None
-
-
-def cached_model_name(folder: Path) -> str | None:
-    """The name that loads a folder of the cache, without the organisation where it is `hub.organisation()`.
-
-    None for folders that lie elsewhere.
-    """
-    if (found := _repository(folder)) is None:
-        return None
-    owner, name = found
-    return name if owner == organisation() else f"{owner}/{name}"
-
-
-def pinned_name(folder: Path) -> str | None:
-    """`org/name@commit`, by which a folder of the cache is found whatever the branches are at; None elsewhere."""
-    found = _repository(folder)
-    return None if found is None else f"{'/'.join(found)}@{folder.name}"
-
-
-def _repository(folder: Path) -> tuple[str, str] | None:
-    """Organisation and name of what a folder of the cache is a snapshot of."""
-    found = re.fullmatch(r"models--([^/]+?)--([^/]+)", folder.parent.parent.name)
-    return (found[1], found[2]) if found and folder.parent.name == "snapshots" else None

@@ -264,7 +264,7 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
         # A bare name may be a typing error; one with an organisation was meant for the Hub.
         if "/" in name:
             looked = f"there is no folder {name}, and " if revision is None else ""
-            raise type(error)(f"{looked}{error}{_nearest_model(name)}") from None
+            raise type(error)(f"{looked}{error}{_nearest_model(name)}", code=error.code) from None
         raise ModelNotFoundError(
             _not_found(name, error) if revision is None else _not_at_hub(name, revision, error)
         ) from None
