@@ -179,7 +179,8 @@ def call_with_retries(request: Callable[[], Result]) -> Result:
     def pause(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
         seconds = retry_after(root_cause(error)) if isinstance(error, Exception) else None
-        return PAUSES[state.attempt_number - 1] if seconds is None else seconds
+        # Tenacity asks for a pause even after the last try.
+        return PAUSES[min(state.attempt_number, len(PAUSES)) - 1] if seconds is None else seconds
 
     return Retrying(
         retry=retry_if_exception(_may_pass),

@@ -1,4 +1,4 @@
-"""Models from the Hub: the real client, over HTTP, against a Hub on loopback that fails as networks and servers do."""
+"""Downloads of models by the real client from a Hub on loopback that fails as networks and servers do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.zoo.hub_state import Fault
 from tests.zoo.hub_world import FILES, MODEL, WEIGHTS, World, assert_whole
-from zoo.errors import CardError, HubError, ModelNotFoundError, UsageError, ZooError
+from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.hub import download
 from zoo.hub.errors import convert_error
 from zoo.models.card import SCHEMA, read_card
@@ -40,22 +41,20 @@ def test_a_model_is_fetched_once_and_embeds(world: World, name: str, monkeypatch
     assert len(world.hub.requests) == asked
 
 
-def test_a_connection_that_drops_in_mid_file_is_taken_up_at_that_byte(world: World) -> None:
+def test_a_dropped_connection_continues_at_that_byte(world: World) -> None:
     world.hub.fail(Fault(WEIGHTS, drop=100_000))
     assert_whole(download.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS) == [None, f"bytes={100_000 // 4096 * 4096}-"]
 
 
-def test_a_slow_server_is_asked_again_from_that_byte(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_download_continues_at_that_byte(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
     world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=1.0))
     assert_whole(download.snapshot("org/toy"))
     assert world.hub.ranges(WEIGHTS)[1] == f"bytes={100_000 // 4096 * 4096}-"
 
 
-def test_a_server_that_drips_is_waited_for_as_long_as_something_comes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_but_steady_download_is_not_interrupted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.4)
     world.hub.fail(Fault(WEIGHTS, drip=0.1))
     assert_whole(download.snapshot("org/toy"))
@@ -76,7 +75,7 @@ def test_a_server_that_drips_is_waited_for_as_long_as_something_comes(
         (Fault(WEIGHTS, status=500), [1.0]),
     ],
 )
-def test_what_passes_by_itself_is_waited_for(world: World, fault: Fault, waits: list[float]) -> None:
+def test_passing_faults_are_waited_for(world: World, fault: Fault, waits: list[float]) -> None:
     world.hub.fail(fault)
     assert_whole(download.snapshot("org/toy"))
     assert world.waits == waits
@@ -84,27 +83,32 @@ def test_what_passes_by_itself_is_waited_for(world: World, fault: Fault, waits: 
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "code", "values"),
     [
-        (Fault(WEIGHTS, drop=100_000, reset=True, times=3), r"connection to the Hub broke.*Run again"),
-        (Fault(WEIGHTS, short=7, times=3), r"only in part.*544336.*544329.*Run again"),
-        (Fault(WEIGHTS, flip=True, times=3), rf"{WEIGHTS} of org/toy came three times with other bytes.*removed"),
-        (Fault("card.json", flip=True, times=3), r"card\.json of org/toy came three times with other bytes"),
-        (Fault(API, status=429, headers={"Retry-After": "700"}), r"too many requests.*in 700 seconds"),
-        (Fault(API, status=429, times=3), r"too many requests.*in some minutes"),
-        (Fault(WEIGHTS, status=502, times=3), r"fault of its own \(502\).*HF_HUB_OFFLINE=1"),
-        (Fault(WEIGHTS, status=404, code="EntryNotFound", method="HEAD"), r"answered 404 .*model\.safetensors"),
-        (Fault(API, status=200, body=b"<html>log in first</html>"), r"no usable answer.*JSONDecodeError.*HF_ENDPOINT"),
+        (Fault(WEIGHTS, drop=100_000, reset=True, times=3), "broken-connection", ["org/toy"]),
+        (Fault(WEIGHTS, short=7, times=3), "broken-connection", ["544336", "544329"]),
+        (Fault(WEIGHTS, flip=True, times=3), "altered-files", [WEIGHTS, "org/toy"]),
+        (Fault("card.json", flip=True, times=3), "altered-files", ["card.json", "org/toy"]),
+        (Fault(API, status=429, headers={"Retry-After": "700"}), "too-many-requests", ["700 seconds"]),
+        (Fault(API, status=429, times=3), "too-many-requests", ["some minutes"]),
+        (Fault(WEIGHTS, status=502, times=3), "hub-fault", ["502", "HF_HUB_OFFLINE=1"]),
+        (Fault(WEIGHTS, status=404, code="EntryNotFound", method="HEAD"), "unexpected-status", ["404", WEIGHTS]),
+        (
+            Fault(API, status=200, body=b"<html>log in first</html>"),
+            "no-answer",
+            ["JSONDecodeError", "HF_ENDPOINT"],
+        ),
     ],
 )
-def test_what_does_not_pass_is_said_and_leaves_a_cache_that_the_next_call_completes(
-    world: World, fault: Fault, says: str
+def test_a_lasting_fault_is_reported_and_leaves_a_cache_that_the_next_call_completes(
+    world: World, fault: Fault, code: str, values: list[str]
 ) -> None:
     world.hub.fail(fault)
-    with pytest.raises(HubError, match=says):
+    with raises(HubError, code) as caught:
         zoo.load("org/toy", runtime="onnx")
+    assert all(value in str(caught.value) for value in values)
     assert world.parts() == []
-    # timm would load the trunk of what has arrived, without its heads.
+    # timm would load the trunk from the files that arrived, without the heads.
     assert not (home() / "baselines").exists()
     arrived = {file: world.gets(file) for file in ("heads.safetensors", "golden.safetensors")}
     assert_whole(zoo.load("org/toy", runtime="onnx").folder)
@@ -114,7 +118,7 @@ def test_what_does_not_pass_is_said_and_leaves_a_cache_that_the_next_call_comple
 def test_a_server_that_stays_silent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     world.hub.fail(Fault("card.json", drop=0, stall=0.5, times=6))
-    with pytest.raises(HubError, match=r"too slow.*HF_HUB_DOWNLOAD_TIMEOUT"):
+    with raises(HubUnreachableError, "timeout"):
         download.snapshot("org/toy")
 
 
@@ -123,7 +127,7 @@ def test_a_disk_that_fills_during_a_download(world: World) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(HubError, match=r"could not be stored.*Make room.*HF_HOME"):
+        with raises(HubError, "disk-full"):
             download.snapshot("org/toy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -132,61 +136,67 @@ def test_a_disk_that_fills_during_a_download(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_has_other_numbers_too(number: int) -> None:
-    assert "Make room" in str(convert_error(OSError(number, os.strerror(number)), "org/toy"))
+def test_other_error_numbers_of_a_full_disk(number: int) -> None:
+    assert convert_error(OSError(number, os.strerror(number)), "org/toy").code == "disk-full"
 
 
 @pytest.mark.parametrize(
-    ("kind", "token", "error", "says"),
+    ("kind", "token", "error", "code"),
     [
-        ("private", None, ModelNotFoundError, r"has no org/toy, or it is private.*hf auth login.*No token was sent"),
-        ("private", "reader", ModelNotFoundError, r"has no org/toy, or it is private.*A token was sent"),
-        ("private", "wrong", HubError, r"does not accept the token.*hf auth login"),
-        ("gated", None, HubError, r"gated.*Accept them at http://127.*/org/toy.*No token was sent"),
-        ("gated", "reader", HubError, r"gated.*Accept them at.*A token was sent"),
+        ("private", None, ModelNotFoundError, "repository-not-found"),
+        ("private", "reader", ModelNotFoundError, "repository-not-found"),
+        ("private", "wrong", HubError, "token-not-accepted"),
+        ("gated", None, HubError, "gated-repository"),
+        ("gated", "reader", HubError, "gated-repository"),
     ],
 )
-def test_what_the_login_does_not_open(
-    world: World, kind: str, token: str | None, error: type[ZooError], says: str, monkeypatch: pytest.MonkeyPatch
+def test_private_and_gated_repositories(
+    world: World, kind: str, token: str | None, error: type[ZooError], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setattr(world.hub.repositories["org/toy"], kind, True)
     if token:
         monkeypatch.setenv("HF_TOKEN", world.hub.reader if token == "reader" else "hf_wrong_wrong")
-    with pytest.raises(error, match=says):
+    with raises(error, code) as caught:
         zoo.load("org/toy", runtime="onnx")
+    if token != "wrong":
+        assert ("No token" if token is None else "A token") in str(caught.value)
     monkeypatch.setenv("HF_TOKEN", world.hub.token)
     assert_whole(zoo.load("org/toy", runtime="onnx").folder)
 
 
-def test_what_is_not_there_is_said_with_where_it_was_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelNotFoundError, match=rf"the Hub \({world.hub.url}\) has no org/tyo"):
+def test_missing_repositories_and_revisions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raises(ModelNotFoundError, "repository-not-found") as missing:
         zoo.load("org/tyo")
-    with pytest.raises(ModelNotFoundError, match=r"^org/toy on the Hub has no revision 'v9'"):
-        zoo.load("org/toy", revision="v9")  # no other place was looked at
-    with pytest.raises(UsageError, match="another one is asked for"):
+    assert f"({world.hub.url}) has no org/tyo" in str(missing.value)
+    with raises(ModelNotFoundError, "revision-not-found") as revision:
+        zoo.load("org/toy", revision="v9")
+    assert str(revision.value).startswith("org/toy on the Hub has no revision 'v9'")  # nothing else was searched
+    with raises(UsageError, "two-revisions"):
         zoo.load("org/toy@v1", revision="v2")
-    with pytest.raises(ModelNotFoundError, match=r"has no dml-zoo/toy.*ZOO_HUB_ORG"):
+    with pytest.raises(ModelNotFoundError) as bare:
         zoo.load("toy")
+    assert "dml-zoo/toy" in str(bare.value)
+    assert "ZOO_HUB_ORG" in str(bare.value)
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
     assert_whole(zoo.load("toy", runtime="onnx").folder)
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_with_a_revision_no_other_place_than_the_hub_is_said_to_have_been_looked_at(
+def test_a_bare_name_with_a_revision_is_searched_only_on_the_hub(
     world: World, own_zoo: Path, offline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-    asked = r"It could not be asked \(HF_HUB_OFFLINE is set\)\." if offline else r"There, the Hub .* has no dml-zoo/"
-    head = r"^no model '{}' at revision 'main': with a revision only the Hub is asked\. " + asked
-    shipped = head.format("margin-conv4-glyphs") + rf".* Without a revision .* loads from {MODEL}\.$"
-    with pytest.raises(ModelNotFoundError, match=shipped) as caught:
+    answer = "HF_HUB_OFFLINE is set" if offline else "has no dml-zoo/"
+    with pytest.raises(ModelNotFoundError) as shipped:
         zoo.load(MODEL.name, revision="main")
-    assert "zoo train" not in str(caught.value)
-    with pytest.raises(ModelNotFoundError, match=head.format("margin-conv4-glyps") + ".* Did you mean 'margin-conv4-g"):
+    assert all(value in str(shipped.value) for value in ("'margin-conv4-glyphs'", "'main'", answer, str(MODEL)))
+    assert "zoo train" not in str(shipped.value)
+    with pytest.raises(ModelNotFoundError) as mistyped:
         zoo.load("margin-conv4-glyps", revision="main")
+    assert all(value in str(mistyped.value) for value in (answer, "Did you mean 'margin-conv4-g"))
 
 
-def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(
+def test_a_branch_is_looked_up_each_time_and_the_cache_serves_without_an_answer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = download.snapshot("org/toy")
@@ -205,13 +215,12 @@ def test_without_an_answer_the_cache_serves_and_a_branch_is_looked_up_each_time(
     assert download.snapshot("org/toy", "main") == second
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert download.snapshot("org/toy", "main") == second
-    with pytest.raises(HubError, match=r"not whole, in the Hub's cache.*ConnectError"):
+    with raises(HubUnreachableError, "no-answer") as caught:
         download.snapshot("org/other")
+    assert "ConnectError" in str(caught.value)
 
 
-def test_all_files_are_of_the_commit_that_the_branch_was_at_first(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_files_come_from_one_commit_of_a_moving_branch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = world.hub.repositories["org/toy"]
     first = repository.branches["main"]
     check = download._check_bytes
@@ -228,7 +237,7 @@ def test_all_files_are_of_the_commit_that_the_branch_was_at_first(
     assert (world.cache / "models--org--toy" / "refs" / "main").read_text() == first
 
 
-def test_the_environment_says_which_hub_which_cache_and_whether_to_ask(world: World, tmp_path: Path) -> None:
+def test_the_environment_sets_hub_cache_token_and_offline_mode(world: World, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE, in processes of their own."""
     world.hub.repositories["org/toy"].private = True
     code = "import zoo; print(zoo.load('org/toy', runtime='onnx').folder)"
@@ -248,7 +257,7 @@ def test_the_environment_says_which_hub_which_cache_and_whether_to_ask(world: Wo
     assert len(world.hub.requests) == asked
 
 
-def test_no_token_in_what_is_logged_printed_or_raised(
+def test_tokens_are_neither_logged_nor_printed_nor_raised(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     token = world.hub.token
@@ -271,57 +280,55 @@ def test_no_token_in_what_is_logged_printed_or_raised(
 
 
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "code"),
     [
-        ({}, r"no card\.json\. It holds pytorch_model\.bin, vae\.ckpt: pickles.*zoo convert"),
-        (
-            {"card.json": FILES["card.json"]},
-            r"lacks model\.safetensors.*It holds pytorch_model\.bin, vae\.ckpt: pickles",
-        ),
+        ({}, download.NoModelFolderError.code),
+        ({"card.json": FILES["card.json"]}, "incomplete-repository"),
     ],
 )
-def test_a_pickle_in_place_of_safetensors_is_refused_and_never_fetched(
-    world: World, extra: dict[str, bytes], says: str
-) -> None:
+def test_pickles_instead_of_safetensors_are_never_fetched(world: World, extra: dict[str, bytes], code: str) -> None:
     world.hub.add("org/old", {"pytorch_model.bin": b"\x80\x04.", "vae.ckpt": b"", **extra})
-    with pytest.raises(HubError, match=says):
+    with raises(HubError, code) as caught:
         download.snapshot("org/old")
+    assert "pytorch_model.bin, vae.ckpt" in str(caught.value)
     assert not any("/resolve/" in path and path.endswith((".bin", ".ckpt")) for path in world.hub.paths)
 
 
-def test_a_card_that_lists_a_pickle_does_not_make_it_fetched(world: World) -> None:
+def test_a_pickle_that_the_card_lists_is_not_fetched(world: World) -> None:
     card = json.loads(FILES["card.json"])
     card["files"]["pytorch_model.bin"] = "0" * 64
     world.hub.add("org/sly", {**FILES, "card.json": json.dumps(card).encode(), "pytorch_model.bin": b"\x80\x04."})
-    with pytest.raises(HubError, match=r"lacks pytorch_model\.bin"):
+    with raises(HubError, "incomplete-repository") as caught:
         zoo.load("org/sly", runtime="onnx")
+    assert "pytorch_model.bin" in str(caught.value)
     assert not any("/resolve/" in path and path.endswith(".bin") for path in world.hub.paths)
 
 
 @pytest.mark.parametrize("name", ["../../x.safetensors", "/etc/passwd", "onnx/../../../x", "a\\..\\..\\b"])
-def test_names_that_lead_out_of_the_folder_are_refused_before_anything_is_fetched(world: World, name: str) -> None:
+def test_names_outside_the_folder_are_refused_before_any_download(world: World, name: str) -> None:
     card = json.loads(FILES["card.json"])
     card["files"][name] = "0" * 64
     world.hub.add("org/sly", {**FILES, "card.json": json.dumps(card).encode()})
-    with pytest.raises((CardError, HubError), match=r"outside the model folder|lacks"):
+    with pytest.raises((CardError, HubError)):
         zoo.load("org/sly", runtime="onnx")
     assert world.gets(WEIGHTS) == 0 or "\\" in name
 
 
-def test_a_card_of_a_newer_version_is_refused_before_its_weights_are_fetched(world: World) -> None:
+def test_a_card_of_a_newer_version_is_refused_before_the_weights_are_fetched(world: World) -> None:
     card = {**json.loads(FILES["card.json"]), "schema": SCHEMA + 1}
     world.hub.add("org/newer", {**FILES, "card.json": json.dumps(card).encode()})
-    with pytest.raises(CardError, match="Upgrade"):
+    with pytest.raises(CardError):
         zoo.load("org/newer", runtime="onnx")
     assert world.gets(WEIGHTS) == 0
 
 
-def test_weights_that_are_not_the_cards_are_refused_though_the_hub_vouches_for_them(world: World) -> None:
+def test_weights_that_the_card_does_not_list_are_refused(world: World) -> None:
     other = bytearray(FILES["onnx/model.onnx"])
     other[-1] ^= 1
     world.hub.add("org/sly", {**FILES, "onnx/model.onnx": bytes(other)})
-    with pytest.raises(ZooError, match=r"SHA-256 differs.*revision='main'"):
+    with pytest.raises(ZooError) as caught:
         zoo.load("org/sly", runtime="onnx")
+    assert "revision='main'" in str(caught.value)
     world.hub.repositories["org/sly"].commit("main", FILES)
     assert_whole(zoo.load("org/sly", runtime="onnx", revision="main").folder)
     assert read_card(zoo.load("org/sly", runtime="onnx").folder).name == MODEL.name

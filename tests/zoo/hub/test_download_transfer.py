@@ -1,4 +1,4 @@
-"""How files come from the Hub: over HTTP, not by Xet, and what killed downloads left goes."""
+"""Transfers from the Hub: by HTTP rather than Xet, and removal of the parts of killed downloads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zoo.hub import download
 from zoo.hub.download import DAY, remove_leftovers, without_xet
 
 
-def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_come_by_http_unless_the_user_wants_xet(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's default is Xet, where it is installed and the Hub offers it."""
     import hf_xet  # noqa: F401
     from huggingface_hub import constants
@@ -37,7 +37,7 @@ def test_large_files_come_over_http_unless_the_user_wants_xet(world: World, monk
     assert asked_for_xet()
 
 
-def test_downloads_beside_one_another_leave_the_clients_setting_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_downloads_restore_the_clients_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.delenv("HF_HUB_DISABLE_XET", raising=False)
@@ -52,14 +52,14 @@ def test_downloads_beside_one_another_leave_the_clients_setting_as_it_was(monkey
         assert constants.HF_HUB_DISABLE_XET is before
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: World) -> None:
-    """A process is killed in mid file, which leaves a part under a name that no later download takes up."""
+def test_parts_of_a_killed_process_are_removed_by_the_next_download(world: World) -> None:
+    """Kill a process within a file: it leaves a part with a name that no later download uses."""
     world.hub.fail(Fault(WEIGHTS, drop=100_000, stall=60))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = {**kept, "HF_HUB_CACHE": str(world.cache), "HF_ENDPOINT": world.hub.url}
     code = "from zoo.hub.download import snapshot; snapshot('org/toy')"
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as child:
-        # The part is there before it is asked for; the fault is this process's, and not the next one's, only then.
+        # Only once it has asked for the file has this process used up the fault.
         _wait_for(
             lambda: world.gets(WEIGHTS) > 0 and any(part.startswith(sha256(FILES[WEIGHTS])) for part in world.parts())
         )
@@ -71,15 +71,15 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_download(world: Wor
     assert world.hub.ranges(WEIGHTS) == [None, None]
 
 
-def _wait_for(happens: Callable[[], bool]) -> None:
+def _wait_for(condition: Callable[[], bool]) -> None:
     for _ in range(600):
-        if happens():
+        if condition():
             return
         time.sleep(0.1)
     raise AssertionError("it did not happen within a minute")
 
 
-def test_parts_of_a_download_that_goes_on_stay_unless_they_are_old(world: World) -> None:
+def test_parts_of_a_running_download_stay_unless_they_are_old(world: World) -> None:
     blobs, locks = (world.cache / place / "models--org--toy" for place in (".", ".locks"))
     blobs = blobs / "blobs"
     for folder in (blobs, locks):
