@@ -1,4 +1,4 @@
-"""What somebody new gets wrong: each mistake is answered by one error of ours, which says the next step."""
+"""Common mistakes of new users: each gives one error of ours that names the next step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 import zoo
-from zoo.errors import DatasetError, HubError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
+from tests.raising import raises
+from zoo.errors import DatasetError, HubUnreachableError, ImageError, ModelNotFoundError, UsageError, ZooError
 from zoo.hub.errors import convert_error
 from zoo.paths import SHIPPED
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with a folder of pictures and a file in it."""
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working folder, with a folder of pictures and a file in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pictures").mkdir()
     (tmp_path / "notes").write_text("")
@@ -34,25 +35,27 @@ def model() -> zoo.Embedder:
 
 @pytest.mark.parametrize("name", [None, b"margin-conv4-glyphs", 3, ["margin-conv4-glyphs"]])
 @pytest.mark.parametrize("look", [zoo.load, zoo.info])
-def test_a_model_is_named_by_text(look: Callable[[Any], object], name: Any) -> None:
-    with pytest.raises(UsageError, match=rf"not by {type(name).__name__}: by a name of zoo list, the path"):
+def test_a_model_name_is_a_string(look: Callable[[Any], object], name: Any) -> None:
+    with pytest.raises(UsageError) as caught:
         look(name)
+    assert type(name).__name__ in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["pictures", "./pictures", "{here}/pictures"])
-def test_a_folder_without_a_card_is_not_asked_of_the_hub(here: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["pictures", "./pictures", "{folder}/pictures"])
+def test_a_folder_without_a_card_is_not_searched_on_the_hub(working_folder: Path, name: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
-        zoo.load(name.format(here=here))
-    assert f"{name.format(here=here)} is a folder but no model folder: card.json is missing." in str(caught.value)
+        zoo.load(name.format(folder=working_folder))
+    assert name.format(folder=working_folder) in str(caught.value)
+    assert "card.json" in str(caught.value)
     assert "Hub" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["./model", "{here}/model", "org/model", Path("model")])
-def test_the_path_of_a_model_folder_has_no_revisions(here: Path, given: Any) -> None:
+@pytest.mark.parametrize("given", ["./model", "{folder}/model", "org/model", Path("model")])
+def test_a_path_has_no_revisions(working_folder: Path, given: Any) -> None:
     for name in ("model", "org/model"):
-        shutil.copytree(SHIPPED / "margin-conv4-glyphs", here / name)
-    given = given.format(here=here) if isinstance(given, str) else given
-    with pytest.raises(UsageError, match=r"model is the path of a model folder, and a path has no revisions\. Leave"):
+        shutil.copytree(SHIPPED / "margin-conv4-glyphs", working_folder / name)
+    given = given.format(folder=working_folder) if isinstance(given, str) else given
+    with pytest.raises(UsageError):
         zoo.load(given, revision="main")
     assert zoo.load(given, runtime="onnx").folder.name == "model"
 
@@ -60,48 +63,48 @@ def test_the_path_of_a_model_folder_has_no_revisions(here: Path, given: Any) -> 
 @pytest.mark.parametrize("value", [3, [], ("fp32",), b"onnx"])
 @pytest.mark.parametrize("argument", ["runtime", "precision", "revision"])
 def test_arguments_of_another_type_are_named(argument: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"{argument} is given as text, not as {type(value).__name__}"):
+    with raises(UsageError, "not-a-string") as caught:
         zoo.load("margin-conv4-glyphs", **{argument: value})
+    assert argument in str(caught.value)
+    assert type(value).__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize("argument", ["runtime", "precision"])
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
-def test_no_runtime_and_no_precision_are_refused(runtime: str, argument: str) -> None:
-    with pytest.raises(UsageError, match=f"{argument} is given as text, not as NoneType"):
+def test_none_is_neither_a_runtime_nor_a_precision(runtime: str, argument: str) -> None:
+    with raises(UsageError, "not-a-string"):
         zoo.load("margin-conv4-glyphs", **{"runtime": runtime, argument: None})
 
 
 def test_a_device_of_another_type_is_named() -> None:
-    with pytest.raises(UsageError, match="device is given as text, not as int"):
+    with raises(UsageError, "not-a-string"):
         zoo.load("margin-conv4-glyphs", runtime="onnx", device=3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="torch knows no device"):
+    with pytest.raises(UsageError):
         zoo.load("margin-conv4-glyphs", device=3.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fact", ["method", "backbone", "dataset", "status"])
 def test_a_filter_of_another_type_is_named(fact: str) -> None:
-    with pytest.raises(UsageError, match=f"{fact} is given as text, not as int"):
+    with raises(UsageError, "not-a-string"):
         zoo.list_models(**{fact: 3})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("notes", "notes is a file; a model is a folder"), ("./nothing", "./nothing is not there")],
-)
-@pytest.mark.usefixtures("here")
-def test_a_path_without_a_folder_is_not_asked_of_the_hub(name: str, says: str) -> None:
+@pytest.mark.parametrize("name", ["notes", "./nothing"])
+@pytest.mark.usefixtures("working_folder")
+def test_a_path_without_a_folder_is_not_searched_on_the_hub(name: str) -> None:
     with pytest.raises(ModelNotFoundError) as caught:
         zoo.load(name)
-    assert str(caught.value).startswith(says)
+    assert name in str(caught.value)
     assert "Hub" not in str(caught.value)
 
 
-def test_a_folder_of_other_things_hides_no_model_of_its_name(here: Path) -> None:
-    (here / "margin-conv4-glyphs").mkdir()
+def test_a_folder_of_other_files_hides_no_model_of_its_name(working_folder: Path) -> None:
+    (working_folder / "margin-conv4-glyphs").mkdir()
     assert zoo.load("margin-conv4-glyphs", runtime="onnx").folder.parent.name == "checkpoints"
-    (here / "margin-conv4-omniglot").mkdir()
-    with pytest.raises(ModelNotFoundError, match="Train it with: zoo train margin-conv4-omniglot"):
+    (working_folder / "margin-conv4-omniglot").mkdir()
+    with pytest.raises(ModelNotFoundError) as caught:
         zoo.load("margin-conv4-omniglot")
+    assert "zoo train margin-conv4-omniglot" in str(caught.value)
 
 
 def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names(
@@ -110,13 +113,14 @@ def test_a_mistyped_name_without_a_network_is_one_error_with_the_nearest_names(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFoundError) as caught:
         zoo.load("marginn-conv4-glyphs")
-    said = str(caught.value)
-    assert said.startswith("no model 'marginn-conv4-glyphs'. Did you mean 'margin-conv4-glyphs'")
-    assert said.count("Hub") == 1
-    assert "The Hub could not be asked (HF_HUB_OFFLINE is set)." in said
+    message = str(caught.value)
+    assert "'marginn-conv4-glyphs'. Did you mean 'margin-conv4-glyphs'" in message
+    assert message.count("Hub") == 1
+    assert "HF_HUB_OFFLINE is set" in message
     assert caught.value.__cause__ is None
-    with pytest.raises(HubError, match="there is no folder org/nothing, and org/nothing is not"):
+    with raises(HubUnreachableError, "offline") as offline:
         zoo.load("org/nothing")
+    assert "org/nothing" in str(offline.value)
 
 
 def test_an_unreachable_hub_has_a_short_reason_too() -> None:
@@ -127,8 +131,8 @@ def test_an_unreachable_hub_has_a_short_reason_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["pictures", Path("pictures")])
-@pytest.mark.usefixtures("here")
-def test_a_folder_in_place_of_a_data_set_is_answered_with_how_one_is_given(model: zoo.Embedder, name: Any) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_a_folder_instead_of_a_data_set_names_the_right_arguments(model: zoo.Embedder, name: Any) -> None:
     with pytest.raises(DatasetError) as caught:
         zoo.evaluate(model, name)
     assert "dataset='folder', data='pictures'" in str(caught.value)
@@ -136,21 +140,24 @@ def test_a_folder_in_place_of_a_data_set_is_answered_with_how_one_is_given(model
     assert "Did you mean" not in str(caught.value)
 
 
-def test_an_unknown_data_set_is_answered_before_a_model_is_looked_for() -> None:
-    with pytest.raises(DatasetError, match=r"Did you mean 'cars'.*dataset='folder', data='DIR'"):
+def test_an_unknown_data_set_is_refused_before_the_model_is_searched() -> None:
+    with pytest.raises(DatasetError) as caught:
         zoo.evaluate("no-such-model", "cras")
+    assert "Did you mean 'cars'" in str(caught.value)
 
 
-@pytest.mark.usefixtures("here")
-def test_a_folder_is_no_image(model: zoo.Embedder) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_a_folder_is_not_an_image(model: zoo.Embedder) -> None:
     for folder in ("pictures", Path("pictures")):
-        with pytest.raises(UsageError, match=r"'pictures' is a folder.*model\.embed\(list_images\('pictures'\)\)"):
+        with pytest.raises(UsageError) as caught:
             model.embed(folder)
-    with pytest.raises(ImageError, match="image 'pictures' is a folder; name the image files in it"):
+        assert "list_images('pictures')" in str(caught.value)
+    with pytest.raises(ImageError) as unreadable:
         model.embed(["pictures"])
+    assert "'pictures'" in str(unreadable.value)
 
 
-def test_exit_statuses_are_two_for_what_is_not_there_or_wrongly_used_and_one_for_the_rest() -> None:
+def test_exit_codes_are_one_or_two_and_two_for_missing_things() -> None:
     assert {error.exit_code for error in _tree(ZooError)} == {1, 2}
     assert {
         error.__name__ for error in _tree(ZooError) if "NotFound" in error.__name__ and error.exit_code != 2
@@ -162,13 +169,13 @@ def _tree(error: type[ZooError]) -> list[type[ZooError]]:
 
 
 MODEL = "margin-conv4-glyphs"
-TYPOS = [
+MISTYPED_COMMANDS = [
     (["train", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
     (["train", MODEL, "--track", "tensorbord"], "Did you mean 'tensorboard'"),
     (["train", MODEL, "--set", "optimizer.lrr=1"], "Did you mean 'optimizer.lr'"),
-    (["train", MODEL, "--set", "schedule.epochs=many"], "must be a whole number, as in schedule.epochs=8, not 'many'"),
+    (["train", MODEL, "--set", "schedule.epochs=many"], "'many'"),
     (["train", MODEL, "--set", "data.dataset=glyhps"], "Did you mean 'glyphs'"),
-    (["train", MODEL, "--data", "nowhere"], "there is no folder nowhere"),
+    (["train", MODEL, "--data", "nowhere"], "nowhere"),
     (["evaluate", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
     (["evaluate", MODEL, "--dataset", "cras"], "Did you mean 'cars'"),
     (["evaluate", MODEL, "--split", "tset"], "Did you mean 'test'"),
@@ -177,16 +184,16 @@ TYPOS = [
     (["export", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
     (["export", MODEL, "--precision", "fp61"], "Did you mean 'fp16'"),
     (["features", "margin-conv4-glyps", "--dataset", "glyphs", "-o", "f"], "Did you mean 'margin-conv4-glyphs'"),
-    (["features", MODEL, "nowhere", "-o", "f"], "there is no folder nowhere"),
+    (["features", MODEL, "nowhere", "-o", "f"], "nowhere"),
     (["finetune", ".", "--from", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
     (["finetune", ".", "--from", MODEL, "--method", "margn"], "Did you mean 'margin'"),
-    (["finetune", "nowhere", "--from", MODEL], "there is no folder or file nowhere"),
+    (["finetune", "nowhere", "--from", MODEL], "nowhere"),
     (["ensemble", MODEL, "margin-conv4-glyps", "--as", "two"], "Did you mean 'margin-conv4-glyphs'"),
-    (["convert", "none.pth", "--architecture", "googlenet", "--out", "x"], "there is no file none.pth"),
+    (["convert", "none.pth", "--architecture", "googlenet", "--out", "x"], "none.pth"),
     (["baseline", "dinov2-s41", "--as", "mine"], "Did you mean 'dinov2-s14'"),
     (["push", "margin-conv4-glyps", "org/x"], "Did you mean 'margin-conv4-glyphs'"),
     (["verify", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
-    (["verify", MODEL, "--data", "nowhere"], "there is no folder nowhere"),
+    (["verify", MODEL, "--data", "nowhere"], "nowhere"),
     (["benchmark", "run", "claims/roh", "--dataset", "glyphs"], "Did you mean 'claims/rho'"),
     (["benchmark", "run", "claims/rho", "--dataset", "glyhps"], "Did you mean 'glyphs'"),
     (["benchmark", "search", "margn", "--dataset", "glyphs"], "Did you mean 'margin'"),
@@ -194,19 +201,19 @@ TYPOS = [
 ]
 
 
-def test_typing_errors_end_with_two_before_torch_is_loaded(here: Path) -> None:
+def test_mistyped_commands_exit_with_two_before_torch_is_loaded(working_folder: Path) -> None:
     code = f"""
 import contextlib, io, json, sys
 from zoo.cli.main import main
 outcomes = []
-for arguments in {[arguments for arguments, _ in TYPOS]!r}:
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+for arguments in {[arguments for arguments, _ in MISTYPED_COMMANDS]!r}:
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
         status = main(arguments)
-    outcomes.append([status, said.getvalue(), sorted({{"torch", "timm", "onnx"}} & sys.modules.keys())])
+    outcomes.append([status, stderr.getvalue(), sorted({{"torch", "timm", "onnx"}} & sys.modules.keys())])
 print(json.dumps(outcomes))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here)
-    for (arguments, says), (status, said, loaded) in zip(TYPOS, json.loads(done.stdout), strict=True):
-        assert (status, loaded) == (2, []), (arguments, said)
-        assert says in said, (arguments, said)
-        assert said.count("zoo: error:") == 1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=working_folder)
+    for (arguments, value), (status, stderr, loaded) in zip(MISTYPED_COMMANDS, json.loads(done.stdout), strict=True):
+        assert (status, loaded) == (2, []), (arguments, stderr)
+        assert value in stderr, (arguments, stderr)
+        assert stderr.count("zoo: error:") == 1
